@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.commands import explain
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files, left
 from ncclprobe.host.run_log import RunLog
@@ -128,6 +129,8 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
         blocks(pipe)
     with pytest.raises(UsageError, match="a device"):
         blocks(Path("/dev/zero"))
+    with pytest.raises(UsageError, match=r"1 file .*/dev/zero cannot be read: a device"):
+        explain.main(["/dev/zero"])
     assert left.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
 
 

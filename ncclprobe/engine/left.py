@@ -53,7 +53,12 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     facts: Facts = {}
     odd: list[NotUnderstood] = []
     if logs := by_kind.get("log"):
-        facts[JobLog] = joined(_read_logs(logs, signs, show))
+        read = _read_logs(logs, signs, show)
+        odd += [
+            NotUnderstood(each.name, 1, None, each.cut.removeprefix(f"{each.name}: ")) for each in read if _unread(each)
+        ]
+        if some := [each for each in read if not _unread(each)]:
+            facts[JobLog] = joined(some)
     if dumps := by_kind.get("flight-recorder"):
         records = read_dumps(_whole(dumps, show), os.cpu_count() or 1)
         odd += [NotUnderstood(each.source, 1, None, each.why) for each in records.unread]
@@ -71,6 +76,10 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
         tuple(file.name for file in by_kind.get("report", ())),
         tuple(file.name for file in by_kind.get("capture", ())),
     )
+
+
+def _unread(log: ReadLog) -> bool:
+    return bool(log.cut) and not log.nbytes
 
 
 def _ras(files: Sequence[LeftFile], odd: list[NotUnderstood], show: Show) -> Facts:

@@ -17,18 +17,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
-from ncclprobe.host.path_child import PathChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import encodable, recorded
 
 _MOST_PARENTS = 4
+if TYPE_CHECKING:
+    from ncclprobe.host.path_child import PathChild
+
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
     "torch",
@@ -88,9 +90,13 @@ class LiveHost:
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
         if kind == "data":
-            what, path = rest
-            return json.dumps(self._paths.setdefault(path, PathChild(path)).ask(what, patience_s))
+            return self._data(rest[0], rest[1], patience_s)
         return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
+
+    def _data(self, what: str, path: str, patience_s: float) -> str:
+        from ncclprobe.host.path_child import PathChild  # imports that a doctor without --path does without
+
+        return json.dumps(self._paths.setdefault(path, PathChild(path)).ask(what, patience_s))
 
     def close(self) -> None:
         """Let go of the children."""

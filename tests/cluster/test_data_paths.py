@@ -1,5 +1,7 @@
 """What a node writes and looks for at data paths when node 0 says so, and what it refuses."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,10 +9,11 @@ import pytest
 
 from ncclprobe.cluster.gather.data import PathWork, watched, written_alone
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
-from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataPaths
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataPath, DataPaths, Look
+from ncclprobe.model.snapshot import Absent, Snapshot
 
 PATIENCE_S = 30.0
+LOOK = Look("folder", "/", 0, 0, "0755", 0, 4096, 1.0, True, True, True, 10, 5, 0, 0, read_only=False)
 
 
 @pytest.fixture
@@ -54,6 +57,20 @@ def test_what_a_run_that_ends_early_wrote_is_removed_as_it_closes(nodes: list[Pa
     assert list(shared.iterdir()) == []
 
 
+def test_a_run_that_is_interrupted_while_it_looks_removes_its_folder_and_starts_no_child_again(
+    nodes: list[PathWork], shared: Path
+) -> None:
+    wrote(nodes[0], shared)
+    gone = Marker(1, ".ncclprobe-n1-1.2-3", "marker", "0")
+    order = DataOrder("look", PATIENCE_S, 2.0, {str(shared): (gone, gone)})
+    looking = threading.Thread(target=nodes[0].follow, args=(order,))
+    looking.start()
+    nodes[0].close()
+    assert list(shared.iterdir()) == []
+    looking.join(PATIENCE_S)
+    assert not looking.is_alive()
+
+
 @pytest.mark.parametrize("folder", ["../elsewhere", "..", "elsewhere", ""])
 def test_a_node_writes_nowhere_but_in_folders_of_ours_at_its_own_paths(
     nodes: list[PathWork], shared: Path, folder: str
@@ -77,6 +94,15 @@ def test_a_node_that_sees_nothing_of_others_does_not_wait_for_their_checkpoint(
     nodes[1].follow(DataOrder("look", PATIENCE_S, 0.0, {str(shared): (gone,)}))
     nodes[1].follow(DataOrder("look", PATIENCE_S, 1000.0, {str(shared): (gone,)}))
     assert [sight.outcome for sight in nodes[1].rows[str(shared)].sights] == ["no-folder", "no-folder"]
+
+
+def test_a_node_alone_says_what_it_wrote_and_that_nothing_is_left(shared: Path) -> None:
+    row = DataPath(str(shared), "checkpoint", Absent("not asked"), LOOK)
+    written = written_alone(Snapshot("n0", {DataPaths: DataPaths((row,))}), time.monotonic() + PATIENCE_S)
+    assert written is not None
+    assert (written.rows[0].folder, written.rows[0].left, written.rows[0].failed) == ("", False, "")
+    assert {"marker", "shard-0"} == set(written.rows[0].digests)
+    assert list(shared.iterdir()) == []
 
 
 def test_a_node_that_writes_to_no_path_writes_nothing() -> None:

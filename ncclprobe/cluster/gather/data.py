@@ -8,6 +8,7 @@ only, whatever node 0 says.
 """
 
 import asyncio
+import contextlib
 import secrets
 import threading
 import time
@@ -47,6 +48,8 @@ class PathWork:
     def __init__(self, paths: Sequence[AskedPath], rank: int, host: str) -> None:
         self._rank, self._host = rank, host
         self._children = {each.path: PathChild(each.path) for each in paths}
+        self._turns = {each.path: threading.Lock() for each in paths}
+        self._closed = False
         self.rows = {each.path: Written(each.path, each.use) for each in paths}
         self._hung: set[str] = set()
 
@@ -62,10 +65,22 @@ class PathWork:
         return [asdict(row) for row in self.rows.values()]
 
     def close(self) -> None:
-        """Remove what is left of ours, within a few seconds, and end the children."""
-        at_once([partial(self._clean, time.monotonic() + _CLEAN_S, path) for path in self.rows])
-        for child in self._children.values():
-            child.close()
+        """Remove what is left of ours, within a few seconds, and end the children.
+
+        A run that is interrupted leaves a thread behind, whose child is left to it: folders are removed by another.
+        """
+        self._closed = True
+        at_once([partial(self._end, path) for path in self.rows])
+
+    def _end(self, path: str) -> None:
+        idle = self._turns[path].acquire(blocking=False)
+        if idle:
+            self._children[path].close()
+        if self.rows[path].folder:
+            cleaner = PathChild(path)
+            with contextlib.suppress(HostError):
+                cleaner.ask("clean", _CLEAN_S, folder=self.rows[path].folder)
+            cleaner.close()
 
     def put(self, path: str, folder: str, name: str, text: str, deadline: float, times: int = 1) -> str:
         """Write a file of ours into a folder of node 0; return its digest, or "" where that failed: a sight says so."""
@@ -114,8 +129,12 @@ class PathWork:
 
     def _ask(self, path: str, what: str, deadline: float, **more: Any) -> dict[str, Any]:
         """Return the child's answer, or what failed, as an answer: nothing at a path may end the run."""
-        if path in self._hung and what != "clean":
+        if self._closed or (path in self._hung and what != "clean"):
             return {"failed": what, "why": "it had not answered before", "kind": "hung"}
+        with self._turns[path]:
+            return self._answer(path, what, deadline, more)
+
+    def _answer(self, path: str, what: str, deadline: float, more: Mapping[str, Any]) -> dict[str, Any]:
         patience_s = min(_STEP_S + float(more.get("seconds", 0.0)), deadline - time.monotonic())
         try:
             return self._children[path].ask(what, patience_s, **more)
@@ -151,6 +170,7 @@ def written_alone(snapshot: Snapshot, deadline: float) -> DataWrites | None:
             if row.use == "checkpoint" and row.folder:
                 shard = secrets.token_hex(_SHARD_CHARACTERS // 2)
                 work.put(path, row.folder, "shard-0", shard, deadline - _CLEAN_S, _SHARD_TIMES)
+        work.follow(DataOrder("clean", _CLEAN_S))
     finally:
         work.close()
     return DataWrites(0, {0: snapshot.node}, tuple(work.rows.values()))
