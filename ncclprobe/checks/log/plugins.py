@@ -157,7 +157,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     Fix: `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, `ldd` it for what it lacks; or
     unset the variable.
     """
-    mute = not any(event.host for event in log.events)
+    mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
     for event in log.having(*_NOT_FOUND):
         if "network Socket not" in event.text or demoted(event) or ("network IB not" in event.text and not mute):
             continue
