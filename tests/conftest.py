@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,10 @@ _STARTS_SEVERAL = re.compile(
     r"^(?:from|import) (?:lab|launching|rank_lab)\b|\bPopen\(|\bcreate_subprocess_exec\(|\bwebdriver\b", re.MULTILINE
 )
 """A test file that starts ranks, nodes or a browser, or plays on while a process of its own runs."""
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and then in every process that a test starts
+        signal.signal(number, usual)
 
 if "CI" not in os.environ:  # there hypothesis does so by itself
     settings.register_profile("untimed", deadline=None)  # how long an example takes depends on the machine's load

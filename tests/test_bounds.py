@@ -211,7 +211,7 @@ def test_a_process_that_may_take_no_memory_says_so_and_gives_no_verdict(
 
     monkeypatch.setattr(doctor, "main", full)
     assert main(["doctor"]) == 3
-    assert capsys.readouterr().err.startswith("ncclprobe: this process may take no more memory")
+    assert capsys.readouterr().err.startswith("ncclprobe: no memory is left to this process")
 
 
 @pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--prometheus"])

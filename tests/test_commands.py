@@ -24,7 +24,7 @@ def ncclprobe(*argv: str, cwd: Path | None = None, **variables: str) -> "subproc
         text=True,
         timeout=60,
         cwd=cwd,
-        env={**inherited, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), **variables},
+        env={**inherited, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "COLUMNS": "120", **variables},
     )
 
 
@@ -64,7 +64,7 @@ def test_a_setting_planted_in_a_conf_file_is_found_with_file_and_line(tmp_path: 
     (tmp_path / "nccl.conf").write_text("# site\nNCCL_IB_DISABLE=true\n")
     done = ncclprobe("doctor", "--backend", "gloo", NCCL_CONF_FILE=f"{tmp_path}/nccl.conf")
     assert done.returncode == 4
-    assert f"{tmp_path}/nccl.conf:2" in done.stdout.replace("\n            ", "")
+    assert f"{tmp_path}/nccl.conf:2" in done.stdout.replace("\n             ", "")
 
 
 def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:

@@ -26,11 +26,17 @@ def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out.partition("options:")[2]))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("explain", "topo")])
 def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = options(command, capsys)
     judges = command in ("doctor", "bandwidth") or bool(found & {"--select", "--ignore", "--fail-on"})
     assert not judges or found >= JUDGING | RENDERING, (JUDGING | RENDERING) - found
+
+
+def test_explain_which_is_no_gate_has_all_but_those_of_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
+    found = options("explain", capsys)
+    assert found >= RENDERING | {"--select", "--ignore", "--config", "--no-config", "--exit-code"}
+    assert not found & {"--keep", "--fail-on", "--timeout"}
 
 
 def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:

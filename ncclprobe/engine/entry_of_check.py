@@ -10,7 +10,7 @@ from typing import Any
 
 from ncclprobe.engine.differences import Difference, differences
 from ncclprobe.engine.screen import LINES, headed, shortened, wrapped
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check, Collector, Need
@@ -92,10 +92,16 @@ def _arguments(check: Check, bad: Sequence[Any], good: Sequence[Any]) -> Iterato
 
 
 def _as_read(fact: Any) -> Any:
-    """Return of logs the lines as they were read, by their numbers."""
+    """Return of logs the lines as they were read, by their numbers, with who wrote them."""
     if not isinstance(fact, JobLog):
         return fact
-    return {f"{fact.streams[e.stream].name}:{e.line}": f"{e.level} {e.text}".lstrip() for e in fact.events}
+    return {f"{fact.streams[e.stream].name}:{e.line}": _line(e) for e in fact.events}
+
+
+def _line(event: LogEvent) -> str:
+    process = "" if event.pid is None else f":{event.pid}"
+    who = f"{event.host}{process}" if event.host else "" if event.rank is None else f"rank {event.rank}:"
+    return " ".join(filter(None, (who, event.place, event.level, event.text)))
 
 
 def _example(pair: Pair, most: int, first: bool) -> Iterator[str]:

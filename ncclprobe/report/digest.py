@@ -214,14 +214,16 @@ def verdict_line(report: Report) -> str:
 def gaps(report: Report) -> list[Gap]:
     """Return what is unknown, by its first reason and by nodes; what is required first."""
     where: dict[tuple[str, str, bool], list[str]] = {}
+    whole: dict[str, str] = {}
     for verdict in report.checks:
         if verdict.status is Status.UNKNOWN:
             key = (verdict.why.split("; ")[0], verdict.id, verdict.required)
+            whole.setdefault(key[0], verdict.why)
             where.setdefault(key, []).extend([verdict.node] if verdict.node else [])
     groups: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
     for (why, name, required), nodes in where.items():
         groups.setdefault((why, required, tuple(nodes)), []).append(name)
-    found = [Gap(tuple(ids), required, nodes, why) for (why, required, nodes), ids in groups.items()]
+    found = [Gap(tuple(ids), required, nodes, whole[why]) for (why, required, nodes), ids in groups.items()]
     return sorted(found, key=lambda gap: not gap.required)
 
 

@@ -22,7 +22,7 @@ def seen(name: str) -> NodeSystem:
 def test_every_capture_is_a_system_or_says_why_not(path: Path) -> None:
     facts, _ = facts_of(path)
     system = system_of(facts)
-    if isinstance(facts.gpus, Absent):
+    if isinstance(facts.gpus, Absent) or path.stem == "gpu-other":  # a GPU unlike its siblings: no number fits it
         assert isinstance(system, Absent)
         assert system.why
     else:

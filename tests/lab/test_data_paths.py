@@ -58,7 +58,10 @@ class Share:
             ["sshfs", *words, f"{source}:{export or self.export}", str(self.point)], env
         )
         end_s = time.monotonic() + UP_S
-        while f" {self.point} " not in host.must("cat", "/proc/self/mountinfo"):
+        started = self.folder / f"pid-{host.name}"  # the server, which may come up after the mount
+        while not (
+            f" {self.point} " in host.must("cat", "/proc/self/mountinfo") and started.exists() and started.read_text()
+        ):
             assert time.monotonic() < end_s, f"{host.name}: sshfs did not mount"
             time.sleep(0.02)
 
