@@ -19,6 +19,8 @@ from ncclprobe.model.snapshot import Absent
 Facts = dict[type, Any]
 _BEGIN_S = 0.5
 """Without any answer for so long, see whether a collector waits for a thread."""
+_NO_ROOM = ("can't allocate lock", "can't start new thread")
+"""What Python calls RuntimeError where memory ends."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 
 
@@ -102,9 +104,11 @@ def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
         return Absent(f"not understood: {collector.produces.__name__}{wrong}", "ParseError") if wrong else fact
     except HostError as refusal:
         return Absent(str(refusal), type(refusal).__name__)
-    except MemoryError:
+    except (MemoryError, SystemError):  # the latter is Python's own, where memory ends within a call of C
         return Absent(NO_MEMORY, "Failed")
     except (ParseError, *_NOT_UNDERSTOOD) as error:
+        if str(error) in _NO_ROOM:
+            return Absent(NO_MEMORY, "Failed")
         # A capture may hold any text as an answer, and a machine may have no process or thread left to give.
         return Absent(f"not understood (please report it): {type(error).__name__}: {error}", "ParseError")
 

@@ -15,7 +15,7 @@ _SYSTEM = (
     "aarch64 all alternatives anaconda apt arch archive asound bin boot build cache cgroup common compat conda"
     " conf config containerenv containers core cpu cpuset current d data debian default dev devel dist dmi"
     " dockerenv downloads dpkg el7 el8 el9 env envs etc exe export exports files fs fstab fsx gcc gnu governor"
-    " gpfs group grub home host hosts id include info init issue job jobs json kernel ld lib lib32 lib64 libexec"
+    " gpfs group grub home host hosts id idmapd include info init issue job jobs json kernel ld lib lib32 lib64 libexec"
     " limits linux linux64 local lock log logs lost lustre machine mamba maps meta metadata micromamba miniconda"
     " miniconda3 mnt modprobe module modules mount mounts name net network nfs nobody node none opt os out"
     " overlay overlay0 overlay1 overlay2 package packages path pid plugin plugins powerpc64le ppc64le private"

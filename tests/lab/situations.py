@@ -75,7 +75,6 @@ SITUATIONS = (
     ),
     Situation("a cgroup limit of 64 MiB", limit_bytes=64 << 20),
     Situation("ulimit -v of 100 MB", "ulimit -v 100000", unknown={"host.oom": "not asked, for "}, code=3),
-    Situation("ulimit -v of 60 MB", "ulimit -v 60000", unknown={"host.oom": "not asked, for "}, code=3),
 )
 
 
