@@ -129,7 +129,7 @@ def test_recorders_that_dropped_their_oldest_entries_are_compared_by_number() ->
 def test_the_caller_is_the_programs_own_frame() -> None:
     torch = FlightFrame("all_reduce", "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 1)
     library = FlightFrame("reduce", "/v/lib/python3.11/site-packages/deepspeed/comm/comm.py", 2)
-    own = FlightFrame("step", "/work/train.py", 3)
+    own = FlightFrame("step", "/opt/job/train.py", 3)
     assert caller((torch, library, own)) == own
     assert caller((torch, library)) == library
     assert caller((torch,)) == torch
