@@ -19,7 +19,7 @@ from ncclprobe.model.snapshot import Absent
 Facts = dict[type, Any]
 _BEGIN_S = 0.5
 """Without any answer for so long, see whether a collector waits for a thread."""
-_NO_ROOM = ("can't allocate lock", "can't start new thread")
+_NO_ROOM = ("can't allocate lock",)
 """What Python calls RuntimeError where memory ends."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 

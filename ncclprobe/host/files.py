@@ -1,14 +1,19 @@
 """Files that users name: read whole and bounded, written whole or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ncclprobe.errors import UsageError
+
+_READER_S = 2.0
+"""How long a pipe may be without a reader, who may still be starting."""
 
 
 def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
@@ -75,13 +80,25 @@ def refuse_links(path: Path) -> None:
 
 def _write_into(target: Path, text: str) -> None:
     """Write to a pipe or a device. Raises OSError; UsageError for a pipe of another user, who may never read it."""
-    handle = os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # ENXIO: no process reads
+    handle = _opened(target)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         found = os.fstat(handle)
         if stat.S_ISFIFO(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             raise UsageError(f"{target}: cannot be written: a pipe of another user; choose another path")
         os.set_blocking(handle, True)
         file.write(text)
+
+
+def _opened(target: Path) -> int:
+    """Open a pipe or a device for writing, waiting a moment for the reader of a pipe. Raises OSError without one."""
+    end = time.monotonic() + _READER_S
+    while True:
+        try:
+            return os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def _replace(target: Path, text: str, mode: int) -> None:
