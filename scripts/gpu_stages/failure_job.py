@@ -56,7 +56,13 @@ def main() -> None:
     codes = [end.code for end in processes.wait(ranks, 0.0)]
     (folder / "kernel.txt").write_text(kernel_lines())
     (folder / "end.json").write_text(json.dumps({"codes": codes, "started": started}))
-    for path in (folder / "moment", folder / "go", *folder.glob("*.ready"), *folder.glob("*.dumped")):
+    for path in (
+        folder / "moment",
+        folder / "go",
+        *folder.glob("*.imported"),
+        *folder.glob("*.ready"),
+        *folder.glob("*.dumped"),
+    ):
         path.unlink(missing_ok=True)
 
 

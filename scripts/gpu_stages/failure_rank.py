@@ -19,12 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gpu_stages.faults import FAULT_STEP, LATE_S, STEPS, TIMEOUT_S, VICTIM
+from gpu_stages.faults import FAULT_STEP, LATE_S, RANKS, STEPS, TIMEOUT_S, VICTIM
 
 ELEMENTS = 1 << 16
 FRAMED = "framed.pickle"
 FRAMED_MOMENT = "soon"
 _GO_S = 60.0
+_IMPORTED_S = 30.0
 _POLL_S = 0.05
 
 
@@ -39,6 +40,8 @@ def main() -> None:
     device = torch.device("cuda:0" if backend == "nccl" else "cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    (folder / f"rank{rank}.imported").touch()
+    wait_for(lambda: len(list(folder.glob("*.imported"))) == RANKS, _IMPORTED_S)
     eager = {"device_id": device} if backend == "nccl" else {}
     dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_S), **eager)
     train(fault if rank == VICTIM else "", folder, rank, device)
@@ -51,7 +54,7 @@ def train(fault: str, folder: Path, rank: int, device: torch.device) -> None:
     for step in range(1, STEPS + 1):
         if step == FAULT_STEP:
             (folder / f"rank{rank}.ready").touch()
-            wait_for(folder / "go")
+            wait_for((folder / "go").exists, _GO_S)
         act = FAULTS.get(fault) if step == FAULT_STEP else None
         print(f"step {step}: {fault if act else 'all_reduce'}", flush=True)
         if act:
@@ -62,10 +65,14 @@ def train(fault: str, folder: Path, rank: int, device: torch.device) -> None:
             torch.cuda.synchronize()
 
 
-def wait_for(path: Path) -> None:
-    """Return once `path` is there, or a minute has passed."""
-    late = time.monotonic() + _GO_S
-    while not path.exists() and time.monotonic() < late:
+def wait_for(true: Callable[[], bool], seconds: float) -> None:
+    """Return once `true()`, or after so many seconds.
+
+    Before init_process_group the ranks wait for the one that imports torch longest: its timeout, TIMEOUT_S, is theirs
+    to notice a fault, and on a busy machine shorter than an import.
+    """
+    late = time.monotonic() + seconds
+    while not true() and time.monotonic() < late:
         time.sleep(_POLL_S)
 
 
