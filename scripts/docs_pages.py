@@ -1,4 +1,4 @@
-"""The pages of the reference that are made of the code: each check, each command, NCCL's variables, the report's schema.
+"""The pages of the reference that are made of the code: checks, commands, variables and the fields of the report.
 
 mkdocs.yml names this file as a hook, so that they are made whenever the site is built, and are not committed: 300 files
 of which each repeats a docstring would only go stale. ``pages()`` is what tests look at.
@@ -99,8 +99,8 @@ def _check_index(checks: Sequence[Check]) -> str:
     lines = [
         "# Checks",
         "",
-        f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list. The",
-        "address of a page, `checks/ID/`, stays as it is. *Required*: a run that could not look is inconclusive.",
+        f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list.",
+        "The address of a page, `checks/ID/`, stays as it is. *Required*: a run that could not look is inconclusive.",
     ]
     for prefix, group in groupby(checks, key=lambda check: check.id.partition(".")[0]):
         rows = (_row(f"[{c.id}]({c.id}.md)", text(c.title), "required" if c.required else "") for c in group)
@@ -113,7 +113,12 @@ def _check_page(check: Check) -> str:
     lines = [f"# {check.id}", "", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
         lines += ["", f"## {title}", "", text(known.pop(key))]
-    lines += ["", "## About this check", "", *(f"- **{head}**: {text(words)}" for head, words in known.items() if words)]
+    lines += [
+        "",
+        "## About this check",
+        "",
+        *(f"- **{head}**: {text(words)}" for head, words in known.items() if words),
+    ]
     if check.cause and check.cause.code:
         lines.append(f"- **cause**: `{check.cause.code}`, as `ncclprobe explain FILE…` names it")
     if check.cause and check.cause.doctor:
@@ -179,7 +184,10 @@ def _variable_pages() -> dict[str, str]:
         *_head("family", "variables"),
         *rows,
     )
-    return {"variables/index.md": index, **{f"variables/{key}.md": _family_page(key, those) for key, those in found.items()}}
+    return {
+        "variables/index.md": index,
+        **{f"variables/{key}.md": _family_page(key, those) for key, those in found.items()},
+    }
 
 
 def _family_page(key: str, those: Sequence[Parameter]) -> str:
@@ -197,8 +205,7 @@ def _schema_page(schema: Mapping[str, Any]) -> str:
     lines = [
         "# Fields of the JSON report",
         "",
-        "Made of the JSON Schema that is in the package; `ncclprobe report --schema` prints it. A field is always there,",
-        "but for those with a default, which may be left out.",
+        "Made of the JSON Schema that is in the package, which `ncclprobe report --schema` prints.",
     ]
     for name in [*first, *sorted(types.keys() - first)]:
         lines += ["", f"## {name}", "", *_schema_type(types[name])]
@@ -215,7 +222,9 @@ def _schema_type(described: Mapping[str, Any]) -> Iterator[str]:
     needed = described.get("required", ())
     yield from _head("field", "type", "")
     for name, field in described["properties"].items():
-        yield _row(f"`{name}`", _schema_words(field), "" if name in needed or "default" not in field else "has a default")
+        yield _row(
+            f"`{name}`", _schema_words(field), "" if name in needed or "default" not in field else "has a default"
+        )
 
 
 def _schema_words(field: Any) -> str:
