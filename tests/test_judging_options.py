@@ -90,7 +90,7 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_that_is_shipped_reads_no_file_of_the_folder_it_stands_in(name: str) -> None:
-    text = (ROOT / "scripts" / name).read_text()
+    text = (ROOT / "scripts" / "deploy" / name).read_text()
     calls = re.findall(r"ncclprobe\"? (?:doctor|bandwidth) .*", text)
     assert calls
     assert all("--no-config" in call for call in calls)
