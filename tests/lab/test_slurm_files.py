@@ -1,6 +1,5 @@
 """The launch files for Slurm, in a real one: what they start, what they let through, and that they drain nothing."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -21,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"
 SLURM = why_not(*launchers.SLURM, "sbatch", "scontrol", "gcc")
 pytestmark = pytest.mark.skipif(bool(SLURM), reason=SLURM or "Slurm is here")
-need_lists = pytest.mark.skipif(not importlib.util.find_spec("ClusterShell"), reason="ClusterShell is not installed")
 
 
 def executable(path: Path, *lines: str) -> Path:
@@ -75,7 +73,6 @@ def batch(cluster: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> int:
     raise AssertionError(shown)
 
 
-@need_lists
 def test_the_prolog_drains_nothing_by_default_and_says_what_it_sees() -> None:
     with sick_second_node("slurm_prolog") as cluster:
         done = cluster.run(["srun", "-N2", "hostname"], timeout_s=60.0)
@@ -84,7 +81,6 @@ def test_the_prolog_drains_nothing_by_default_and_says_what_it_sees() -> None:
         assert not any("drain" in state for state in states(cluster).values())
 
 
-@need_lists
 def test_the_prolog_drains_a_bad_node_only_when_it_is_told_to() -> None:
     with sick_second_node("slurm_prolog", NCCLPROBE_DRAIN="1") as cluster:
         well = cluster.run(["srun", "-N1", "-w", "n0", "hostname"], timeout_s=60.0)
@@ -103,7 +99,6 @@ def test_a_broken_ncclprobe_is_no_broken_node(tmp_path: Path, broken: str) -> No
             assert subprocess.run([DEPLOY / script], env=env, capture_output=True, timeout=30).returncode == 0
 
 
-@need_lists
 def test_the_health_check_leaves_the_nodes_state_to_the_site() -> None:
     with sick_second_node("slurm_health", "HealthCheckInterval=2") as cluster:
         end_s = time.monotonic() + 40.0
@@ -115,7 +110,6 @@ def test_the_health_check_leaves_the_nodes_state_to_the_site() -> None:
         assert not any("drain" in state for state in states(cluster).values())
 
 
-@need_lists
 @pytest.mark.parametrize("lost", [False, True], ids=["healthy", "sick"])
 def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, lost: bool) -> None:
     with Lab(hosts=2) as lab:
