@@ -129,3 +129,5 @@ LISTENER_CHARACTERS = 64
 """An interface's name, an address."""
 STREAM_BYTES = 64 << 20
 """Of a stream that measures a path."""
+RAIL_MESSAGE_BYTES = 1 << 20
+"""What one end of a rail tells: 10,000 round trips and 4,096 times of chains are a third of this."""
