@@ -19,7 +19,7 @@ RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
 GPU's, registered by a DMA-BUF that the driver exports."""
 RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
-RailStepName = Literal["start", "open", "register", "create", "connect", "latency", "write", "verify"]
+RailStepName = Literal["start", "open", "connect", "latency", "write", "verify"]
 
 
 class RailPort(Struct, frozen=True, kw_only=True):
@@ -43,6 +43,7 @@ class RailPort(Struct, frozen=True, kw_only=True):
     queue_pairs: int = 1
     adaptive_routing: bool = False
     relaxed_ordering: bool = False
+    ece: bool = True
     memory: RailMemory = "host"
     gpu: int | None = None
 
@@ -67,10 +68,13 @@ class RailTest(Struct, frozen=True, kw_only=True):
 
 
 class RailQueuePair(Struct, frozen=True):
-    """A queue pair's number, and the first packet sequence number that it sends."""
+    """A queue pair's number, the first packet sequence number that it sends, and what its device offers beyond the
+    standard (ibv_query_ece: vendor, options, mask); null: nothing.
+    """
 
     number: int
     psn: int
+    ece: tuple[int, int, int] | None = None
 
 
 class RailAddress(Struct, frozen=True, kw_only=True):
@@ -109,18 +113,19 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     kind: ``completion`` a work request failed (`status` the verbs library's number, `vendor` the device's syndrome,
     `queue_pair` which one). ``refused`` a call of the library failed (`call`, `errno`). ``hangs`` a call, or the
     library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
-    ``late`` calls return, but completions or the other end's messages do not arrive. ``event`` the device reported an
+    ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
     asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
-    first and told so; this end has nothing to say. ``channel`` the connection to the other end broke.
+    and told so; this end has nothing to add. ``channel`` the connection to the other end broke.
+    `direction` is that of a write.
     """
 
     step: RailStepName
     kind: Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
     text: str
+    direction: RailDirection | None = None
     call: str = ""
     errno: int = 0
     status: int = 0
-    status_name: str = ""
     vendor: int = 0
     queue_pair: int = 0
     event: str = ""
@@ -147,24 +152,30 @@ class RailStream(Struct, frozen=True, kw_only=True):
         return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
-class RailMismatch(Struct, frozen=True):
-    """Wrong data at the end that was written to: how many bytes of how many, and the first one's place."""
+class RailArrival(Struct, frozen=True, kw_only=True):
+    """What lay at the end that was written to, once the writer was done or had failed.
+
+    Of `checked_bytes`, `arrived_bytes` were overwritten, and of these `wrong_bytes` hold something else than was sent;
+    `offset`, `expected`, `found` are the first of those. A writer whose acknowledgements are lost fails although its
+    data arrives: then it is the way back that is dead.
+    """
 
     direction: RailDirection
-    wrong_bytes: int
     checked_bytes: int
-    offset: int
-    expected: int
-    found: int
+    arrived_bytes: int
+    wrong_bytes: int = 0
+    offset: int = 0
+    expected: int = 0
+    found: int = 0
 
 
 class RailOutcome(Struct, frozen=True, kw_only=True):
-    """What one end saw. Steps that were done before `failure` keep their results.
+    """What one end saw. A step that fails costs the others nothing where they can still be done, with new queue pairs.
 
     `own` and `peer` are null where it did not come so far. `half_round_trip_us`: the median is the latency, as
-    ib_write_lat reports it; interpreted code is part of it, so it is compared among rails, not with a data sheet.
-    `verified_bytes` were compared; `events` are asynchronous events of the device during the test. `steps` are the
-    seconds that each step took, in order.
+    ib_write_lat reports it; interpreted code is part of it, so it is compared among rails, not with a data sheet. Only
+    the end that leads has them. `streams` are what this end wrote, `arrivals` what was written to it; `events` are
+    asynchronous events of the device during the test. `steps` are the seconds that each step took, in order.
     """
 
     asked: RailPort
@@ -172,11 +183,10 @@ class RailOutcome(Struct, frozen=True, kw_only=True):
     peer: RailAddress | None = None
     half_round_trip_us: tuple[float, ...] = ()
     streams: tuple[RailStream, ...] = ()
-    mismatches: tuple[RailMismatch, ...] = ()
-    verified_bytes: int = 0
+    arrivals: tuple[RailArrival, ...] = ()
     events: tuple[str, ...] = ()
     steps: tuple[tuple[RailStepName, float], ...] = ()
-    failure: RailFailure | None = None
+    failures: tuple[RailFailure, ...] = ()
 
 
 class RailChannel(Protocol):
