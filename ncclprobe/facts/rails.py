@@ -1,4 +1,4 @@
-"""What a node saw of its rails: its RDMA ports, each tried with a port of another node as NCCL would connect the two."""
+"""What a node saw of its rails: its RDMA ports, each tried with one of another node as NCCL would connect the two."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ class Rails(Struct, frozen=True):
     `why`: why there is no port, or what else NCCL would use; `untested`: why nothing was tried although it was asked.
     `cross`: why the job would need rails of different numbers to reach each other; empty: it would not. `moved_gbps` is
     what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests were asked of this
-    node; fewer rows came where the run had no more time.
+    node; fewer rows came where the run had no more time. `plan` says on node 0 what was asked of the fabric.
     """
 
     me: int
@@ -48,6 +48,7 @@ class Rails(Struct, frozen=True):
     moved_gbps: dict[str, float] = field(default_factory=dict)
     planned: int = 0
     rows: Annotated[tuple[RailRow, ...], msgspec.Meta(max_length=bounds.RAIL_ROWS)] = ()
+    plan: str = ""
 
 
 @collector

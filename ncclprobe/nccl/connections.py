@@ -1,10 +1,10 @@
 """With what NCCL's InfiniBand transport connects two ports: queue pairs, their addresses and their patience.
 
-Source: src/transport/net_ib/connect.cc:12-62 and 345-480 (v2.30.7: the parameters, ncclIbQpRtr, ncclIbQpRts), init.cc:142
-and 441 (relaxed ordering, adaptive routing). Each end reads its own variables for device, GID, P_Key index, timeout and
-retry count. What an end sends has its own service level and traffic class: since 2.26 because the end that sends states
-them for both (connect.cc:760 and 1615), and before because each end took its own. Both take the smaller path MTU and
-the larger number of queue pairs (connect.cc:885 and 759).
+Source: src/transport/net_ib/connect.cc:12-62 and 345-480 (v2.30.7: the parameters, ncclIbQpRtr, ncclIbQpRts),
+init.cc:142 and 441 (relaxed ordering, adaptive routing). Each end reads its own variables for device, GID, P_Key index,
+timeout and retry count. What an end sends has its own service level and traffic class: since 2.26 because the end that
+sends states them for both (connect.cc:760 and 1615), and before because each end took its own. Both take the smaller
+path MTU and the larger number of queue pairs (connect.cc:885 and 759).
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,6 @@ _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18)
 _OLD_TIMEOUT = 14
 _MOST_QUEUE_PAIRS = 128  # NCCL_IB_MAX_QPS of src/transport/net_ib/common.h
 _AUTOMATIC = -2
-VARIABLES = (
-    "NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_ROCE_VERSION_NUM NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE NCCL_IB_PKEY "
-    "NCCL_IB_SL NCCL_IB_TC NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_QPS_PER_CONNECTION NCCL_IB_ADAPTIVE_ROUTING "
-    "NCCL_IB_PCI_RELAXED_ORDERING NCCL_IB_DEVICE_PCI_ORDER"
-).split()
-"""What decides, for messages that show both ends."""
 
 
 def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | None) -> tuple[RailPort, ...]:
@@ -56,9 +50,7 @@ def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | Non
         chosen = pick(port, wanted, version)
         routed = port.link_layer == "InfiniBand" if adaptive == _AUTOMATIC else adaptive != 0
         index = chosen.index if chosen else 0
-        found.append(
-            replace(common, device=port.device, port=port.number, gid_index=index, adaptive_routing=routed)
-        )
+        found.append(replace(common, device=port.device, port=port.number, gid_index=index, adaptive_routing=routed))
     return tuple(found)
 
 
@@ -69,4 +61,3 @@ def default_timeout(version: Version | None) -> int:
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
-

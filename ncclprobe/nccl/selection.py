@@ -290,9 +290,7 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
     if not nearest:
         return (None,) * len(ports)
     memory: RailMemory = (
-        "cuda-dmabuf"
-        if has_dma_buf(known.need(GpuDirect), known.settings, known.version, known.gpus.cuda)
-        else "cuda"
+        "cuda-dmabuf" if has_dma_buf(known.need(GpuDirect), known.settings, known.version, known.gpus.cuda) else "cuda"
     )
     return tuple(
         replace(port, memory=memory, gpu=nearest[port.device]) if port.device in nearest else None for port in ports

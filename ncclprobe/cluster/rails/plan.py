@@ -18,7 +18,7 @@ ALL_ROUNDS = 16
 FEWEST_ROUNDS = 2
 """With fewer partners the node that is at fault cannot be told from the one that it met."""
 _WAVE_S = 1.2
-"""One wave besides its writes: children start, open their ports, connect, exchange small messages (reports/rails.md)."""
+"""One wave besides its writes: children start, open ports, connect, exchange small messages (reports/rails.md)."""
 _WRITE_S = 0.05
 """Of one direction: what a port moves in that time, as far as NIC_BYTES allows, is sent."""
 _UNKNOWN_GBPS = 100.0
@@ -100,9 +100,7 @@ class RailPlan(Struct, frozen=True):
         )
 
 
-def plan_rails(
-    nodes: int, rails: int, rate_gbps: float | None, budget: Budget, *, cross: bool = False
-) -> RailPlan:
+def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, *, cross: bool = False) -> RailPlan:
     """Return the largest plan within `budget` for so many nodes with at most so many rails each.
 
     Every pair meets up to ALL_ROUNDS nodes; beyond, as many rounds as there is time for, FEWEST_ROUNDS at least.
@@ -122,9 +120,7 @@ def plan_rails(
     return replace(size, messages=max(_FEWEST_MESSAGES, min(wanted, allowed)))
 
 
-def waves(
-    pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False, seed: int = 0
-) -> Iterator[Wave]:
+def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False, seed: int = 0) -> Iterator[Wave]:
     """Yield the tests of one round, at most `at_once` pairs of nodes in each; `alone`: one rail of a node at a time."""
     by_nodes: dict[tuple[str, str], list[tuple[End, End]]] = {}
     for one, other in pairs:
