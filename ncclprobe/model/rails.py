@@ -21,6 +21,8 @@ RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
 RailStepName = Literal["start", "open", "connect", "latency", "write", "verify"]
 
+RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
+
 
 class RailPort(Struct, frozen=True, kw_only=True):
     """What one end uses: the choices that NCCL's rules make there, by the names of its parameters where it has one.
@@ -120,7 +122,7 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     """
 
     step: RailStepName
-    kind: Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
+    kind: RailFailureKind
     text: str
     direction: RailDirection | None = None
     call: str = ""
@@ -134,8 +136,9 @@ class RailFailure(Struct, frozen=True, kw_only=True):
 class RailStream(Struct, frozen=True, kw_only=True):
     """RDMA writes in one direction, as the end that writes saw them: from the first post to the last completion.
 
-    `chain_us` are the times between completions of whole chains, each `chain_bytes`: how steady it was. `cpu_s` is the
-    processor time of the process that posts and polls; polling is busy, so `post_s` tells the part that posting takes.
+    `chain_us` are the times between completions of whole chains, each `chain_bytes`: how steady it was. Polling is
+    busy, so `work_s` tells how much of the time posting and handling completions took, without the polls that found
+    nothing: where it nears `seconds`, the interpreter is what was measured, and not the rail.
     """
 
     direction: RailDirection
@@ -143,8 +146,7 @@ class RailStream(Struct, frozen=True, kw_only=True):
     seconds: float
     chain_bytes: int
     chain_us: tuple[float, ...]
-    cpu_s: float
-    post_s: float
+    work_s: float
 
     @property
     def GBps(self) -> float:
@@ -187,6 +189,33 @@ class RailOutcome(Struct, frozen=True, kw_only=True):
     events: tuple[str, ...] = ()
     steps: tuple[tuple[RailStepName, float], ...] = ()
     failures: tuple[RailFailure, ...] = ()
+
+
+COMPLETIONS: Mapping[int, tuple[str, str]] = {
+    1: ("LOC_LEN_ERR", "the message is longer than what was to receive it, or than the device allows"),
+    2: ("LOC_QP_OP_ERR", "this NIC could not carry out the request: often a fault of its firmware or driver"),
+    4: ("LOC_PROT_ERR", "this NIC may not read the memory that was registered: with GPU memory ACS, the IOMMU or BAR1"),
+    5: ("WR_FLUSH_ERR", "given up because of an earlier error on the same queue pair"),
+    6: ("MW_BIND_ERR", "a memory window could not be bound"),
+    7: ("BAD_RESP_ERR", "the peer answered with something that does not belong here"),
+    8: ("LOC_ACCESS_ERR", "this NIC may not write the memory that the message is for"),
+    9: ("REM_INV_REQ_ERR", "the peer's NIC refuses the request as invalid: a path MTU that differs gives this"),
+    10: ("REM_ACCESS_ERR", "the peer's NIC may not write that memory: its registration, key or address is wrong"),
+    11: ("REM_OP_ERR", "the peer's NIC could not carry out the request: with GPU memory ACS, the IOMMU or BAR1"),
+    12: (
+        "RETRY_EXC_ERR",
+        "nothing was acknowledged: the peer's address (LID, GID, P_Key), its process, the path MTU, "
+        "or a link that loses packets",
+    ),
+    13: ("RNR_RETRY_EXC_ERR", "the peer is there and does not receive: it has posted nothing to receive into"),
+    14: ("LOC_RDD_VIOL_ERR", "the queue pair belongs to another domain"),
+    15: ("REM_INV_RD_REQ_ERR", "the peer's NIC refuses a read as invalid"),
+    16: ("REM_ABORT_ERR", "the peer aborted the operation"),
+    19: ("FATAL_ERR", "the NIC has failed: its driver resets it, or it has gone from the bus"),
+    20: ("RESP_TIMEOUT_ERR", "the peer's answer did not come in time"),
+    21: ("GENERAL_ERR", "the NIC reports an error of its own; the vendor syndrome says which"),
+}
+"""Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and what they mean on a rail."""
 
 
 class RailChannel(Protocol):

@@ -5,8 +5,9 @@ and both prove the mesh's key. What runs a test is given: this room knows no ver
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from statistics import quantiles
 from typing import Any, Protocol
@@ -34,6 +35,8 @@ _TIMEOUT = 14
 """Of queue pairs, 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute or more to tell that a path is
 dead, 14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1, 9.7.6.1.3, allows). It
 matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to 2.14."""
+_TOGETHER_S = 2.0
+"""Rails of a node wait so long for each other: one whose path is dead takes longer than the others."""
 _KEPT = 9
 """Of a test's many times, so many quantiles are kept."""
 
@@ -42,9 +45,43 @@ class Runner(Protocol):
     """Runs one end of a test; returns by `deadline`, a time.monotonic(), whatever the driver does."""
 
     def __call__(
-        self, port: RailPort, test: RailTest, channel: RailChannel, *, leads: bool, deadline: float
+        self,
+        port: RailPort,
+        test: RailTest,
+        *,
+        leads: bool,
+        channel: RailChannel,
+        deadline: float,
+        before: Callable[[str], Awaitable[None]] | None = None,
     ) -> Awaitable[RailOutcome]:
-        """Return what this end saw."""
+        """Return what this end saw. `before` is awaited with the name of each step before it begins."""
+
+
+class Start:
+    """Where the rails of a node wait for each other before each step, so that they share it from its beginning."""
+
+    def __init__(self, rails: int) -> None:
+        self._left = rails
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+
+    async def __call__(self, step: str) -> None:
+        """Wait until all that are left have come to this step, and not longer than a rail that fails may take."""
+        mine = asyncio.Event()
+        self._waiting.setdefault(step, []).append(mine)
+        self._release()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(mine.wait(), _TOGETHER_S)
+
+    def leave(self) -> None:
+        """Wait for one rail less."""
+        self._left -= 1
+        self._release()
+
+    def _release(self) -> None:
+        for waiting in self._waiting.values():
+            if len(waiting) >= self._left:
+                for each in waiting:
+                    each.set()
 
 
 class Visits:
@@ -105,7 +142,8 @@ class RailNode(Struct):
         for job in jobs:
             if not job.leads:
                 self.visits.expect(job.number)
-        rows = await asyncio.gather(*(self._row(job, deadline - _LAST_S) for job in jobs))
+        start = Start(len(jobs))
+        rows = await asyncio.gather(*(self._row(job, deadline - _LAST_S, start) for job in jobs))
         return {"rows": [asdict(row) for row in rows]}
 
     async def _ends(self, deadline: float) -> RailEnds:
@@ -122,30 +160,30 @@ class RailNode(Struct):
             moved_gbps=moved,
         )
 
-    async def _row(self, job: RailJob, deadline: float) -> RailRow:
+    async def _row(self, job: RailJob, deadline: float, start: Start) -> RailRow:
         port = (self.gpus[job.rail] if job.gpu else None) or self.ports[job.rail]
         asked = replace(port, queue_pairs=max(1, job.queue_pairs), timeout=min(port.timeout, _TIMEOUT) or _TIMEOUT)
         try:
-            outcome = await self._outcome(job, asked, deadline)
+            outcome = await self._outcome(job, asked, deadline, start)
         except (WireError, ValueError) as error:
             failure = RailFailure(step="start", kind="channel", text=str(error))
             outcome = RailOutcome(asked=asked, failures=(failure,))
         finally:
+            start.leave()
             if not job.leads:
                 self.visits.done(job.number)
         row = RailRow(job.number, job.to, job.rail, job.other, job.leads, brief(outcome), job.together, job.step)
         return row
 
-    async def _outcome(self, job: RailJob, asked: RailPort, deadline: float) -> RailOutcome:
+    async def _outcome(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
         """Meet the other end and run the test. Raises WireError where the two do not meet."""
-        if not job.leads:
-            channel = await self.visits.caller(job.number, min(deadline, time.monotonic() + _GREETING_S))
-            return await self.run(asked, job.test, channel, leads=False, deadline=deadline)
-        channel = await self._call(job, min(deadline, time.monotonic() + _GREETING_S))
+        soon = min(deadline, time.monotonic() + _GREETING_S)
+        channel = await (self._call(job, soon) if job.leads else self.visits.caller(job.number, soon))
         try:
-            return await self.run(asked, job.test, channel, leads=True, deadline=deadline)
+            return await self.run(asked, job.test, leads=job.leads, channel=channel, deadline=deadline, before=start)
         finally:
-            channel.close()
+            if job.leads:
+                channel.close()
 
     async def _call(self, job: RailJob, deadline: float) -> Wire:
         check_other(job.address)
