@@ -36,7 +36,7 @@ _ENDS = frozenset(("hangs", "died", "missing"))
 Before = Callable[[str], Awaitable[None]]
 
 
-async def test_rail(
+async def try_rail(
     port: RailPort,
     test: RailTest,
     *,
