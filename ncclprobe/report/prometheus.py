@@ -40,7 +40,7 @@ class _Collector:
 
 
 def render(report: Report) -> str:
-    """`report` in Prometheus' text format. Needs prometheus-client (the extra `report`)."""
+    """`report` in Prometheus' text format."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 

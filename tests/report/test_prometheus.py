@@ -4,18 +4,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from prometheus_client.parser import text_string_to_metric_families
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report import prometheus
 
 from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
-
-pytest.importorskip("prometheus_client")
-
-from prometheus_client.parser import text_string_to_metric_families
-
-from ncclprobe.report import prometheus
 
 
 def read(made: Report) -> dict[str, Any]:
