@@ -162,6 +162,7 @@ def test_hostile_text_cannot_steer_the_terminal() -> None:
 def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
     report = with_findings(fail("eth0", "word " * 80, evidence="seen " * 40, remedy="fix " * 40))
     body = [line for line in as_text.render(report, width=width).splitlines() if line.startswith(" ")]
+    body = [line for line in body if "https://" not in line]  # an address is copied whole
     assert max(map(len, body)) <= width
 
 
@@ -200,7 +201,7 @@ def test_a_narrow_row_holds_what_is_judged_and_a_wide_one_everything() -> None:
     ],
 )
 def test_a_row_says_what_its_number_is_worth(changes: dict[str, object], words: str) -> None:
-    assert rows.row(replace(ROW, **changes)).endswith(f" {words}")  # type: ignore[arg-type]
+    assert rows.row(replace(ROW, **changes), width=100).endswith(f" {words}")  # type: ignore[arg-type]
 
 
 def test_another_operation_stands_apart() -> None:
