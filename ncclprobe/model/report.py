@@ -90,7 +90,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
-    of a job that failed; empty: the report is not about one.
+    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
+    check stands that found something.
     """
 
     tool: Tool
@@ -107,6 +108,7 @@ class Report(Struct, frozen=True, kw_only=True):
     areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()
     environment: dict[str, NodeEnvironment] = field(default_factory=dict)
