@@ -102,6 +102,11 @@ def kernel_support(
     return KernelSupport(works, f"no peer-memory module: {unseen}; {why}")
 
 
+def has_dma_buf(direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]) -> bool:
+    """Return whether NCCL registers GPU memory by DMA-BUF, which it prefers to a peer-memory module."""
+    return bool(_dma_buf(direct, settings, version, cuda)[0])
+
+
 def _written(version: Version | None) -> str:
     return ".".join(map(str, version or ()))
 
