@@ -1,4 +1,4 @@
-"""Alert rules and dashboard: of metrics that are written, played by promtool, and what is documented is what is there."""
+"""Alert rules and dashboard name metrics that are written; promtool plays the rules; the page says what is there."""
 
 import json
 import re

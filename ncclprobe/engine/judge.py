@@ -250,8 +250,8 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
     comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
-    not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were selected,
-    shares in these: see :func:`_compared`.
+    not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
+    selected, shares in these: see :func:`_compared`.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     worst: dict[str, tuple[int, str, Finding]] = {}
