@@ -188,7 +188,7 @@ def diagnose(
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
     """With what each node leaves: node 0, and with `whole` everybody, with the worst code of all.
 
-    Contract, Whose exit.
+    See docs/reference/exit-codes.md.
     """
     names = [node.name for node in report.nodes]
     found = shares(names, report.checks, fail_on)

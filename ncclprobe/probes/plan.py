@@ -11,10 +11,10 @@ from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Library, Mode, Place
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
-from ncclprobe.probes import BufferView
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.sampling import Target
 
 SetPhase = Callable[[str], None]

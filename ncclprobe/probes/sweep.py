@@ -19,11 +19,11 @@ from ncclprobe.model.measurement import Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.model.values import replace
 from ncclprobe.ops import DTYPES, OPS, Op, Shape
-from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.data import pattern
 from ncclprobe.probes.plan import PLACES, Exchange, Plan, Reach, SetPhase, SweepContext, first_line, phase
+from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.row import measure
 
 _PREDICTS = 1 << 20

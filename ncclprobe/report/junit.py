@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 400
 
 
 def render(report: Report) -> str:
-    """`report` as XML text with a final newline. Needs junitparser (the extra `report`)."""
+    """`report` as XML text with a final newline."""
     from junitparser import JUnitXml
 
     xml = JUnitXml(printable(report.tool.name))

@@ -13,6 +13,8 @@ from ncclprobe.cluster.gather.data import PathWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
+from ncclprobe.cluster.rails.messages import RailsOrder
+from ncclprobe.cluster.rails.node import RailNode
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -42,6 +44,8 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
     work = PathWork(writes_to(local.snapshot), part.node_rank, local.name)
+    wanted = part.rails
+    rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
         hello = Hello(
             secrets.token_hex(8),
@@ -58,6 +62,9 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
                 raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
             if isinstance(instruction, DataOrder):
                 await _write(part, worker, work, instruction)
+            elif isinstance(instruction, RailsOrder):
+                answer = await rails.follow(instruction) if rails else {}
+                await worker.report({"rails": answer}, part.times.by(0.95))
             else:
                 await _follow(part, local, worker, listeners, instruction)
     except (WireError, Refused) as error:
