@@ -130,7 +130,12 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
 
 def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:
     """Return the samples of pairs, for the search: rails of equal number, in host memory, all of two nodes together."""
-    return [result for each in tried(rows, names) for result in _results(each)]
+    return results_of(tried(rows, names))
+
+
+def results_of(found: Iterable[Tried]) -> list[Result]:
+    """Return the samples of these tests."""
+    return [result for each in found for result in _results(each)]
 
 
 def _results(each: Tried) -> Iterable[Result]:
