@@ -19,7 +19,7 @@ RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
 GPU's, registered by a DMA-BUF that the driver exports."""
 RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
-RailStepName = Literal["start", "open", "connect", "latency", "write", "verify"]
+RailStepName = Literal["open", "connect", "latency", "prepare", "write", "verify"]
 
 RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
 
@@ -56,7 +56,8 @@ class RailTest(Struct, frozen=True, kw_only=True):
     `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
     `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`; the end that receives
     compares what lies there afterwards with the pattern that `seed` makes, where `verify`. `seconds` bounds each of
-    these steps: one that has not ended by then is a failure of that step.
+    these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
+    to open a device and pin memory, to connect, to fill and compare memory.
     """
 
     round_trips: int = 1000
@@ -67,6 +68,7 @@ class RailTest(Struct, frozen=True, kw_only=True):
     verify: bool = True
     seed: int = 0
     seconds: float = 10.0
+    setup_seconds: float = 10.0
 
 
 class RailQueuePair(Struct, frozen=True):

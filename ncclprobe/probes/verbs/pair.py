@@ -27,8 +27,6 @@ from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import Answer, Request
 from ncclprobe.wire import WireError
 
-OPEN_S = 10.0
-"""For opening a device and registering memory, filling and comparing it: pages must be pinned first."""
 _AFTER_S = 0.5
 """Left to data on its way, once the other end has failed."""
 _ENDS = frozenset(("hangs", "died", "missing"))
@@ -36,7 +34,7 @@ _ENDS = frozenset(("hangs", "died", "missing"))
 Before = Callable[[str], Awaitable[None]]
 
 
-async def test_rail(
+async def run_rail(
     port: RailPort,
     test: RailTest,
     *,
@@ -75,7 +73,9 @@ class _End:
     async def run(self) -> None:
         """Do all steps, then kill the child. Raises _OverError."""
         try:
-            opening = Request(do="open", step="open", seconds=OPEN_S, port=self.outcome.asked, test=self._test)
+            opening = Request(
+                do="open", step="open", seconds=self._test.setup_seconds, port=self.outcome.asked, test=self._test
+            )
             await self._connect(opening)
             if self._test.round_trips:
                 await self._latency()
@@ -100,7 +100,9 @@ class _End:
         theirs, peer = await self._hear(None)
         self._note(own=made.address, peer=peer)
         if not failure and not theirs and peer:
-            failure, connected = await self._ask(Request(do="connect", step="connect", seconds=OPEN_S, peer=peer))
+            failure, connected = await self._ask(
+                Request(do="connect", step="connect", seconds=self._test.setup_seconds, peer=peer)
+            )
             self._note(own=connected.address)
         if not self._leads:
             await self._tell(failure, self.outcome.own)
@@ -108,7 +110,7 @@ class _End:
             await self._tell(failure)
         if failure or theirs or not peer:
             raise _OverError
-        if not self._leads and (await self._hear(OPEN_S))[0]:
+        if not self._leads and (await self._hear(self._test.setup_seconds + 2 * GRACE_S))[0]:
             raise _OverError
         self._connected = True
 
@@ -123,8 +125,10 @@ class _End:
         writes = direction == "both" or (direction == "out") == self._leads
         reads = direction == "both" or not writes
         if not self._connected:
-            await self._connect(Request(do="renew", step="connect", seconds=OPEN_S))
-        preparing = Request(do="prepare", step="write", seconds=OPEN_S, direction=direction, leads=self._leads)
+            await self._connect(Request(do="renew", step="connect", seconds=self._test.setup_seconds))
+        preparing = Request(
+            do="prepare", step="prepare", seconds=self._test.setup_seconds, direction=direction, leads=self._leads
+        )
         failure, _ = await self._ask(preparing)
         await self._begin(direction, failure)
         seconds = self._seconds()
@@ -133,7 +137,9 @@ class _End:
         if answer.stream:
             self.outcome = replace(self.outcome, streams=(*self.outcome.streams, answer.stream))
         if reads and self._test.verify:
-            looking = Request(do="verify", step="verify", seconds=OPEN_S, direction=direction, leads=self._leads)
+            looking = Request(
+                do="verify", step="verify", seconds=self._test.setup_seconds, direction=direction, leads=self._leads
+            )
             failure, looked = await self._ask(looking)
             if looked.arrival:
                 self.outcome = replace(self.outcome, arrivals=(*self.outcome.arrivals, looked.arrival))
@@ -226,4 +232,4 @@ class _End:
 
 
 def _direction(request: Request) -> RailDirection | None:
-    return request.direction if request.step in ("write", "verify") else None
+    return request.direction if request.step in ("prepare", "write", "verify") else None

@@ -54,7 +54,7 @@ class _End:
 
     def do(self, asked: Request) -> Answer:
         """Do one step, and say what came of it."""
-        direction = asked.direction if asked.step in ("write", "verify") else None
+        direction = asked.direction if asked.step in ("prepare", "write", "verify") else None
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
             if self._port:
