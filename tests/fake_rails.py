@@ -28,9 +28,7 @@ class FakeNodes:
         self._world, self._silent, self._moved = world, silent, moved_gbps
         self.waves: list[list[tuple[int, int, int]]] = []
 
-    async def order(
-        self, kind: str, orders: Mapping[str, RailsOrder], deadline: float
-    ) -> dict[str, dict[str, Any]]:
+    async def order(self, kind: str, orders: Mapping[str, RailsOrder], deadline: float) -> dict[str, dict[str, Any]]:
         """As the coordinator does; a node's id is its rank."""
         assert kind == "rails"
         return {
@@ -58,9 +56,7 @@ class FakeNodes:
             mine, theirs = End(node, job.rail), End(world.nodes[job.to], job.other)
             lead, follow = world.outcomes(*((mine, theirs) if job.leads else (theirs, mine)), job.test, job.gpu)
             outcome = lead if job.leads else follow
-            rows.append(
-                RailRow(job.number, job.to, job.rail, job.other, job.leads, outcome, job.together, job.step)
-            )
+            rows.append(RailRow(job.number, job.to, job.rail, job.other, job.leads, outcome, job.together, job.step))
         return {"rows": [asdict(row) for row in rows]}
 
 

@@ -234,23 +234,18 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
     switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """
     usual, direct = _rates(rails, gpu=False), _rates(rails, gpu=True)
-    worse: dict[End, list[tuple[float, Tried]]] = {}
-    for way, (rate, each) in direct.items():
-        host = usual.get(way, (0.0, each))[0]
-        if host and rate < _DIRECT_SHARE * host:
-            for end in way[:2]:
-                worse.setdefault(end, []).append((rate / host, each))
-    counts = {end: len(those) for end, those in worse.items()}
-    for end, those in sorted(worse.items()):
-        partners = {one for ratio, each in those for one in (each.leads.end, each.other.end)} - {end}
-        if any(counts[one] > counts[end] for one in partners):
-            continue  # its partner is bad with more others
-        share, each = min(those, key=lambda one: one[0])
+    shares = {key: (rate / usual[key][0], each) for key, (rate, each) in direct.items() if usual.get(key, (0.0,))[0]}
+    worse = {key[:2]: each for key, each in shares.items() if each[0] < _DIRECT_SHARE}
+    for suspect in blame({key[:2] for key in shares}, worse):
+        share, each = min((worse[way] for way in suspect.pairs), key=lambda one: one[0])
         what = "nothing passes with a GPU's memory" if not share else f"{100 * share:.0f} % of the rate is left"
-        finding = warn if share else fail
-        yield finding(
-            name(end, rails), f"{what}, compared with host memory over the same rail", blame="node", action="repair",
-            nodes=(end.node,), loss=round(1 - share, 4), evidence=seen(both_ends(each), why(each) if not share else ""),
+        own = suspect.kind in ("node", "into", "out of")
+        yield (warn if share else fail)(
+            " <-> ".join(name(end, rails) for end in suspect.nodes) or "all rails",
+            f"{what}, compared with host memory over the same rail",
+            blame="node" if own else "unknown", action="repair", loss=round(1 - share, 4),
+            nodes=tuple(end.node for end in suspect.nodes) if own else (),
+            evidence=seen(both_ends(each), why(each) if not share else ""),
         )  # fmt: skip
 
 

@@ -166,7 +166,7 @@ class RailNode(Struct):
         try:
             outcome = await self._outcome(job, asked, deadline, start)
         except (WireError, ValueError) as error:
-            failure = RailFailure(step="start", kind="channel", text=str(error))
+            failure = RailFailure(step="open", kind="channel", text=str(error))
             outcome = RailOutcome(asked=asked, failures=(failure,))
         finally:
             start.leave()
