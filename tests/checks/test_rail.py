@@ -24,13 +24,9 @@ from ncclprobe.model.values import replace
 
 BAD = End("n1", 2)
 OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}
-MEMLOCK = RailFailure(
-    step="open",
-    kind="refused",
-    text="ibv_reg_mr_iova2 refuses: Cannot allocate memory",
-    call="ibv_reg_mr_iova2",
-    errno=12,
-)
+MEMLOCK = RailFailure(step="open", kind="refused", text="Cannot allocate memory", call="ibv_reg_mr_iova2", errno=12)
+WHERE = "n1 rail 2 (mlx5_2:1)"
+V1 = {"gid_type": "IB/RoCE v1"}
 
 
 def verdicts(rails: Every[Rails], **facts: Any) -> dict[str, Verdict]:
