@@ -183,7 +183,7 @@ def diagnose(
         **({} if run is None else measured.sections(run)),
         **said,
         rails=_rail_ways(snapshots),
-        notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
+        notes=tuple(dict.fromkeys((*notes, *_plans(snapshots), *(measured.notes(run) if run is not None else ())))),
     )
 
 
@@ -194,6 +194,12 @@ def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
     from ncclprobe.engine.rails import rail_ways
 
     return rail_ways(snapshots)
+
+
+def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
+    """What was asked of the fabric, as node 0 planned it."""
+    seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
+    return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

@@ -31,7 +31,7 @@ _REPLY_S = 2.0
 _STEPS = 4
 """Steps of a test that may each take all of its patience: what does not hang fails at the first."""
 GPU_ROUNDS = 3
-"""In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one, and of an odd number of
+"""In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
 nodes each sits out one round."""
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
