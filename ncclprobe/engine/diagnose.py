@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ncclprobe import __version__, run_clock
-from ncclprobe.engine import areas, suppressions
+from ncclprobe.engine import areas, cited, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -180,6 +180,8 @@ def diagnose(
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
         **said,
+        explained=cited.explained(verdicts, question.checks),
+        excerpts=cited.of_machines(verdicts, snapshots) if question.pictures else (),
         notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
     )
 
