@@ -75,7 +75,7 @@ def _is_file(text: str) -> bool:
 
 def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine import diagnose
-    from ncclprobe.engine.left import looked_at, refuse_nothing_read
+    from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
     from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
     from ncclprobe.report import delivery
@@ -87,7 +87,9 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
         found = looked_at(files, signs, waiting.say)
     refuse_nothing_read(found, files)
-    report = _with_what_was_checked(diagnose.diagnose(question, [], left=found), found)
+    report = diagnose.diagnose(question, [], left=found)
+    report = replace(report, excerpts=excerpts(report.causes, files)) if question.pictures else report
+    report = _with_what_was_checked(report, found)
     report = redactor.report(report) if redactor else report
     delivery.deliver(report, options)
     return report.exit_code if options.exit_code else 0

@@ -65,7 +65,11 @@ def write(name: str, report: Report, path: str) -> None:
 
     Raises UsageError where it cannot be written.
     """
-    text = str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
+    put(str(importlib.import_module(f"ncclprobe.report.{name}").render(report)), path)
+
+
+def put(text: str, path: str) -> None:
+    """Write `text` to `path`; ``-`` is standard output. Raises UsageError where it cannot be written."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
