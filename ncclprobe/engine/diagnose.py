@@ -57,6 +57,18 @@ class Judging(Protocol):
     def html(self) -> str | None: ...
 
 
+class Asked(Struct, frozen=True):
+    """The same without a command line. The report holds all that its JSON does."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    config: Path | None = suppressions.NO_FILE
+    fail_on: str = "fail"
+    verbose: bool = True
+    json: str | None = None
+    html: str | None = None
+
+
 class Question(Struct, frozen=True):
     """What a command was asked: which checks judge what, since when, and what a site accepts.
 
