@@ -73,6 +73,7 @@ class Options(Struct, frozen=True, kw_only=True):
     require_judged: bool = False
     gloo_ranks: int | None = None
     notes: tuple[str, ...] = ()
+    new_checks: str | None = None
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """Return the sizes to measure with `backend`."""
