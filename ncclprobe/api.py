@@ -181,6 +181,7 @@ def explain(
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import explain as explaining
     from ncclprobe.engine.doctor import within
+    from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
     from ncclprobe.report import json
 
@@ -189,7 +190,7 @@ def explain(
     if not names:
         raise UsageError("no file is given to explain")
     question = diagnose.ask(_asked(select, ignore, config), ("api.explain",), Job(), diagnose.LEFT)
-    return within(question, timeout_s, lambda: explaining.explain(question, names, json.read))
+    return within(question, timeout_s, lambda: explaining.explain(question, left.named(names), json.read))
 
 
 def load(report: AnyPath) -> Report:

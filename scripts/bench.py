@@ -36,10 +36,10 @@ sys.path.insert(0, str(ROOT))
 from ncclprobe import stats, units  # noqa: E402
 from ncclprobe.host.live import LiveHost  # noqa: E402
 from ncclprobe.model.measurement import Measurement  # noqa: E402
-from ncclprobe.probes import BufferView  # noqa: E402
 from ncclprobe.probes.clock import CpuClock, time_batch  # noqa: E402
 from ncclprobe.probes.collectives import all_reduce  # noqa: E402
 from ncclprobe.probes.plan import Plan  # noqa: E402
+from ncclprobe.probes.probe import BufferView  # noqa: E402
 from ncclprobe.probes.sampling import Target, calls_per_batch, more_batches  # noqa: E402
 from ncclprobe.probes.sweep import run  # noqa: E402
 from ncclprobe.session.ranks.identity import RankIdentity  # noqa: E402

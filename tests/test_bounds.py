@@ -17,7 +17,7 @@ from ncclprobe import bounds, run_clock
 from ncclprobe.__main__ import main
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands import doctor
+from ncclprobe.commands import doctor, nodes
 from ncclprobe.engine import doctor as doctors
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
@@ -73,7 +73,7 @@ def test_a_job_of_more_ranks_than_any_is_one_problem_and_no_place_is_kept_for_th
     with pytest.raises(UsageError):
         identify(launch, {})
     options = doctor._parser().parse_args([])
-    assert not doctor._in_company(launch, options)
+    assert not nodes.in_company(launch, options)
 
 
 def test_a_large_job_is_none_too_many() -> None:

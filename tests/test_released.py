@@ -1,6 +1,7 @@
 """What a release has promised holds: nothing that others have written down vanishes, and what is new only adds.
 
-``tests/data/released/VERSION`` is what ``scripts/freeze.py`` wrote for a release. docs/stability.md says what may change.
+``tests/data/released/VERSION`` is what ``scripts/freeze.py`` wrote for a release; docs/stability.md says what may
+change.
 """
 
 import gzip

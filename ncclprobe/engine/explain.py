@@ -28,7 +28,7 @@ _SAID = {
 
 def explain(
     question: Question,
-    names: Sequence[str],
+    files: Sequence[left.LeftFile],
     read: Callable[[str], Report],
     show: Callable[[str], None] = lambda _: None,
 ) -> Report:
@@ -36,7 +36,6 @@ def explain(
 
     Raises UsageError where nothing can be read.
     """
-    files = left.named(names)
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     found = looked_at(files, signs, show)
     refuse_nothing_read(found, files)
