@@ -20,9 +20,11 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
+from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
@@ -161,7 +163,7 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *_of_site(question.checks), *notes)
+    notes = (*question.accepted.announce(lived_with), *site.origins(question.checks), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
@@ -199,14 +201,24 @@ def diagnose(
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
         **said,
-        notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
+        rails=_rail_ways(snapshots),
+        notes=tuple(dict.fromkeys((*notes, *_plans(snapshots), *(measured.notes(run) if run is not None else ())))),
     )
 
 
-def _of_site(checks: Sequence[Check]) -> list[str]:
-    """Which checks are not ncclprobe's own, and where they come from."""
-    origins = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
-    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in origins.items()]
+def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
+    """The report's `rails`: imported only where some were tried."""
+    if not any(isinstance(snapshot.facts.get(Rails), Rails) for snapshot in snapshots):
+        return ()
+    from ncclprobe.engine.rails import rail_ways
+
+    return rail_ways(snapshots)
+
+
+def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
+    """What was asked of the fabric, as node 0 planned it."""
+    seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
+    return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
-from ncclprobe.report.digest import copyable, headline, none_judged, when
+from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
 from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
 from ncclprobe.report.html.legible import breaks, folded, micros, rate
 from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
@@ -58,6 +58,7 @@ def environment() -> Environment:
         "fold": folded,
         "breaks": breaks,
         "copyable": copyable,
+        "launcher": launcher,
     }
     return made
 
