@@ -18,6 +18,10 @@ REPORT_PARTS = 5_000_000
 """Lists and objects of a report: to look at one takes 60 bytes and more. Ours have one in 120 bytes, or fewer."""
 REPORT_DIGITS, REPORT_DECIMAL = 20, 1e60
 """Digits of a whole number in a report, and the largest decimal: beyond, products of them have no end."""
+SHOWN_CAPTURES = 512
+"""Captures whose answers are kept while they are judged, to show what findings cite: 0.1 MB each."""
+SERIES_REPORTS = 400
+"""Reports of one series: a year of one a day. Each is read whole, and what a series needs of it is kept."""
 RUN_FILE_BYTES = 64 << 20
 """A file of runs: a report to compare or to keep, output of nccl-tests, a baseline."""
 BASELINES = 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ncclprobe import __version__, page, run_clock
-from ncclprobe.engine import areas, new_checks, site, suppressions
+from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
@@ -202,6 +202,8 @@ def diagnose(
         **({} if run is None else measured.sections(run)),
         **said,
         rails=_rail_ways(snapshots),
+        explained=cited.explained(verdicts, question.checks),
+        excerpts=cited.of_machines(verdicts, snapshots) if question.pictures else (),
         notes=tuple(dict.fromkeys((*notes, *_plans(snapshots), *(measured.notes(run) if run is not None else ())))),
     )
 

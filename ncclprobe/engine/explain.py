@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.left import looked_at, refuse_nothing_read
+from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.observe import replayed
 from ncclprobe.host import left
 from ncclprobe.model.causes import Cause
@@ -40,6 +40,8 @@ def explain(
     found = looked_at(files, signs, show)
     refuse_nothing_read(found, files)
     report = diagnose(question, [], left=found)
+    if question.pictures:
+        report = replace(report, excerpts=excerpts(report.causes, files))
     if not (found.reports or found.captures):
         return report
     said = {path: read(path).checks for path in found.reports}

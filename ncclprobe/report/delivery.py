@@ -71,7 +71,7 @@ def rendered(report: Report, name: str) -> str:
     try:
         return str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
     except ImportError as error:
-        raise UsageError(f"{name} needs {error.name}: pip install 'ncclprobe[report,html]'") from None
+        raise UsageError(f"{name} needs {error.name}: pip install {error.name}") from None
 
 
 def write(name: str, report: Report, path: str) -> None:
@@ -79,7 +79,11 @@ def write(name: str, report: Report, path: str) -> None:
 
     Raises UsageError where it cannot be written.
     """
-    text = rendered(report, name)
+    put(rendered(report, name), path)
+
+
+def put(text: str, path: str) -> None:
+    """Write `text` to `path`; ``-`` is standard output. Raises UsageError where it cannot be written."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
