@@ -69,6 +69,15 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page for which a browser would fetch something from elsewhere: clusters have no internet."""
+    from mkdocs.exceptions import PluginError
+
+    if fetched := re.search(r'(?:src=|<link[^>]*rel="?(?:stylesheet|preload)"?[^>]*href=)"?https?://[^" >]+', output):
+        raise PluginError(f"{page.file.src_uri}: {fetched[0]} is fetched from elsewhere")
+    return output
+
+
 def text(words: str) -> str:
     """Return `words` as Markdown that reads the same, but for code in backticks, which is kept."""
     parts = words.split("`")

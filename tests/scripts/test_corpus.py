@@ -20,7 +20,6 @@ def entry(file: str, expected: Any) -> dict[str, Any]:
         "complete": True,
         "expect_error": expected is None,
         "expected": expected,
-        **more,
     }
 
 
