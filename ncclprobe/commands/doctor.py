@@ -7,10 +7,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from ncclprobe import bounds, interrupt
 from ncclprobe.checks.sync.roster import missing
@@ -18,7 +18,8 @@ from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
+from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, writes_to
+from ncclprobe.facts.data_rates import rated
 from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump
@@ -32,8 +33,10 @@ from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
+from ncclprobe.units import parse_size, size
 
 _WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_PATH_BYTES = 64 << 20
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
@@ -58,11 +61,20 @@ def main(argv: Sequence[str]) -> int:
     if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
         why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
+    if (options.path_rates or options.path_bytes) and not options.paths:
+        raise UsageError("--path-rates needs --path: name what is to be measured")
+    if options.path_bytes and not options.path_rates:
+        raise UsageError("--path-bytes bounds what --path-rates measures; give that as well")
+    options.path_bytes = options.path_bytes or _PATH_BYTES
+    if options.baseline and not (options.path_rates or options.captures):
+        raise UsageError("--baseline judges what --path-rates measures; give that as well, or captures that hold it")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
+        if options.baseline:
+            raise UsageError("--baseline is for rates of paths; judge a run.jsonl with --expect")
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
@@ -81,7 +93,8 @@ def main(argv: Sequence[str]) -> int:
         return _deliver(options, question, partial(_judge_captures, options, question, collectors))
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
-        given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
+        asked = AskedPaths(tuple(dict.fromkeys(options.paths)), options.path_bytes if options.path_rates else 0)
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(asked))
     if options.code:
         given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not _in_company(launch, options):
@@ -90,8 +103,8 @@ def main(argv: Sequence[str]) -> int:
         if options.keep:
             _make(options.keep)
         snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
-        if written := _written(snapshot, question.clock + _look_s(options.timeout)):
-            answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
+        if samples := _at_paths(snapshot, question.clock + _look_s(options.timeout)):
+            answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
             snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
@@ -111,13 +124,13 @@ def main(argv: Sequence[str]) -> int:
     return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
 
 
-def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
-    """What came of writing to the paths of --path from this node alone; None: it writes to none."""
-    if not writes_to(snapshot):
-        return None
-    from ncclprobe.cluster.gather.data import written_alone  # imports that a doctor of one node does without
+def _at_paths(snapshot: Snapshot, deadline: float) -> Mapping[str, Any]:
+    """What came of writing to and measuring the paths of --path from this node alone, as samples by their names."""
+    if not (writes_to(snapshot) or rated(snapshot)):
+        return {}
+    from ncclprobe.cluster.gather.data import worked_alone  # imports that a doctor of one node does without
 
-    return written_alone(snapshot, deadline)
+    return worked_alone(snapshot, deadline)
 
 
 def _look_s(timeout_s: float) -> float:
@@ -151,6 +164,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> No
     shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
     shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
     shared += [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
+    shared += ["--path-rates", "--path-bytes", str(options.path_bytes)] if options.path_rates else []
     shared += ["--code", str(options.code)] if options.code else []
     print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
     for rank in range(1, min(nodes, _MOST_LINES + 1)):
@@ -201,6 +215,18 @@ def _data_path(text: str) -> AskedPath:
         if colon and use == known:
             return AskedPath(_absolute(path), known)
     return AskedPath(_absolute(text))
+
+
+def _path_bytes(text: str) -> int:
+    """A size within bounds, for argparse."""
+    try:
+        nbytes = parse_size(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not bounds.LEAST_RATE_BYTES <= nbytes <= bounds.MOST_RATE_BYTES:
+        least, most = size(bounds.LEAST_RATE_BYTES), size(bounds.MOST_RATE_BYTES)
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:40]} is not between {least} and {most}")
+    return nbytes
 
 
 def _absolute(path: str) -> str:
@@ -284,6 +310,16 @@ def _parser() -> argparse.ArgumentParser:
         help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
         "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
         "times.")  # fmt: skip
+    add("--path-rates", action="store_true",
+        help="Also measure each path: sequential and random reads and opens of small files where a job reads, writes "
+        "with fsync where it writes, reads of what was written where it keeps checkpoints; on each node apart, at most "
+        "8 at once, then on all at once.")  # fmt: skip
+    add("--path-bytes", type=_path_bytes, metavar="SIZE",
+        help=f"Move at most so much in one measurement of one node, which also ends after a second (default: "
+        f"{_PATH_BYTES >> 20}M).")  # fmt: skip
+    add("--baseline", metavar="PATH",
+        help="Judge rates of paths, measured now or held by captures, by this file of `ncclprobe "
+        "baseline`.")  # fmt: skip
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")

@@ -17,12 +17,14 @@ from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
+from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
@@ -100,7 +102,12 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
+    job = Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus)
+    if options.baseline:
+        from ncclprobe.expect.site.baselines import expected_paths  # and with it what was measured of collectives
+
+        job = replace(job, path_rates=expected_paths(options.baseline))
+    return ask(options, ("doctor", *argv), job)
 
 
 def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
@@ -177,6 +184,7 @@ def diagnose(
         environment={s.node: _environment(s) for s in snapshots}
         if run is None
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
+        path_rates=_path_rates(snapshots),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
         **said,
@@ -213,6 +221,13 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
 
     chosen = {s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {}
     return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
+
+
+def _path_rates(snapshots: Sequence[Snapshot]) -> tuple[PathRate, ...]:
+    said = {s.node: s.facts.get(DataRates) for s in snapshots}
+    return tuple(
+        replace(row, node=node) for node, rates in said.items() if isinstance(rates, DataRates) for row in rates.rows
+    )
 
 
 def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:

@@ -41,9 +41,10 @@ class AskedPath(Struct, frozen=True):
 
 
 class AskedPaths(Struct, frozen=True):
-    """Every --path of the command line."""
+    """Every --path of the command line. `rate_bytes`: of --path-rates, for one measurement; 0: no rates are asked."""
 
     paths: Annotated[tuple[AskedPath, ...], msgspec.Meta(max_length=bounds.DATA_PATHS)]
+    rate_bytes: Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_RATE_BYTES)] = 0
 
 
 class Mount(Struct, frozen=True):
@@ -114,9 +115,10 @@ class DataPath(Struct, frozen=True):
 
 
 class DataPaths(Struct, frozen=True):
-    """The paths of --path, as this node sees them; none where none was asked for."""
+    """The paths of --path, as this node sees them; none where none was asked for. `rate_bytes`: as asked."""
 
     rows: tuple[DataPath, ...] = ()
+    rate_bytes: int = 0
 
 
 class Sight(Struct, frozen=True):
@@ -171,7 +173,7 @@ def writes_to(snapshot: Snapshot) -> tuple[AskedPath, ...]:
 def data_paths(host: Host) -> DataPaths:
     """Look at each path of --path, all at once: one that hangs takes its deadline from no other."""
     try:
-        asked = sample(host, "asked_paths", AskedPaths).paths
+        asked = sample(host, "asked_paths", AskedPaths)
     except NotCaptured:
         return DataPaths()
     mounts = attempt(lambda: parse_mounts(host.ask("read", "/proc/self/mountinfo")))
@@ -181,7 +183,7 @@ def data_paths(host: Host) -> DataPaths:
         seen[each] = _seen(host, each, mounts)
 
     threads = []
-    for each in asked:
+    for each in asked.paths:
         thread = threading.Thread(target=work, args=(each,), daemon=True)
         try:
             thread.start()
@@ -190,7 +192,7 @@ def data_paths(host: Host) -> DataPaths:
             work(each)
     for thread in threads:
         thread.join()
-    return DataPaths(tuple(seen[each] for each in asked))
+    return DataPaths(tuple(seen[each] for each in asked.paths), asked.rate_bytes)
 
 
 @collector
