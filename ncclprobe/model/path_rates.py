@@ -7,10 +7,10 @@ from ncclprobe.model.values import Struct
 RateKind = Literal["read", "random", "open", "write"]
 KINDS: tuple[RateKind, ...] = get_args(RateKind)
 _WORDS: dict[RateKind, str] = {
-    "read": "sequential read",
+    "read": "sequential reads",
     "random": "random reads",
     "open": "small-file opens",
-    "write": "write with fsync",
+    "write": "writes with fsync",
 }
 
 

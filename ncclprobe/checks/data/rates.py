@@ -154,7 +154,7 @@ def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         usual = median(row.per_s for node, row in rows.items() if node not in shares)
         slowest = min(shares, key=lambda node: shares[node])
         told = ", ".join(shown(kind, rows[node].per_s) for node in list(shares)[:3])
-        message = f"{words_of(kind)}: {told} on {named(shares)}; the others reach {shown(kind, usual)}"
+        message = f"{words_of(kind)} reach {told} on {named(shares)}; the others reach {shown(kind, usual)}"
         evidence = [_evidence(node, rows[node]) for node in list(shares)[:3]]
         details = {**_NODE, "confidence": _TWICE, "loss": round(1 - shares[slowest], 3)}
         yield warn(path, message, nodes=tuple(shares), evidence=evidence, **details)
@@ -192,7 +192,9 @@ def _numbers(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
     for (path, kind), rows in apart.items():
         one = median(row.per_s for row in rows.values())
         every = together.get((path, kind), {})
-        by_path.setdefault(path, []).append(f"{words_of(kind)} {shown(kind, one)}{_of_all(kind, one, every)}")
+        known_names = ", of names that may be in memory" if kind == "open" else ""
+        said = f"{words_of(kind)} {shown(kind, one)}{known_names}{_of_all(kind, one, every)}"
+        by_path.setdefault(path, []).append(said)
     for path, told in by_path.items():
         nodes = max(len(rows) for (each, _), rows in apart.items() if each == path)
         whose = f"of {plural(nodes, 'node')}, each apart, at the median" if nodes > 1 else "of one node"
@@ -221,12 +223,13 @@ def _said_of_memory(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding
     for (path, kind), rows in best_apart(known).items():
         held = {node: row.resident or 0.0 for node, row in rows.items() if row.from_memory}
         if held:
-            message = f"{words_of(kind)}: {max(held.values()):.0%} came from the memory of {named(held)}: not compared"
+            share = f"{max(held.values()):.0%}"
+            message = f"{words_of(kind)} came by {share} from the memory of {named(held)}, and are not compared"
             yield note(path, message, nodes=tuple(held), evidence="mincore(2) after POSIX_FADV_DONTNEED")
         untold = [node for node, row in rows.items() if row.resident is None and kind in ("read", "random")]
         if untold:
             why = "the kernel tells no one but a file's owner, or who may write it"
-            message = f"{words_of(kind)}: whether {named(untold)} read from memory cannot be told; {why}"
+            message = f"{words_of(kind)} on {named(untold)} may have come from memory; {why}"
             yield note(path, message, evidence="mincore(2) after POSIX_FADV_DONTNEED")
 
 
@@ -234,7 +237,7 @@ def _short(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
     for (path, kind), rows in best_apart(known).items():
         if len(rows) > 1 and kind in ("read", "write") and all(row.seconds < _SHORT_S for row in rows.values()):
             most = max(row.seconds for row in rows.values())
-            message = f"{words_of(kind)}: it took {1e3 * most:.2g} ms, too short to compare nodes by"
+            message = f"{words_of(kind)} took {1e3 * most:.2g} ms, too short to compare nodes by"
             yield note(path, message, remedy="give a larger --path-bytes, such as --path-bytes 1G")
 
 
@@ -270,7 +273,7 @@ def baseline(rates: Every[DataRates | Absent], paths: Every[DataPaths], job: Job
             worst = min(low.values(), key=lambda row: row.per_s)
             where = "on every node" if everywhere else f"on {named(low)}"
             message = (
-                f"{words_of(expected.kind)}{' of all at once' if expected.together else ''}: "
+                f"{words_of(expected.kind)}{' of all at once' if expected.together else ''} reach "
                 f"{shown(worst.kind, worst.per_s)} {where}; {expected}"
             )
             details = {**(_FABRIC if everywhere else _NODE), "loss": round(1 - worst.per_s / expected.per_s, 3)}

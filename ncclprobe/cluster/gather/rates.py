@@ -98,7 +98,7 @@ class RateRounds:
     async def run(self, ask: Ask, deadline: float) -> None:
         """Have all nodes measure, by `ask`: it gives each its order, and returns what they measured by then."""
         began = time.monotonic()
-        left_s = deadline - began
+        left_s = max(0.0, deadline - began)
         await self._ask(ask, self._find(), began + _TURNS_SHARE * left_s)
         for turn in turns_of(self._ranks):
             if time.monotonic() < began + _TURNS_SHARE * left_s:
