@@ -11,9 +11,10 @@ from ncclprobe.__main__ import main
 from ncclprobe.checks.data.rates import baseline, doubtful, rate
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.site.baselines import expected_paths
+from ncclprobe.expect.site.path_rates import expectations, keep
 from ncclprobe.facts.data_paths import DataPath, DataPaths, Look
 from ncclprobe.facts.data_rates import DataRates
-from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.report import Report, Tool
@@ -99,8 +100,6 @@ def report(*rows: PathRate) -> Report:
 
 
 def expectation_of(*reports: Report) -> Any:
-    from ncclprobe.expect.site.path_rates import expectations, keep
-
     return expectations(keep([each.path_rates for each in reports])[0], "site.json")
 
 
@@ -130,8 +129,6 @@ def test_reports_become_a_baseline_file_that_the_doctor_reads(
 
 
 def test_a_run_with_a_slow_node_is_no_baseline_of_that_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ncclprobe.model.findings import Verdict, warn
-
     said = Verdict("data.rate", None, Status.WARN, "", findings=(warn("/data", "slow", nodes=("n1",)),))
     as_json.write(replace(report(row(9e8, node="n0")), checks=(said,)), str(tmp_path / "run.json"))
     assert main(["baseline", str(tmp_path / "run.json"), "-o", str(tmp_path / "site.json")]) == 3

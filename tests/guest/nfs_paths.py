@@ -30,15 +30,9 @@ class Server:
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.address = lab, lab.ctl.address()
-        shell("modprobe -a nfsd nfs nfsv4 loop quota_v2 sch_netem sch_tbf")
-        for folder in ("/run/srv", "/var/lib/nfs", "/run/rpc_pipefs", "/run/points"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        shell("mount -t tmpfs -o size=600m tmpfs /run/srv")
-        shell("mount -t tmpfs tmpfs /var/lib/nfs; mkdir -p /var/lib/nfs/v4recovery /var/lib/nfs/rpc_pipefs")
-        shell("touch /var/lib/nfs/etab /var/lib/nfs/rmtab")
-        self.on("mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs")
-        self.on("mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd")
-        self.on("rpc.mountd -N 2 -N 3; rpc.nfsd --no-udp -N 3 -V 4.2 --lease-time 10 --grace-time 10 4")
+        self.on("mount -t nfsd nfsd /proc/fs/nfsd; mkdir -p /run/rpc_pipefs /var/lib/nfs/v4recovery")
+        self.on("touch /var/lib/nfs/etab /var/lib/nfs/rmtab")
+        self.on("rpc.mountd -N 3; rpc.nfsd --no-udp -N 3 -V 4.2 --lease-time 10 --grace-time 10 4")
 
     def on(self, line: str) -> None:
         self.lab.ctl.must("sh", "-c", line)
@@ -60,8 +54,16 @@ class Server:
         host.must("sh", "-c", f"mkdir -p {point}; mount {words} {self.address}:/run/srv/{name} {point}")
 
 
-def shell(line: str) -> None:
-    subprocess.run(["sh", "-c", line], check=True)
+def prepare() -> None:
+    """Before there are hosts: what all namespaces see."""
+    lines = (
+        "modprobe -a nfsd nfs nfsv4 loop quota_v2 sch_netem sch_tbf",
+        "mkdir -p /run/srv /run/paths /var/lib/nfs",
+        "mount -t tmpfs -o size=600m tmpfs /run/srv",
+        "mount -t tmpfs tmpfs /var/lib/nfs",
+    )
+    for line in lines:
+        subprocess.run(["sh", "-c", line], check=True)
 
 
 def healthy(server: Server, point: Path) -> None:
@@ -119,9 +121,10 @@ def over_quota(server: Server, point: Path) -> None:
     """All clients are nobody there, who has used up a quota."""
     folder = Path("/run/srv", point.name)
     image = Path("/run/srv", "image")
-    shell(f"truncate -s 64M {image}; mkfs.ext4 -q -F -O quota {image}; mkdir {folder}; mount -o loop {image} {folder}")
-    shell(f"chmod 777 {folder}; setquota -u 65534 64 64 0 0 {folder}")
-    shell(f"dd if=/dev/zero of={folder}/used bs=4k count=16; chown 65534 {folder}/used")
+    folder.mkdir()
+    server.on(f"truncate -s 64M {image}; mkfs.ext4 -q -F -O quota {image}; mount -o loop {image} {folder}")
+    server.on(f"chmod 777 {folder}; setquota -u 65534 64 64 0 0 {folder}")
+    server.on(f"dd if=/dev/zero of={folder}/used bs=4k count=16 2>/dev/null; chown 65534 {folder}/used")
     server.export(point.name, "rw,all_squash")
     for host in server.lab.hosts:
         server.mount(host, point.name, point)
@@ -180,12 +183,13 @@ def named(report: dict[str, Any], point: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def left() -> list[Path]:
-    return list(Path("/run/srv").glob("*/.ncclprobe*"))
+def left(lab: Lab) -> list[str]:
+    return lab.ctl.must("find", "/run/srv", "-maxdepth", "2", "-name", ".ncclprobe*").split()
 
 
 def main() -> int:
     good = True
+    prepare()
     with Lab(hosts=3) as lab:
         server = Server(lab)
         points = {name: BASE / name for name in FAULTS}
@@ -193,24 +197,28 @@ def main() -> int:
             points[name].mkdir(parents=True)
             make(server, points[name])
         options = [word for name, (_, use, _) in FAULTS.items() for word in ("--path", f"{points[name]}:{use}")]
-        good = judged(doctors(lab, options), points, {name: each for name, (_, _, each) in FAULTS.items()}) and good
+        good = (
+            judged(lab, doctors(lab, options), points, {name: each for name, (_, _, each) in FAULTS.items()}) and good
+        )
         slow(server, BASE / "slow")
         report = doctors(lab, ["--path", f"{BASE / 'slow'}:read", "--path-rates", "--path-bytes", "2M"])
         print(json.dumps(report["path_rates"]))
-        good = judged(report, {"slow": BASE / "slow"}, {"slow": {"data.rate": ONE}}) and good
+        good = judged(lab, report, {"slow": BASE / "slow"}, {"slow": {"data.rate": ONE}}) and good
         lab.ctl.must("tc", "qdisc", "del", "dev", lab.hosts[-1].port(), "root")
         chain = "add chain inet f in { type filter hook input priority 0; }"
         rule = f"add rule inet f in ip saddr {lab.hosts[-1].address()} tcp dport 2049 drop"
         lab.ctl.must("nft", "-f", "-", text=f"add table inet f\n{chain}\n{rule}\n")
         report = doctors(lab, ["--path", f"{points['none']}:read"])
-        good = judged(report, {"hung": points["none"]}, {"hung": {"data.path": ONE}}) and good
+        good = judged(lab, report, {"hung": points["none"]}, {"hung": {"data.path": ONE}}) and good
         lab.ctl.must("nft", "delete", "table", "inet", "f")
     print("every fault was named on its node" if good else "NOT as it must be")
     return int(not good)
 
 
-def judged(report: dict[str, Any], points: dict[str, Path], expected: dict[str, dict[str, tuple[str, ...]]]) -> bool:
-    good = not left()
+def judged(
+    lab: Lab, report: dict[str, Any], points: dict[str, Path], expected: dict[str, dict[str, tuple[str, ...]]]
+) -> bool:
+    good = not left(lab)
     for name, point in points.items():
         found = named(report, point)
         good = good and found == expected[name]
@@ -218,7 +226,7 @@ def judged(report: dict[str, Any], points: dict[str, Path], expected: dict[str, 
     for check in report["checks"]:
         for one in check["findings"]:
             print(f"    {one['severity']} {check['id']} {one['subject']}: {one['message']}")
-    print(f"left behind: {[str(each) for each in left()]}", flush=True)
+    print(f"left behind: {[str(each) for each in left(lab)]}", flush=True)
     return good
 
 
