@@ -32,6 +32,7 @@ class Server:
         self.lab, self.address = lab, lab.ctl.address()
         self.on("mount -t nfsd nfsd /proc/fs/nfsd; mkdir -p /run/rpc_pipefs /var/lib/nfs/v4recovery")
         self.on("touch /var/lib/nfs/etab /var/lib/nfs/rmtab")
+        self.on("exportfs -o rw,no_root_squash,no_subtree_check,insecure,fsid=0 '*:/run/srv'")
         self.on("rpc.mountd -N 3; rpc.nfsd --no-udp -N 3 -V 4.2 --lease-time 10 --grace-time 10 4")
 
     def on(self, line: str) -> None:
@@ -44,14 +45,18 @@ class Server:
             for number in range(10):
                 (folder / f"shard-{number}.bin").write_bytes(bytes([number]) * 4000)
             (folder / "large.bin").write_bytes(os.urandom(2 << 20))
-        fsid = 1 + sum(name.encode())
-        self.on(f"exportfs -o {options},no_subtree_check,insecure,fsid={fsid} '*:{folder}'")
+        self.on(f"exportfs -o {options},no_subtree_check,insecure,fsid={fsid(name)} '*:{folder}'")
         return folder
 
     def mount(self, host: Host, name: str, point: Path, options: str = "") -> None:
         more = f",{options}" if options else ""
         words = f"-t nfs4 -o vers=4.2,proto=tcp{more}"
-        host.must("sh", "-c", f"mkdir -p {point}; mount {words} {self.address}:/run/srv/{name} {point}")
+        host.must("sh", "-c", f"mkdir -p {point}; mount {words} {self.address}:/{name} {point}")
+
+
+def fsid(name: str) -> int:
+    """Of an export: file systems in memory have no number of their own."""
+    return 1 + sum(name.encode())
 
 
 def prepare() -> None:
@@ -111,7 +116,7 @@ def squashed(server: Server, point: Path) -> None:
     """The server takes one client's root for nobody."""
     folder = server.export(point.name)
     last = server.lab.hosts[-1]
-    server.on(f"exportfs -o rw,root_squash,no_subtree_check,insecure,fsid=77 {last.address()}:{folder}")
+    server.on(f"exportfs -o rw,root_squash,no_subtree_check,insecure,fsid={fsid(point.name)} {last.address()}:{folder}")
     folder.chmod(0o755)
     for host in server.lab.hosts:
         server.mount(host, point.name, point)
