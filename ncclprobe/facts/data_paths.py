@@ -71,8 +71,21 @@ class Mount(Struct, frozen=True):
         return f"{self.kind} {self.source}{'' if self.root == '/' else f' ({self.root})'}"
 
 
+class Quota(Struct, frozen=True):
+    """A hard limit of this user or of its group on a file system, and what is used of it; a limit of 0 is none."""
+
+    kind: Literal["user", "group"]
+    limit_bytes: int
+    used_bytes: int
+    limit_files: int = 0
+    used_files: int = 0
+
+
 class Look(Struct, frozen=True):
-    """What stat(2), access(2) and statvfs(3) say, asked as `user`: an effective user id."""
+    """What stat(2), access(2) and statvfs(3) say, asked as `user`: an effective user id.
+
+    `quotas`: as far as quotactl(2) has any; a file server's own are not asked.
+    """
 
     kind: Literal["file", "folder", "other"]
     real: str
@@ -90,6 +103,7 @@ class Look(Struct, frozen=True):
     inodes: int
     available_inodes: int
     read_only: bool
+    quotas: tuple[Quota, ...] = ()
 
 
 class Content(Struct, frozen=True):

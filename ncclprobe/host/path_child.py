@@ -25,6 +25,7 @@ from ncclprobe.errors import REFUSALS, Failed, HostError, TimedOut
 from ncclprobe.host import path_rate
 from ncclprobe.host.command import as_host_error
 from ncclprobe.host.limited_child import LENGTH, LimitedChild, requests
+from ncclprobe.host.quotas import quotas
 
 _BLOCK = 64 << 10
 _SAMPLES, _SAMPLE_BYTES = 16, 4 << 10
@@ -108,6 +109,7 @@ def _stat(path: str) -> dict[str, Any]:
         "inodes": space.f_files,
         "available_inodes": space.f_favail,
         "read_only": bool(space.f_flag & os.ST_RDONLY),
+        "quotas": quotas(path) if kind == "folder" and rights["read"] else [],
     }
 
 

@@ -135,6 +135,16 @@ def over_quota(server: Server, point: Path) -> None:
         server.mount(host, point.name, point)
 
 
+def quota_of_one(server: Server, point: Path) -> None:
+    """One client's own disk, on which the user's quota is used up."""
+    for host in server.lab.hosts[:-1]:
+        host.must("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(point))
+    host, image = server.lab.hosts[-1], "/run/srv/disk"
+    made = f"truncate -s 64M {image}; mkfs.ext4 -q -F -O quota {image}; mount -o loop {image} {point}"
+    host.must("sh", "-c", f"{made}; setquota -u root 1000 2000 0 0 {point}")
+    host.must("dd", "if=/dev/zero", f"of={point}/used", "bs=1k", "count=2100")
+
+
 def slow(server: Server, point: Path) -> None:
     """8 Mbit/s from the server to one client: rates name it, on every path."""
     healthy(server, point)
@@ -150,6 +160,7 @@ FAULTS: dict[str, tuple[Callable[[Server, Path], None], str, dict[str, tuple[str
     "stale": (stale, "read", {"data.content": ONE, "data.file-system": ONE}),
     "late": (late, "checkpoint", {"data.checkpoint": ONE}),
     "squashed": (squashed, "write", {"data.write": ONE}),
+    "quota-of-one": (quota_of_one, "write", {"data.space": ONE, "data.shared": ALL}),
     "over-quota": (over_quota, "checkpoint", {"data.write": ALL}),
 }
 
