@@ -19,11 +19,20 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.expect.site.noise import FLOORS, spread
 from ncclprobe.expect.site.path_rates import PathRow, expectations
 from ncclprobe.host import files
-from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
+from ncclprobe.model.measurement import (
+    Band,
+    Conditions,
+    Expectation,
+    Fingerprint,
+    Measurement,
+    Mode,
+    Place,
+    changes,
+    conditions,
+)
 from ncclprobe.model.path_rates import PathExpectation
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl_tests.rows import Run
