@@ -37,6 +37,8 @@ ROWS = {
         9,
     ),
 }
+OF_THE_PACKAGE = {"__version__", "DOCS", "page"}
+"""What ncclprobe/__init__.py defines, without an import of its own."""
 IN_ORDER = ("topology", "nccl", "nccl_tests", "training", "expect", "localise")
 """Rooms of row 3, each of which may import those before it."""
 APART = {4, 6, 9}
