@@ -170,7 +170,7 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *_of_site(question.checks), *notes)
+    notes = (*question.accepted.announce(lived_with), *site.origins(question.checks), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
@@ -229,12 +229,6 @@ def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
     """What was asked of the fabric, as node 0 planned it."""
     seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
     return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
-
-
-def _of_site(checks: Sequence[Check]) -> list[str]:
-    """Which checks are not ncclprobe's own, and where they come from."""
-    origins = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
-    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in origins.items()]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
