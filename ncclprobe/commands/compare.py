@@ -75,7 +75,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the contract: 4 for what got worse beyond noise."""
+        """docs/reference/exit-codes.md: 4 for what got worse beyond noise."""
         if self.new_failures or any(row.change == "slower" for row in self.rows):
             return ExitCode.FAIL
         if not self.rows or any(row.change == "unsure" for row in self.rows) or (self.cut and self.only_old):

@@ -17,7 +17,7 @@ from ncclprobe.engine import diagnose
 from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
-from ncclprobe.facts.launcher import Flags, detect
+from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump
 from ncclprobe.host.patience import until
@@ -30,6 +30,8 @@ from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
+from ncclprobe.report.progress import Waiting
+from ncclprobe.units import plural
 
 _TIMEOUT_S = 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
@@ -67,6 +69,15 @@ def main(argv: Sequence[str]) -> int:
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
+    doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
+    with Waiting(doing, wanted=not options.quiet) as waiting:
+        return _look_and_judge(options, argv, flags, launch, waiting)
+
+
+def _look_and_judge(
+    options: argparse.Namespace, argv: Sequence[str], flags: Flags, launch: Launch, waiting: Waiting
+) -> int:
+    """Return the exit code, once `waiting` has made room for the report. Raises UsageError."""
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -74,11 +85,12 @@ def main(argv: Sequence[str]) -> int:
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
         report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
+        waiting.end()
         delivery.deliver(report, options)
         return report
 
     if options.captures:
-        return _deliver(options, question, partial(_judge_captures, options, question, collectors))
+        return _deliver(options, question, partial(_judge_captures, options, question, collectors), waiting)
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
@@ -95,12 +107,13 @@ def main(argv: Sequence[str]) -> int:
             snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
-        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
+        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
     shared = [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
     shared += ["--code", str(options.code)] if options.code else []
     shared += ["--rails", *rail_options.given(options)] if options.rails else []
     wanted = rail_options.wanted(options) if options.rails else None
-    return nodes.meet(options, launch, question, collectors, judge, given, ("doctor", *shared), wanted)
+    words = ("doctor", *shared)
+    return nodes.meet(options, launch, question, collectors, judge, given, words, wanted, waiting.say)
 
 
 def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
@@ -117,11 +130,15 @@ def _look_s(timeout_s: float) -> float:
     return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
 
 
-def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
+def _deliver(
+    options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report], waiting: Waiting
+) -> int:
     """Deliver what `judge` makes within --timeout, and return its exit code; it is left behind where time is over."""
     try:
         report = until(question.clock + options.timeout, judge)
+        waiting.end()
     except TimeoutError:
+        waiting.end()
         print("ncclprobe: no time was left to judge within --timeout; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
     delivery.deliver(report, options)
@@ -142,7 +159,8 @@ def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
     question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
-    return _deliver(options, question, partial(_report_of_run, options, question, logs[0]))
+    with Waiting("judging the run", wanted=not options.quiet) as waiting:
+        return _deliver(options, question, partial(_report_of_run, options, question, logs[0]), waiting)
 
 
 def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log: Path) -> Report:

@@ -58,10 +58,12 @@ def meet(
     given: Mapping[Question, str],
     words: Sequence[str],
     rails: "RailsWanted | None" = None,
+    progress: Callable[[str], None] = lambda what: None,
 ) -> int:
     """Gather all nodes of the job and judge them; return this process's exit code.
 
-    `words`: the command and those of its options that every node must be given. Raises UsageError.
+    `words`: the command and those of its options that every node must be given. `progress` shows what is under way.
+    Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
     from ncclprobe.cluster.rendezvous.token import find_token
@@ -74,8 +76,9 @@ def meet(
         _print_lines(token.made, launch, options, words)
     leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=options.exit == "whole")
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    backend, keep = options.backend, options.keep
     return assemble(
-        Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt, rails)
+        Part(launch, token, times, collectors, backend, judge, leave, given, keep, attempt, progress, rails)
     )
 
 

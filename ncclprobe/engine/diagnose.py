@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ncclprobe import __version__, run_clock
+from ncclprobe import __version__, page, run_clock
 from ncclprobe.engine import areas, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
@@ -174,6 +174,7 @@ def diagnose(
         nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
         checks=verdicts,
+        pages={verdict.id: page(verdict.id) for verdict in verdicts if verdict.findings},
         coverage=coverage(verdicts),
         suppressed=suppressed,
         environment={s.node: _environment(s) for s in snapshots}
@@ -205,7 +206,7 @@ def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
     """With what each node leaves: node 0, and with `whole` everybody, with the worst code of all.
 
-    Contract, Whose exit.
+    See docs/reference/exit-codes.md.
     """
     names = [node.name for node in report.nodes]
     found = shares(names, report.checks, fail_on)

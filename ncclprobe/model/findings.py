@@ -106,7 +106,7 @@ class Finding(Struct, frozen=True):
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
     An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause.
-    ``loss``: the share of a rate that is lost, 0 to 1; null: no rate was compared.
+    ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` how much that is; null: no rate was compared.
     ``occurrence``: of a line of a job's log, who said it and when.
     """
 
@@ -121,6 +121,7 @@ class Finding(Struct, frozen=True):
     nodes: tuple[str, ...] = ()
     related: tuple[Related, ...] = ()
     loss: float | None = None
+    lost_GBps: float | None = None
     occurrence: Occurrence | None = None
 
     @property

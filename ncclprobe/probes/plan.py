@@ -18,6 +18,8 @@ from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.sampling import Target
 
 SetPhase = Callable[[str], None]
+Reach = Callable[[str, float], None]
+"""Takes a row and how well its median is known by now: half its interval, as a share of it. On rank 0 alone."""
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -94,6 +96,7 @@ class SweepContext(Struct, frozen=True):
     set_phase: SetPhase
     clock: Clock
     buffers: Buffers
+    reach: Reach = lambda row, precision: None
 
     def phase(self, what: str) -> AbstractContextManager[None]:
         """Enter a step that may block or fail: see :func:`phase`."""

@@ -92,6 +92,7 @@ def _more(context: SweepContext, row: str, batches: Sequence[Batch], samples: li
     decision = None
     if gathered and context.plan.target:
         samples += [fmean(together) for together in zip(*gathered, strict=True)]
+        context.reach(row, stats.precision(samples))
         decision = more_batches(samples, context.clock.now() - began, context.plan.target)
     return int(context.exchange.share(decision))
 

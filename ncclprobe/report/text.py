@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TypeVar
 
+from ncclprobe import page
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
@@ -113,7 +114,7 @@ def _answer(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _problems(report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Yield each problem; a remedy stands under the first one that has it."""
+    """Yield each problem; a remedy, and where to read more of a check, stand under the first one that has it."""
     given: dict[str, str] = {}
     for problem in digest.problems(report):
         yield list(_problem(problem, report, given, width, style))
@@ -139,24 +140,39 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
         yield from (f"{_INDENT}         {each}" for each in digest.copyable(finding.remedy) if mine)
     if finding.severity is not Severity.NOTE:
         yield from wrapped(_INDENT, digest.blamed(finding, nodes), width)
+    if name not in given:
+        given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"
+        yield f"{_INDENT}{page(name)}"
 
 
 def _areas(report: Report, width: int, style: Style) -> list[str]:
     lines: list[str] = []
     for area in report.areas:
         word, name = _AREA_WORDS[area.status], f"{area.name:<9}"
-        first, *rest = wrapped(f"{word:<8}{name}", _area(area), width)
+        first, *rest = _values(f"{word:<8}{name}", _area(area), width)
         lines += [style(word, area.status.value) + first[len(word) :], *rest]
     return lines
 
 
-def _area(area: Area) -> str:
-    """Return what it is, then the checks that make it worse than good."""
+def _values(lead: str, values: Sequence[str], width: int) -> list[str]:
+    """Return `values` after `lead`, none of them parted by the end of a line if it fits into one."""
+    lines, indent = [lead], " " * len(lead)
+    for value in values:
+        joint = " · " if len(lines[-1]) > len(lead) else ""
+        if len(lines[-1] + joint + value) > width and joint:
+            lines.append(indent)
+            joint = ""
+        lines[-1] += joint + value
+    return [part for line in lines for part in wrapped(line[: len(lead)], line[len(lead) :], width)]
+
+
+def _area(area: Area) -> list[str]:
+    """Return what it is, value by value, then the checks that make it worse than good."""
     shown = ", ".join(area.ids[:_MOST_EVIDENCE])
     more = f" and {len(area.ids) - _MOST_EVIDENCE} more" if len(area.ids) > _MOST_EVIDENCE else ""
     unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
-    return " · ".join(filter(None, (area.values, f"{shown}{more}", unseen)))
+    return [each for each in (*area.values.split(" · "), f"{shown}{more}", unseen) if each]
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:

@@ -88,10 +88,12 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
             blame="node",
             action="retest",
             confidence=Certainty("medium", f"slow in each of {each.tests} turns, compared with other nodes"),
-            evidence=seen(f"{each.tests} measurements", f"usual are {each.usual_GBps:.3g} GB/s"),
+            evidence=seen(f"{each.tests} measurements", f"its peers reach {each.usual_GBps:.3g} GB/s"),
             remedy="look inside the node: NVLinks and PCIe links below their width or speed (`ncclprobe doctor`), "
             "processors shared with other jobs, affinity, CPU limits; its network only after that",
             nodes=(each.node,),
+            loss=round(1 - each.ratio, 4),
+            lost_GBps=round(each.usual_GBps * (1 - each.ratio), 4),
         )
 
 
@@ -101,6 +103,11 @@ _INSIDE = {
     "rank": "what this rank exchanges with the others of its node",
     "pair": "what these two ranks of one node send to each other",
 }
+
+
+def _level_GBps(found: Localisation) -> float:
+    """Return what is usual one way; 0 where nothing came through."""
+    return max((rate for way, rate in found.level_GBps.items() if way in ONE_WAY), default=0.0)
 
 
 def _slow_between(found: Localisation) -> Iterator[Finding]:
@@ -116,6 +123,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
             blame=_WHOSE[each.kind],
             loss=round(1 - each.ratio, 4),
+            lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
             action="retest" if each.kind == "pair" else "repair",
             confidence=Certainty(
                 "high", f"measured again with {each.partners} partners, {100 * each.confidence:.1f} %"
@@ -123,16 +131,16 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
+                + (f"; usual: {found.usual}" if found.usual else "")
                 + (_members(found) if each.kind == "uplink" else ""),
             ),
             remedy=_UPLINKS if each.kind == "uplink" else "",
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
-        usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
         yield warn(
             "all pairs",
-            f"everything is slower than expected: {usual}",
+            f"everything is slower than expected: {found.usual}",
             action="retest",
             evidence=f"{found.tests} pair tests",
         )
@@ -151,7 +159,7 @@ def _members(found: Localisation) -> str:
 
 def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
     """Note that all pairs are slow by an expectation that is too loosely known to judge by."""
-    level = max((rate for way, rate in found.level_GBps.items() if way in ONE_WAY), default=0.0)
+    level = _level_GBps(found)
     for band in expected.bands:
         about = band.expectation
         if band.op != PAIRS or about.worst != "unjudged" or not 0 < level < _NOTED * about.value:

@@ -169,6 +169,7 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
             confidence=_how_sure(row),
             evidence=_sources(row),
             loss=_loss(row),
+            lost_GBps=_lost_GBps(row),
             remedy=_HOSTS if _host_side(row) else "",
         )
     noise = [row for row in judged if row.status == "inconclusive"]
@@ -185,6 +186,7 @@ def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]
                 confidence=_how_sure(row),
                 evidence=_sources(row),
                 loss=_loss(row),
+                lost_GBps=_lost_GBps(row),
             )
 
 
@@ -192,6 +194,11 @@ def _loss(row: Measurement) -> float | None:
     """Return the share of the expected bandwidth that is missing."""
     expected = row.expectation.value if row.expectation else 0.0
     return round(max(0.0, 1 - row.busbw_GBps / expected), 4) if expected > 0 else None
+
+
+def _lost_GBps(row: Measurement) -> float | None:
+    """Return how much of the expected bandwidth is missing."""
+    return round(max(0.0, row.expectation.value - row.busbw_GBps), 4) if _loss(row) and row.expectation else None
 
 
 def _why_none(asked: Asked, expected: Expected) -> str:

@@ -234,6 +234,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
                 ),
                 nodes=(row.node,),
                 loss=round(1 - row.GBps / row.expected_GBps, 4) if row.expected_GBps else None,
+                lost_GBps=round(row.expected_GBps - row.GBps, 4) if row.expected_GBps else None,
             )
     if asked.require_judged and all(row.status == "unjudged" for row in rows):
         raise Unlearned("nothing is known of what copies reach on this machine")

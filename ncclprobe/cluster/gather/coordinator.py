@@ -54,14 +54,16 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
             return alone(part, local, f"{error}: the other nodes could not be met")
         listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name)
         try:
-            gathering = await coordinator.gather(part.times.meeting())
+            gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
             names = _unique_names(local.name, coordinator.peers)
             if not part.token.unproven:
+                part.progress("trying the paths between the nodes")
                 await _mesh(part, local, coordinator, listeners, names)
                 await _try_rails(part, local, coordinator, listeners, names)
                 await _write_paths(part, local, coordinator, names)
         finally:
             listeners.close()
+        part.progress("judging")
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
         lost = () if part.token.unproven else _lost(coordinator.peers)
         local.add("gathering", replace(gathering, came=came, lost=lost))
@@ -72,6 +74,10 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
     if part.keep:
         _keep(part.keep, replays)
     return shares[local.name].exit_code
+
+
+def _say_who_came(part: Part, others: int) -> None:
+    part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} came")
 
 
 async def _judged(

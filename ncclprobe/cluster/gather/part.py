@@ -73,7 +73,8 @@ class Part(Struct, frozen=True):
     """Who this process is in the assembly, and what it needs for it.
 
     `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
-    what each node leaves, by its name. `rails`: what is to be tried of rails; None: nothing.
+    what each node leaves, by its name. `progress` shows what is under way. `rails`: what is to be tried of rails;
+    None: nothing.
     """
 
     launch: Launch
@@ -86,6 +87,7 @@ class Part(Struct, frozen=True):
     given: Mapping[Question, str] = field(default_factory=dict)
     keep: Path | None = None
     attempt: str = "0"
+    progress: Callable[[str], None] = lambda what: None
     rails: RailsWanted | None = None
 
     @property
@@ -150,7 +152,8 @@ def describe_meeting(part: Part) -> str:
 
 def say(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(f"ncclprobe: {printable(line)}", file=sys.stderr, flush=True)
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the line that shows how far this run is
+        print(f"{clear}ncclprobe: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def code_of(leave: Leave) -> ExitCode:

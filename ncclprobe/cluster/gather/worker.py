@@ -31,6 +31,7 @@ from ncclprobe.wire import Key, WireError
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     until = part.times.meeting()
+    part.progress(f"calling node 0 at {part.launch.master_addr}")
     try:
         target, port, key = await _where(part, until)
     except StoreError as error:
@@ -55,6 +56,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         await worker.join(hello, local.text(), part.times.by(0.7))
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
+        part.progress("waiting for what node 0 says of all nodes")
         while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
             if part.token.unproven:
                 raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")

@@ -94,9 +94,10 @@ class Coordinator:
         self._admission.listen(sock)
         return int(sock.getsockname()[1])
 
-    async def gather(self, deadline: float) -> Gathering:
+    async def gather(self, deadline: float, came: Callable[[int], None] = lambda number: None) -> Gathering:
         """Wait until every node rank has come, at most until `deadline`; refuse nodes afterwards.
 
+        `came` hears how many are here, at least twice a second.
         Where as many nodes came as are expected, but two with one node rank, wait only a little longer for the missing
         one.
         """
@@ -105,15 +106,16 @@ class Coordinator:
             if sum(peer.settled for peer in self._peers.values()) >= self._nnodes - 1:
                 deadline = min(deadline, time.monotonic() + _DUPLICATE_WAIT_S)
             self._changed.clear()
+            came(sum(peer.settled for peer in self._peers.values()))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left_s, 0.5))
         self._open = False
         floods = self._admission.floods
         if floods:  # a node that is late is told so, unless strangers would take the time of all that follows
             self._admission.stop()
-        came = {peer.address for peer in self._peers.values()}
+        addresses = {peer.address for peer in self._peers.values()}
         every = (*self._troubles.values(), *self._unfinished_peers())
-        troubles = [each for each in every if not (each.peer in came and each.kind in _TRANSIENT)]
+        troubles = [each for each in every if not (each.peer in addresses and each.kind in _TRANSIENT)]
         waited_s = round(time.monotonic() - started, 3)
         return Gathering(self._nnodes - 1, waited_s, tuple(troubles[: bounds.TROUBLES]), floods=floods)
 

@@ -1,4 +1,4 @@
-"""The report as one page that opens offline (extra ``html``): text in plain HTML, charts and pictures in SVG.
+"""The report as one page that opens offline: text in plain HTML, charts and pictures in SVG.
 
 All text is there with JavaScript off. What a machine said is escaped wherever it stands, and a policy in the page lets
 the browser run this page's own scripts alone and fetch nothing.
@@ -8,7 +8,7 @@ from ncclprobe.model.report import Report
 
 
 def render(report: Report) -> str:
-    """Return the whole page. Needs jinja2 (the extra ``html``)."""
+    """Return the whole page."""
     if report.files:
         from ncclprobe.report.html import causes
 

@@ -22,13 +22,13 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
+from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure import interference, parts
 from ncclprobe.session.measure.baseline import record_fingerprint
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import expecting, judgeable
 from ncclprobe.session.measure.look import Look, node_captures, pack, rank_capture, replayed_nodes, write_captures
 from ncclprobe.session.measure.numa import gpu_index
-from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
@@ -154,7 +154,8 @@ class Rank:
         leave(code)
 
     def _show_phase(self, phase: str) -> None:
-        self._progress.show(phase)
+        if not (self._rank_file and phase == rank_files.IMPORTING):
+            self._progress.show(phase)
         if self._rank_file:
             self._rank_file.set_phase(phase)
 
@@ -227,7 +228,7 @@ class Rank:
         return begins
 
     def _torch(self) -> Any:
-        self._watchdog.prepare("import torch")
+        self._watchdog.prepare(rank_files.IMPORTING)
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch would abort rank 0 before it has reported
         if not self._options.verbose:
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its stack traces would bury the report

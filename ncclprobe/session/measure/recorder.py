@@ -30,7 +30,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure.progress import Progress
+from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
