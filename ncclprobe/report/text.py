@@ -92,16 +92,14 @@ def _legible(value: T) -> T:
     return value
 
 
-_STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
-
-
 def _about(report: Report) -> str:
     """Return who looked at what, when."""
     launch = report.launch
-    by = _STARTED.get(launch.kind, f" by {launch.kind}")
-    ranks = f", {plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
+    by = digest.launcher(launch.kind)
+    joint = " " if by == "by hand" else " by "
+    ranks = f", {plural(launch.world_size, 'rank')}{joint}{by}" if launch.world_size and launch.kind != "single" else ""
     if launch.kind == "options":
-        ranks = f", {plural(launch.nnodes or 1, 'node')} by the command line"
+        ranks = f", {plural(launch.nnodes or 1, 'node')} by {by}"
     nodes = fold(node.name for node in report.nodes)
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.when(report.started)}"
 
