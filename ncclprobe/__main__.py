@@ -29,6 +29,7 @@ COMMANDS = {
     "doctor": "Check whether this machine, or a captured one, is fit for an NCCL job.",
     "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
     "pairs": "Measure send-recv between pairs of ranks, and name the slow node, NIC, direction or pair.",
+    "rails": "Try the RDMA ports of all nodes with each other, as NCCL would connect them.",
     "copies": "Measure copies between host and GPU, and between GPUs, inside a node.",
     "affinity": "Measure what the placement of ranks on processors costs, and say how to bind them.",
     "workload": "Replay the collectives of one training step, and measure the groups of a hybrid-parallel job.",
@@ -46,7 +47,7 @@ the one that was asked for is imported."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (contract.md, Exit codes)."""
+    """Run one command and return its exit code (docs/reference/exit-codes.md)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _look_for_cycles_rarely()
     _prepare_streams()

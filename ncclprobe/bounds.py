@@ -34,6 +34,12 @@ EXPECT_BYTES = 1 << 20
 """A file of --expect."""
 CONFIG_BYTES = 1 << 20
 """An ncclprobe.toml."""
+ENTRY_POINTS_BYTES = 1 << 20
+"""The entry_points.txt of an installed distribution."""
+SITE_FILES, SITE_FILE_BYTES = 100, 1 << 20
+"""Files in a site's folder of checks, and the largest of them."""
+SITE_LOAD_S, SITE_CHECK_S, SITE_FINDINGS = 10.0, 5.0, 1000
+"""For the import of a site's checks, for one of them, and what one may find on a node."""
 TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e15
 """Of a TOML file, of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries of a list, and
 the largest number."""
@@ -133,3 +139,7 @@ LISTENER_CHARACTERS = 64
 """An interface's name, an address."""
 STREAM_BYTES = 64 << 20
 """Of a stream that measures a path."""
+RAIL_PORTS, RAIL_ROWS = 64, 100_000
+"""RDMA ports of a node that NCCL takes (MAX_IB_DEVS is 32), and tests of them in one run."""
+RAIL_MESSAGE_BYTES = 1 << 20
+"""What one end of a rail tells: 10,000 round trips and 4,096 times of chains are a third of this."""

@@ -1,12 +1,14 @@
 """Measure how fast `ncclprobe explain` reads a large job's logs, beside `grep -c NCCL` on the same bytes.
 
-    python scripts/bench_logs.py [--ranks 1024] [--megabytes 10] [--folder DIR]
+    python scripts/bench_logs.py [--ranks 1024] [--megabytes 10] [--form plain|docker|gz] [--folder DIR]
 
 Makes a log of a rank that trains, with NCCL's INFO lines and a failure at its end, and as many hard links to variants
 of it as there are ranks, so that ten gigabytes need no ten gigabytes of disk: all are read from the page cache.
 """
 
 import argparse
+import gzip
+import json
 import os
 import random
 import resource
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _VARIANTS = 16
@@ -41,15 +44,29 @@ def log_of(rank: int, nbytes: int) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-def made(folder: Path, ranks: int, nbytes: int) -> list[Path]:
-    """Write the variants, and a link for each rank."""
+def _docker(log: bytes) -> bytes:
+    """The log as Docker keeps it: one JSON object for each line."""
+    at = {"stream": "stdout", "time": "2026-11-22T10:00:00.000000000Z"}
+    return "".join(json.dumps({"log": f"{line}\n", **at}) + "\n" for line in log.decode().splitlines()).encode()
+
+
+FORMS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "plain": (".log", lambda log: log),
+    "docker": (".log", _docker),
+    "gz": (".log.gz", lambda log: gzip.compress(log, 6)),
+}
+
+
+def made(folder: Path, ranks: int, nbytes: int, form: str) -> list[Path]:
+    """Write the variants, each of `nbytes` before it is given its form, and a link for each rank."""
+    ending, formed = FORMS[form]
     variants = []
     for number in range(min(_VARIANTS, ranks)):
         variants.append(folder / f"variant{number}")
-        variants[-1].write_bytes(log_of(number, nbytes))
+        variants[-1].write_bytes(formed(log_of(number, nbytes)))
     logs = []
     for rank in range(ranks):
-        logs.append(folder / "logs" / f"rank{rank}.log")
+        logs.append(folder / "logs" / f"rank{rank}{ending}")
         logs[-1].parent.mkdir(exist_ok=True)
         os.link(variants[rank % len(variants)], logs[-1])
     return logs
@@ -71,10 +88,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
     parser.add_argument("--megabytes", type=float, default=10.0)
+    parser.add_argument("--form", choices=FORMS, default="plain")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        logs = made(Path(name), options.ranks, int(options.megabytes * 1e6))
+        logs = made(Path(name), options.ranks, int(options.megabytes * 1e6), options.form)
         total = sum(path.stat().st_size for path in logs)
         print(f"{len(logs)} logs, {total / 1e9:.2f} GB, {os.cpu_count()} cores")
         for title, command in (

@@ -33,6 +33,7 @@ INSTALL_S = 3600.0  # torch with its CUDA libraries is gigabytes
 COMMANDS = {"ncclprobe": "ncclprobe", "torchrun": "torch.distributed.run"}
 PROBES = {  # how to see that a requirement is there, where that is not `import` and its name
     "clustershell": "import ClusterShell",
+    "mkdocs-material": "import material, mkdocs",
     "nvidia-ml-py": "import pynvml",
     "tomli": "import sys; sys.version_info >= (3, 11) or __import__('tomli')",
 }

@@ -46,7 +46,7 @@ def test_as_many_names_as_allowed_and_not_one_more() -> None:
     [
         ([], ""),
         (["n3", "n1", "n0", "n2", "n7"], "n[0-3,7]"),
-        (["n08", "n09", "n10"], "n10,n[08-09]"),
+        (["n08", "n09", "n10"], "n[08-10]"),
         (["n5", "n5"], "n5"),
         (["login", "n1"], "login,n1"),
     ],
@@ -58,6 +58,12 @@ def test_names_are_folded(names: list[str], text: str) -> None:
 @given(NAMES)
 def test_what_was_folded_expands_to_the_same_names(names: list[str]) -> None:
     assert sorted(expand(fold(names))) == sorted(set(names))
+
+
+@given(NAMES)
+def test_clustershell_reads_what_was_folded_as_the_same_names(names: list[str]) -> None:
+    nodeset = pytest.importorskip("ClusterShell.NodeSet", reason="ClusterShell is not installed (extra `test`)")
+    assert set(nodeset.NodeSet(fold(names), resolver=nodeset.RESOLVER_NOGROUP)) == set(names)
 
 
 @given(st.text(alphabet="n0123[]-,", max_size=30))

@@ -55,7 +55,6 @@ def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
 @pytest.mark.parametrize("command", ["doctor", "bandwidth"])
 @pytest.mark.parametrize("nodes_first", [True, False])
 def test_no_format_goes_to_a_file_that_the_lists_of_nodes_take(tmp_path: Path, command: str, nodes_first: bool) -> None:
-    pytest.importorskip("ClusterShell")
     lists, report = ["--nodes-out", str(tmp_path)], ["--json", str(tmp_path / "good")]
     given = [*lists, *report] if nodes_first else [*report, *lists]
     with pytest.raises(UsageError, match=r"--(json|nodes-out) and --(json|nodes-out): .*/good takes one of them"):
@@ -90,7 +89,7 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_that_is_shipped_reads_no_file_of_the_folder_it_stands_in(name: str) -> None:
-    text = (ROOT / "scripts" / name).read_text()
+    text = (ROOT / "scripts" / "deploy" / name).read_text()
     calls = re.findall(r"ncclprobe\"? (?:doctor|bandwidth) .*", text)
     assert calls
     assert all("--no-config" in call for call in calls)

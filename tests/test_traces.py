@@ -80,9 +80,10 @@ def verdict(node: str | None, *found: Finding, status: Status = Status.PASS, req
     return Verdict("a.b", node, status, "", required=required, findings=found)
 
 
-def part_of(node: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
+def part_of(node: str, nodes: Sequence[str], verdicts: Sequence[Verdict]) -> list[Verdict]:
     """What of `verdicts` is this node's business, as slowly as it is plainly said."""
-    here = {each.node for each in verdicts}
+    here = {*nodes}
+    bare = node not in {each.node for each in verdicts}
     concerned = []
     for each in verdicts:
         said = [f for f in each.findings if node in f.nodes or f.blame == "job" or not (each.node or here & {*f.nodes})]
@@ -92,6 +93,10 @@ def part_of(node: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
             concerned.append(each)
         elif said:
             concerned.append(replace(each, status=status, findings=tuple(said)))
+        elif bare and each.node is None and each.status in (Status.UNKNOWN, Status.SKIP):
+            concerned.append(each)
+        elif bare and each.node is None and not each.why:
+            concerned.append(replace(each, status=Status.PASS, findings=()))
     return concerned
 
 
@@ -105,14 +110,44 @@ def test_the_share_of_a_node_is_what_concludes_from_its_part_of_the_verdicts() -
         for blame in ("job", "link")
     ]
     said += [verdict("n2", status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
-    for few in (*itertools.combinations(said, 1), *itertools.combinations(said, 2)):
-        every = [*few, *(verdict(node, status=Status.SKIP) for node in nodes)]
+    said += [verdict(None, status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
+    own = [verdict(node, status=Status.SKIP) for node in nodes]
+    for few, rest in itertools.product((*itertools.combinations(said, 1), *itertools.combinations(said, 2)), (own, [])):
+        every = [*few, *rest]
         for fail_on in ("fail", "warn"):
             for node, share in shares(nodes, every, fail_on).items():
-                part = part_of(node, every)
+                part = part_of(node, nodes, every)
                 failing = [(each.id, f) for each in part for f in each.findings if f.severity is Severity.FAIL]
                 assert (share.status, share.exit_code) == conclude(part, fail_on)
                 assert share.worst == (failing[0] if failing else None)
+
+
+@pytest.mark.parametrize(
+    ("said", "codes"),
+    [
+        ([verdict(None, required=True)], (0, 0)),
+        ([verdict(None, Finding(Severity.FAIL, "x", "y", nodes=("n1",)), status=Status.FAIL)], (0, 4)),
+        ([verdict(None, Finding(Severity.FAIL, "x", "y", blame="job", nodes=("n1",)), status=Status.FAIL)], (4, 4)),
+        ([verdict(None, Finding(Severity.FAIL, "x", "y"), status=Status.FAIL)], (4, 4)),
+        ([verdict(None, Finding(Severity.FAIL, "x", "y", nodes=("gone",)), status=Status.FAIL)], (4, 4)),
+        ([verdict(None), verdict(None, status=Status.UNKNOWN, required=True)], (3, 3)),
+        ([verdict(None), verdict(None, status=Status.UNKNOWN)], (0, 0)),
+        ([verdict(None, status=Status.SKIP)], (3, 3)),
+        ([], (3, 3)),
+    ],
+)
+def test_where_only_comparisons_are_selected_a_node_leaves_by_what_they_say_of_it(
+    said: list[Verdict], codes: tuple[int, int]
+) -> None:
+    each = shares(("n0", "n1"), said, "fail")
+    assert (each["n0"].exit_code, each["n1"].exit_code) == codes
+
+
+def test_a_comparison_that_found_something_and_did_not_see_every_node_calls_no_node_healthy() -> None:
+    found = Finding(Severity.FAIL, "x", "y", nodes=("n1",))
+    said = replace(verdict(None, found, status=Status.FAIL), why="not known of n0: it said nothing")
+    each = shares(("n0", "n1"), [said], "fail")
+    assert (each["n0"].exit_code, each["n1"].exit_code) == (3, 4)
 
 
 def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:

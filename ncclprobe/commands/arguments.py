@@ -2,17 +2,15 @@
 
 import argparse
 import difflib
-import importlib.util
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ncclprobe.engine.suppressions import NO_FILE
+from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
@@ -105,16 +103,16 @@ def _unwritable(text: str, error: Exception) -> str:
 def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     """Add the options of every reporting command; `judges`: also those of a command with a verdict of its own.
 
-    A missing package or an unwritable path is refused here, before the command starts.
+    An unwritable path is refused here, before the command starts.
     """
     add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has that alone.")
     put = partial(add.add_argument, action=Place, metavar="PATH")
     put("--json", type=destination, help="Also write the report as JSON.")
-    put("--junit", type=_needing("report", "junitparser"), help="Also write it as JUnit XML, for a CI server.")
+    put("--junit", type=destination, help="Also write it as JUnit XML, for a CI server.")
     put("--markdown", type=_markdown,
         help=f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.")  # fmt: skip
-    put("--html", type=_needing("html", "jinja2"), help="Also write it as one page that opens offline.")
-    put("--prometheus", type=_needing("report", "prometheus_client"),
+    put("--html", type=destination, help="Also write it as one page that opens offline.")
+    put("--prometheus", type=destination,
         help="Also write it as NAME.prom for the textfile collector of Prometheus.")  # fmt: skip
     put("--nodes-out", type=_node_lists, metavar="DIR",
         help="Write lists of good, bad, unsure and missing nodes to this folder.")  # fmt: skip
@@ -133,6 +131,9 @@ def selection(parser: argparse.ArgumentParser) -> None:
     add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
     add("--select", help="Run only these checks, such as 'env.*' (default: all).")
     add("--ignore", help="Leave out these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
+    group.add_argument("--new-checks", choices=NEW_CHECKS,
+        help="Let checks that this release brings warn, or fail as they will from the next one on (default: "
+        "warn).")  # fmt: skip
     accepted = group.add_mutually_exclusive_group()
     accepted.add_argument("--config", type=Path, metavar="PATH",
         help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip
@@ -187,23 +188,6 @@ def refuse_input(options: argparse.Namespace, path: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {path}: that is the report itself; give another path")
 
 
-def _needing(extra: str, *modules: str) -> Callable[[str], str]:
-    """Return a :func:`destination` for a format that needs `modules`, which the extra `extra` installs."""
-
-    def checked(text: str) -> str:
-        _require(extra, *modules)
-        return destination(text)
-
-    return checked
-
-
-def _require(extra: str, *modules: str) -> None:
-    """Refuse where a module is missing, without importing it: imports are slow."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        raise argparse.ArgumentTypeError(f"needs {', '.join(missing)}: pip install 'ncclprobe[{extra}]'")
-
-
 def _markdown(text: str) -> str:
     if text == GITHUB and not os.environ.get(SUMMARY):
         raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is no job of GitHub Actions")
@@ -211,7 +195,6 @@ def _markdown(text: str) -> str:
 
 
 def _node_lists(text: str) -> Path:
-    _require("report", "ClusterShell")
     from ncclprobe.report.nodes import NAMES
 
     folder = Path(text)

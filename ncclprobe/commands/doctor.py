@@ -4,8 +4,6 @@ import argparse
 import json
 import math
 import os
-import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,30 +11,27 @@ from pathlib import Path
 from typing import get_args
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.checks.sync.roster import missing
-from ncclprobe.commands import arguments
-from ncclprobe.engine import diagnose
+from ncclprobe.commands import arguments, nodes, rail_options
+from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.observe import observed, of_capture, replayed
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import OutOfTime, UsageError
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
-from ncclprobe.facts.launcher import Flags, Launch, detect, half_given
+from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump
-from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
+from ncclprobe.report.progress import Waiting
+from ncclprobe.units import plural
 
-_WAIT_S, _TIMEOUT_S = 30.0, 120.0
+_TIMEOUT_S = 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
-_MOST_LINES = 8
-_LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 _LONGEST_PATH = 4095  # PATH_MAX, without its end
 _EXIT_CODES = """\
 exit codes:
@@ -53,11 +48,15 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
-    _refuse_half_given(flags, options)
+    nodes.refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
     if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
         why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
+    if options.rails and (options.captures or options.local):
+        raise UsageError("--rails is for several nodes at once: captures hold what a run with --rails measured")
+    if rail_options.given(options) and not options.rails:
+        raise UsageError(f"{rail_options.given(options)[0]} says how --rails works, which is not given")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
@@ -67,6 +66,15 @@ def main(argv: Sequence[str]) -> int:
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
+    doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
+    with Waiting(doing, wanted=not options.quiet) as waiting:
+        return _look_and_judge(options, argv, flags, launch, waiting)
+
+
+def _look_and_judge(
+    options: argparse.Namespace, argv: Sequence[str], flags: Flags, launch: Launch, waiting: Waiting
+) -> int:
+    """Return the exit code, once `waiting` has made room for the report. Raises UsageError."""
     question, collectors = (
         diagnose.doctor_question(options, argv),
         discover("ncclprobe.facts", Collector, diagnose.MACHINE),
@@ -74,41 +82,35 @@ def main(argv: Sequence[str]) -> int:
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
         report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
+        waiting.end()
         delivery.deliver(report, options)
         return report
 
     if options.captures:
-        return _deliver(options, question, partial(_judge_captures, options, question, collectors))
+        return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
     if options.code:
         given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
-    if not _in_company(launch, options):
+    if not nodes.in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         if options.keep:
-            _make(options.keep)
-        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
-        if written := _written(snapshot, question.clock + _look_s(options.timeout)):
+            nodes.make_folder(options.keep)
+        snapshot, answers = observed(collectors, question.clock + doctor.look_s(options.timeout), given)
+        if written := _written(snapshot, question.clock + doctor.look_s(options.timeout)):
             answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
             snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
-        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]))
-    from ncclprobe.cluster.gather import Part, Times, assemble
-    from ncclprobe.cluster.rendezvous.token import find_token
-
-    if options.keep and launch.node_rank == 0:
-        _make(options.keep)
-    token = find_token(os.environ, launch, trust=options.trust_network)
-    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else _WAIT_S))
-    if token.made:
-        _print_lines(token.made, launch, options)
-    whole = options.exit == "whole"
-    leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=whole)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return assemble(Part(launch, token, times, collectors, options.backend, judge, leave, given, options.keep, attempt))
+        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
+    shared = [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
+    shared += ["--code", str(options.code)] if options.code else []
+    shared += ["--rails", *rail_options.given(options)] if options.rails else []
+    wanted = rail_options.wanted(options) if options.rails else None
+    words = ("doctor", *shared)
+    return nodes.meet(options, launch, question, collectors, judge, given, words, wanted, waiting.say)
 
 
 def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
@@ -120,44 +122,19 @@ def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
     return written_alone(snapshot, deadline)
 
 
-def _look_s(timeout_s: float) -> float:
-    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
-    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
-
-
-def _deliver(options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report]) -> int:
-    """Deliver what `judge` makes within --timeout, and return its exit code; it is left behind where time is over."""
+def _deliver(
+    options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report], waiting: Waiting
+) -> int:
+    """Deliver what `judge` makes within --timeout, and return its exit code."""
     try:
-        report = until(question.clock + options.timeout, judge)
-    except TimeoutError:
-        print("ncclprobe: no time was left to judge within --timeout; nothing was judged", file=sys.stderr, flush=True)
+        report = doctor.within(question, options.timeout, judge)
+        waiting.end()
+    except OutOfTime as late:
+        waiting.end()
+        print(f"ncclprobe: {late}; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
     delivery.deliver(report, options)
     return report.exit_code
-
-
-def _judge_captures(
-    options: argparse.Namespace, question: diagnose.Question, collectors: Sequence[Collector]
-) -> Report:
-    """Judge the machines of captures. Raises UsageError."""
-    snapshots = replayed(options.captures, collectors)
-    absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
-    return diagnose.diagnose(question, snapshots, missing=absent)
-
-
-def _print_lines(secret: str, launch: Launch, options: argparse.Namespace) -> None:
-    """Print the command line of each other node: it holds the secret that they need."""
-    nodes = launch.nnodes or 1
-    shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
-    shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
-    shared += [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
-    shared += ["--code", str(options.code)] if options.code else []
-    print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
-    for rank in range(1, min(nodes, _MOST_LINES + 1)):
-        words = ["ncclprobe", "doctor", "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
-        print(f"  NCCLPROBE_TOKEN={secret} {shlex.join(words)}", file=sys.stderr, flush=True)
-    if nodes > _MOST_LINES + 1:
-        print(f"  … and so on, up to --node-rank {nodes - 1}", file=sys.stderr, flush=True)
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
@@ -165,7 +142,8 @@ def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
     question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
-    return _deliver(options, question, partial(_report_of_run, options, question, logs[0]))
+    with Waiting("judging the run", wanted=not options.quiet) as waiting:
+        return _deliver(options, question, partial(_report_of_run, options, question, logs[0]), waiting)
 
 
 def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log: Path) -> Report:
@@ -180,18 +158,6 @@ def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log
     elif options.rejudge:
         run = measured.rejudged(run, snapshots)
     return diagnose.diagnose(question, snapshots, run)
-
-
-def _below(limit: int) -> Callable[[str], int]:
-    """A whole number from 1 up to `limit`, which is too many, for argparse."""
-
-    def number(text: str) -> int:
-        value = arguments.count(text)
-        if value >= limit:
-            raise argparse.ArgumentTypeError(f"{text} is more than {limit - 1}")
-        return value
-
-    return number
 
 
 def _data_path(text: str) -> AskedPath:
@@ -209,15 +175,6 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - asks no file system, which may hang
 
 
-def _host(text: str) -> str:
-    """A name or an address, for argparse."""
-    if text.startswith("[") and text.endswith("]"):
-        raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
-    if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
-    return text
-
-
 def _folder(text: str) -> Path:
     """A folder that is there, in full, for argparse."""
     path = Path(text)
@@ -227,30 +184,6 @@ def _folder(text: str) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
-
-
-def _in_company(launch: Launch, options: argparse.Namespace) -> bool:
-    """Whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
-    several = launch.several_nodes or (launch.local_world_size or 1) > 1
-    return several and not options.local and not any(not problem.harmless for problem in launch.problems)
-
-
-def _make(folder: Path) -> None:
-    """Raises UsageError before anything is looked at."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--keep {folder}: {error.strerror}; name a folder that can be written") from None
-
-
-def _refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
-    """Raises UsageError for flags that say too little, or something else than they seem to."""
-    wrong = half_given(flags, os.environ)
-    if wrong:
-        raise UsageError(wrong)
-    if flags.given and (options.captures or options.local):
-        with_ = "captures" if options.captures else "--local"
-        raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -266,20 +199,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
-    add("--nnodes", type=_below(bounds.HOST_NAMES + 1), metavar="N",
-        help="Check N nodes together (default: as the launcher says).")  # fmt: skip
-    add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
-    add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
-    add("--master-port", type=_below(1 << 16), metavar="PORT",
-        help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
-    add("--wait", type=arguments.positive, metavar="SECONDS",
-        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; all of --timeout where node 0 prints the "
-        "lines that start the others).")  # fmt: skip
-    add("--trust-network", action="store_true",
-        help="Accept any process on this network as a node of the job, without a proof of identity.")  # fmt: skip
-    add("--exit", choices=("own", "whole"), default="own",
-        help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
-    add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+    nodes.options(parser)
+    add("--rails", action="store_true",
+        help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
+    rail_options.options(parser)
     add("--path", type=_data_path, action="append", default=[], dest="paths", metavar="PATH[:USE]",
         help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
         "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "

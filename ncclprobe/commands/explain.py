@@ -2,23 +2,16 @@
 
 import argparse
 import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.model.report import Report
-from ncclprobe.model.values import replace
 from ncclprobe.report.delivery import FORMATS
-
-if TYPE_CHECKING:
-    from ncclprobe.engine.left import LeftBehind
+from ncclprobe.report.progress import Waiting
+from ncclprobe.units import plural
 
 _HEAD_BYTES = 4096
-_QUIET_S, _RARELY_S = 2.0, 15.0
 _EXIT_CODES = """\
 exit codes:
   0  the files could be read
@@ -76,64 +69,20 @@ def _is_file(text: str) -> bool:
 
 def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine import diagnose
-    from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
+    from ncclprobe.engine.explain import explain
     from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
     from ncclprobe.report import delivery
+    from ncclprobe.report import json as as_json
 
     redactor = arguments.redactor(options)
     files = left.named(options.what)
     question = diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT)
-    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
-    show = _Progress()
-    found = looked_at(files, signs, show)
-    show.end()
-    refuse_nothing_read(found, files)
-    report = diagnose.diagnose(question, [], left=found)
-    report = replace(report, excerpts=excerpts(report.causes, files)) if question.pictures else report
-    report = _with_what_was_checked(report, found)
+    with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
+        report = explain(question, files, as_json.read, waiting.say)
     report = redactor.report(report) if redactor else report
     delivery.deliver(report, options)
     return report.exit_code if options.exit_code else 0
-
-
-def _with_what_was_checked(report: Report, found: "LeftBehind") -> Report:
-    """Return `report` with what the checks that find its causes said in the reports and captures that were given."""
-    if not (found.reports or found.captures):
-        return report
-    from ncclprobe.engine.before import of_captures, with_verdicts
-    from ncclprobe.report import json as as_json
-
-    said = {path: as_json.read(path).checks for path in found.reports}
-    if found.captures:
-        said["captures"] = of_captures(found.captures, report.causes)
-    return replace(report, causes=with_verdicts(report.causes, said))
-
-
-class _Progress:
-    """Shows how far reading came, if it takes long: on a terminal in one line that is written over."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._next = time.monotonic() + _QUIET_S
-        self._shown = 0
-
-    def __call__(self, text: str) -> None:
-        """Show `text` in place of what was shown before."""
-        if time.monotonic() < self._next:
-            return
-        if self._terminal:
-            width = max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
-            sys.stderr.write(f"\r{text[:width]:<{min(self._shown, width)}}")
-            self._shown = len(text)
-        else:
-            print(f"ncclprobe: {text}", file=sys.stderr)
-            self._next += _RARELY_S
-
-    def end(self) -> None:
-        """Leave an empty line."""
-        if self._shown:
-            sys.stderr.write(f"\r{'':<{self._shown}}\r")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,31 +38,40 @@ def of_check(check: Check) -> list[str]:
     """Return the lines, no more than a screen has: of long lists of differences the first."""
     above, pair = list(_about(check)), examples(check)
     for shown in range(_MOST_DIFFERENCES, 0, -1):
-        lines = [*above, "", *_example(pair, shown, first=True), "", *_example(pair, shown, first=False)]
+        lines = [*above, "", *shown_examples(pair, shown)]
         if len(lines) <= LINES:
             break
     return lines
 
 
+def shown_examples(pair: Pair, most: int = _MOST_DIFFERENCES) -> list[str]:
+    """Return the lines on both examples, with so many of their differences at most."""
+    return [*_example(pair, most, first=True), "", *_example(pair, most, first=False)]
+
+
 def _about(check: Check) -> Iterator[str]:
     yield from wrapped(f"{check.id}  ", check.title)
     yield ""
-    yield from headed("passes", f"{check.right}.")
-    yield from headed("why", check.why)
-    yield from headed("fix", check.fix)
+    for head, text in about(check):
+        yield from headed(head, text)
+
+
+def about(check: Check) -> list[tuple[str, str]]:
+    """Return what is known of a check but its title and examples, each under its head; a text may be empty."""
     collectors = {each.produces: each for each in discover("ncclprobe.facts", Collector)}
-    yield from headed("looks at", ", ".join(dict.fromkeys(_source(need, collectors) for need in check.needs)))
-    if check.applies:
-        yield from headed("applies", f"only {check.applies.words}")
     inconclusive = ": a run that could not look is inconclusive" if check.required else ""
-    yield from headed("standing", f"{check.standing}{inconclusive}")
-    if check.privilege:
-        yield from headed("needs", check.privilege)
     silenced = f"when {check.requires} fails, which explains it; " if check.requires else ""
-    yield from headed("silenced", f"{silenced}with --ignore '{check.id}=SUBJECT', or in ncclprobe.toml")
-    sources = dict.fromkeys(_SOURCES.findall(f"{check.why} {check.fix}"))
-    if sources:
-        yield from headed("sources", ", ".join(sources))
+    return [
+        ("passes", f"{check.right}."),
+        ("why", check.why),
+        ("fix", check.fix),
+        ("looks at", ", ".join(dict.fromkeys(_source(need, collectors) for need in check.needs))),
+        ("applies", f"only {check.applies.words}" if check.applies else ""),
+        ("standing", f"{check.standing}{inconclusive}"),
+        ("needs", check.privilege),
+        ("silenced", f"{silenced}with --ignore '{check.id}=SUBJECT', or in ncclprobe.toml"),
+        ("sources", ", ".join(dict.fromkeys(_SOURCES.findall(f"{check.why} {check.fix}")))),
+    ]
 
 
 def _source(need: Need, collectors: Mapping[type, Collector]) -> str:

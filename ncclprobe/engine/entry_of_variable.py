@@ -52,17 +52,24 @@ def of_variable(parameter: Parameter) -> list[str]:
     return [
         parameter.name,
         "",
-        *headed("does", purpose(parameter)),
-        *headed("read by", readers(parameter)),
-        *headed("values", _values(parameter)),
-        *headed("default", parameter.default if parameter.is_read else ""),
-        *headed("releases", _releases(parameter)),
-        *headed("instead", parameter.instead),
-        *headed("ranks", _SCOPES.get(parameter.scope, "")),
-        *headed("wrong", f"{parameter.hazard}.{' A word is read as 0.' * parameter.is_integer}"),
-        *headed("source", parameter.source),
+        *(line for head, text in about(parameter) for line in headed(head, text)),
         "",
         *(line for each in examples(parameter) for line in _example(each, parameter)),
+    ]
+
+
+def about(parameter: Parameter) -> list[tuple[str, str]]:
+    """Return what is known of a variable, each under its head; a text may be empty."""
+    return [
+        ("does", purpose(parameter)),
+        ("read by", readers(parameter)),
+        ("values", _values(parameter)),
+        ("default", parameter.default if parameter.is_read else ""),
+        ("releases", _releases(parameter)),
+        ("instead", parameter.instead),
+        ("ranks", _SCOPES.get(parameter.scope, "")),
+        ("wrong", f"{parameter.hazard}.{' A word is read as 0.' * parameter.is_integer}"),
+        ("source", parameter.source),
     ]
 
 

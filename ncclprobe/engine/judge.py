@@ -109,9 +109,11 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
         for fact in (of_node(snapshot.facts, need) for need in needed):
             if isinstance(fact, Absent):
                 gaps.setdefault(fact, []).append(snapshot.node)
-    if verdict.status is not Status.PASS or not gaps:
+    if verdict.status not in (Status.PASS, Status.WARN, Status.FAIL) or not gaps:
         return verdict
     told = [replace(gap, why=f"not known of {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]
+    if verdict.status is not Status.PASS:  # what was found stands, and is not all that there may be
+        return replace(verdict, why="; ".join(each.why for each in told))
     return _unknown(verdict, told, check.privilege)
 
 
@@ -211,7 +213,7 @@ def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
-    """Return the status of a run and the exit code a gate should see (contract, Exit codes).
+    """Return the status of a run and the exit code a gate should see (docs/reference/exit-codes.md).
 
     `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
     nothing judges.
@@ -247,12 +249,13 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
     """Each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
-    comparison that cannot name a node, a node that never came (contract, Whose exit). What a comparison could not
-    learn concerns the report on all nodes.
+    comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
+    not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
+    selected, shares in these: see :func:`_compared`.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     worst: dict[str, tuple[int, str, Finding]] = {}
-    here = {verdict.node for verdict in verdicts}
+    here = {*nodes}
     for number, verdict in enumerate(verdicts):
         own = {verdict.node} if verdict.node and verdict.node in found else set()
         for node in own:
@@ -266,7 +269,22 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
             for node in concerned | own if finding.severity is Severity.FAIL else ():
                 worst.setdefault(node, (number, verdict.id, finding))
     blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
+    bare = {*nodes} - {verdict.node for verdict in verdicts}
+    for node in bare:
+        found[node] |= _compared(verdicts)
+    blind |= bare if None in blind else set()
     return {node: _share(node, found, worst, fail_on, node in blind) for node in nodes}
+
+
+def _compared(verdicts: Iterable[Verdict]) -> set[Status]:
+    """Return what comparisons say of a node that none of their findings names.
+
+    One that found something has looked at this node too, and found nothing there, unless it says in `why` of whom it
+    knows nothing.
+    """
+    joint = [verdict for verdict in verdicts if verdict.node is None]
+    looked = {Status.PASS for v in joint if v.status in (Status.PASS, Status.WARN, Status.FAIL) and not v.why}
+    return looked | {v.status for v in joint if v.status in (Status.UNKNOWN, Status.SKIP)}
 
 
 _EVERYBODY = ""

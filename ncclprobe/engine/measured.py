@@ -1,7 +1,7 @@
 """What a measuring run adds to a report: its rows and notes, and which machine findings count in its exit code.
 
 In a measuring run a machine check that could not look is advisory. A machine FAIL is shown; it counts where its blame
-is node, link or job, but not where it is about a device that the run did not use (contract, Exit codes).
+is node, link or job, but not where it is about a device that the run did not use (docs/reference/exit-codes.md).
 """
 
 import re

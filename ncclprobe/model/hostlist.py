@@ -51,16 +51,18 @@ def _numbers(inside: str) -> Iterator[str]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return `names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once."""
+    """Return `names` with numbers at their end gathered: ``n[0-3,7]``; sorted, each once.
+
+    The bracket is always last: slurm.conf(5), NodeName, wants it there.
+    """
+    matches = {name: re.fullmatch(r"([^,\[\]]*?)([0-9]{1,9})", name) for name in names}
+    plain = {name for name, match in matches.items() if not match}
+    found = [(match[1], match[2]) for match in matches.values() if match]
+    padded = {(stem, len(digits)) for stem, digits in found if digits.startswith("0") and len(digits) > 1}
     groups: dict[tuple[str, int], set[int]] = {}
-    plain: set[str] = set()
-    for name in names:
-        match = re.fullmatch(r"([^,\[\]]*?)([0-9]{1,9})", name)
-        if match:
-            width = len(match[2]) if match[2].startswith("0") and len(match[2]) > 1 else 0
-            groups.setdefault((match[1], width), set()).add(int(match[2]))
-        else:
-            plain.add(name)
+    for stem, digits in found:  # 10 joins 08 and 09
+        key = (stem, len(digits)) if (stem, len(digits)) in padded else (stem, 0)
+        groups.setdefault(key, set()).add(int(digits))
     folded = [_folded(stem, width, sorted(numbers)) for (stem, width), numbers in groups.items()]
     return ",".join(sorted((*plain, *folded)))
 

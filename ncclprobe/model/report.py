@@ -1,4 +1,4 @@
-"""The report: everything that a run has to say, as the contract's ``ncclprobe.report/1``.
+"""The report: everything that a run has to say, ``ncclprobe.report/1`` of docs/reference/report.md.
 
 Frozen values without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
 are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s``
@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
@@ -121,11 +122,12 @@ class PublishedRate(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
+    """Everything a run has to say: ``ncclprobe.report/1``. Renderers need nothing else.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
-    of a job that failed; empty: the report is not about one.
+    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
+    check stands that found something.
     """
 
     tool: Tool
@@ -142,6 +144,7 @@ class Report(Struct, frozen=True, kw_only=True):
     areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()
     environment: dict[str, NodeEnvironment] = field(default_factory=dict)
@@ -151,6 +154,7 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
     nic_traffic: tuple[OperationTraffic, ...] = ()
+    rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()

@@ -2,8 +2,8 @@
 
 Sources: src/transport/net_ib/gdr.cc (the files whose existence is a peer-memory module), src/init.cc dmaBufSupported,
 src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths (v2.30.7); the differences of
-older versions from their own tags. nccl_semantics.md §3.4 and §3.5. Only NCCL's own InfiniBand transport is meant: a
-network plugin decides for itself.
+older versions from their own tags. docs/how/nccl-selection.md says it in prose. Only NCCL's own InfiniBand transport is
+meant: a network plugin decides for itself.
 """
 
 import re
@@ -100,6 +100,11 @@ def kernel_support(
         return KernelSupport(None, f"whether a peer-memory module is loaded is not known ({modules.why}), and {why}")
     unseen = f"NCCL {_written(version)} does not look at {seen[0]}, later versions do" if seen else "none is loaded"
     return KernelSupport(works, f"no peer-memory module: {unseen}; {why}")
+
+
+def has_dma_buf(direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]) -> bool:
+    """Return whether NCCL registers GPU memory by DMA-BUF, which it prefers to a peer-memory module."""
+    return bool(_dma_buf(direct, settings, version, cuda)[0])
 
 
 def _written(version: Version | None) -> str:

@@ -31,10 +31,12 @@ from ncclprobe.model.nccl_selection import (
     Part,
     PeerChoice,
 )
+from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.connections import rail_ports
 from ncclprobe.nccl.gids import Pick, pick, wish
-from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
+from ncclprobe.nccl.gpudirect import Direct, decide, has_dma_buf, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.lists import MAX_INTERFACES
@@ -244,6 +246,55 @@ def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
         return GidChoice(port.name, found.index, None, None, f"{reasons[found.by]}; the entry is empty")
     better = "" if found.gid.ipv4 or found.by != "search" else ", which found no better one"
     return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, reasons[found.by] + better)
+
+
+def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
+    """Return with what NCCL would connect each port of this node, in its order; null, where the facts do not tell."""
+    return _part(_rails, _Known(snapshot.facts))
+
+
+def _rails(known: _Known) -> Part[RailPort]:
+    return Part(rail_ports(_taken(known), known.settings, known.version), _hcas(known).why)
+
+
+def crossing(snapshot: Snapshot) -> str:
+    """Return why a job on such nodes sends from one rail to another; empty: it does not, as far as is known.
+
+    Rings stay on their rail unless NCCL_CROSS_NIC=1, and PXN (src/graph/paths.cc:668) hands data to the GPU of the
+    right rail over NVLink, unless it is off or there is none.
+    """
+    known = _Known(snapshot.facts)
+    try:
+        if read_setting(known.settings, "NCCL_CROSS_NIC", 2, known.version) == 1:
+            return known.set("NCCL_CROSS_NIC")
+        if read_setting(known.settings, "NCCL_PXN_DISABLE", 0, known.version) == 1:
+            return known.set("NCCL_PXN_DISABLE")
+        linked = any(row for row in known.need(NvLinks).gpus if not isinstance(row, Absent))
+        several = len(known.gpus.all) > 1 and not _links_unread(known)
+    except (Unlearned, ParseError):
+        return ""
+    return "its GPUs have no NVLink, over which PXN would go" if several and not linked else ""
+
+
+def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort | None, ...]:
+    """Return each of `ports` with the memory of the nearest GPU that NCCL lets it read and write; None: there is none.
+
+    NCCL registers by DMA-BUF where it can, and else by address, which takes a peer-memory module (src/transport/net.cc,
+    src/init.cc dmaBufSupported).
+    """
+    known, nearest = _Known(snapshot.facts), dict[str, int]()
+    rows = _part(_gpudirect, known).chosen or ()
+    for row in rows:
+        if row.receives:
+            nearest |= {nic: int(row.gpu.removeprefix("GPU")) for nic in row.nics if nic not in nearest}
+    if not nearest:
+        return (None,) * len(ports)
+    memory: RailMemory = (
+        "cuda-dmabuf" if has_dma_buf(known.need(GpuDirect), known.settings, known.version, known.gpus.cuda) else "cuda"
+    )
+    return tuple(
+        replace(port, memory=memory, gpu=nearest[port.device]) if port.device in nearest else None for port in ports
+    )
 
 
 # GPUs.

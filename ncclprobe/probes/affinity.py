@@ -12,11 +12,11 @@ import torch
 
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.copies import bound
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
+from ncclprobe.probes.probe import Probe
 
 OP = "all_reduce"
 ROUNDS = 12

@@ -12,8 +12,8 @@ from statistics import fmean, median
 
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.values import Struct
-from ncclprobe.probes import Call
 from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.probe import Call
 
 WAIT_S = 4e-3
 LATE_S = 1e-3

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ncclprobe.probes import ROOT, BufferView, Call, Part, probe
+from ncclprobe.probes.probe import ROOT, BufferView, Call, Part, probe
 
 # torch 2.13 renamed both (pytorch#186123) and warns of the old names.
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -17,7 +17,7 @@ import torch
 
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.values import Struct
-from ncclprobe.probes import Call
+from ncclprobe.probes.probe import Call
 
 SAMPLES = 7
 _SAMPLE_S = 0.03

@@ -18,10 +18,10 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import GroupRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS, Shape
-from ncclprobe.probes import BufferView, Call, Probe
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import Clock, clock_of, time_batch
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
+from ncclprobe.probes.probe import BufferView, Call, Probe
 from ncclprobe.training.groups import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
 
 BATCHES = 7

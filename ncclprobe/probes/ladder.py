@@ -15,11 +15,11 @@ import torch.distributed as dist
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import BufferView
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.collectives import all_reduce
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
+from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.steps import play_step, views_of
 from ncclprobe.probes.work import Bench, Work
 from ncclprobe.training import workload

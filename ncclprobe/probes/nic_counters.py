@@ -13,10 +13,10 @@ from ncclprobe import units
 from ncclprobe.model.registry import discover
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
+from ncclprobe.probes.probe import Probe
 
 
 class Calls(Struct, frozen=True):

@@ -11,13 +11,15 @@ from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Library, Mode, Place
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
-from ncclprobe.probes import BufferView
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
+from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.sampling import Target
 
 SetPhase = Callable[[str], None]
+Reach = Callable[[str, float], None]
+"""Takes a row and how well its median is known by now: half its interval, as a share of it. On rank 0 alone."""
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -44,7 +46,7 @@ class Exchange(Protocol):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to measure, the same on every rank but for `rank` and `device`.
+    """What to measure, the same on every rank but for `rank`, `device` and `group` (null: the default group).
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
     messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
@@ -72,6 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     mode: Mode = "queued"
     verify: bool = True
     footprint_bytes: int = 64 << 20
+    group: dist.ProcessGroup | None = None
 
     @property
     def target(self) -> Target | None:
@@ -94,6 +97,7 @@ class SweepContext(Struct, frozen=True):
     set_phase: SetPhase
     clock: Clock
     buffers: Buffers
+    reach: Reach = lambda row, precision: None
 
     def phase(self, what: str) -> AbstractContextManager[None]:
         """Enter a step that may block or fail: see :func:`phase`."""
@@ -103,7 +107,7 @@ class SweepContext(Struct, frozen=True):
         """Return up to `most` places in memory for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         pairs = self.buffers.views(shape, place, plan.rank, most)
-        return [BufferView(send, recv, plan.rank, plan.ranks, redop) for send, recv in pairs]
+        return [BufferView(send, recv, plan.rank, plan.ranks, redop, plan.group) for send, recv in pairs]
 
 
 @contextmanager

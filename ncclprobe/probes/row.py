@@ -7,11 +7,12 @@ from statistics import fmean
 from ncclprobe import stats, units
 from ncclprobe.model.measurement import Measurement, Mismatch, Place
 from ncclprobe.ops import Op, Shape
-from ncclprobe.probes import BufferView, Call, Probe, arrival_skew
+from ncclprobe.probes import arrival_skew
 from ncclprobe.probes.arrival_skew import Arrival
 from ncclprobe.probes.clock import Batch, time_batch
 from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.plan import PLACES, SweepContext
+from ncclprobe.probes.probe import BufferView, Call, Probe
 from ncclprobe.probes.rank_reduction import RankResult, rank_result, reduce_ranks
 from ncclprobe.probes.sampling import calls_per_batch, more_batches
 
@@ -91,6 +92,7 @@ def _more(context: SweepContext, row: str, batches: Sequence[Batch], samples: li
     decision = None
     if gathered and context.plan.target:
         samples += [fmean(together) for together in zip(*gathered, strict=True)]
+        context.reach(row, stats.precision(samples))
         decision = more_batches(samples, context.clock.now() - began, context.plan.target)
     return int(context.exchange.share(decision))
 

@@ -16,11 +16,12 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import BufferView, collectives
+from ncclprobe.probes import collectives
 from ncclprobe.probes.buffers import Buffers, allocate
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.pipeline import Stage
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
+from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.work import Bench, Work
 from ncclprobe.training import pipeline, timeline, workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy

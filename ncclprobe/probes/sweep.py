@@ -19,11 +19,11 @@ from ncclprobe.model.measurement import Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.model.values import replace
 from ncclprobe.ops import DTYPES, OPS, Op, Shape
-from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.data import pattern
-from ncclprobe.probes.plan import PLACES, Exchange, Plan, SetPhase, SweepContext, first_line, phase
+from ncclprobe.probes.plan import PLACES, Exchange, Plan, Reach, SetPhase, SweepContext, first_line, phase
+from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.row import measure
 
 _PREDICTS = 1 << 20
@@ -34,14 +34,20 @@ _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment long
 
 
 def run(
-    plan: Plan, exchange: Exchange, set_phase: SetPhase, *, host: Host, clock: Clock | None = None
+    plan: Plan,
+    exchange: Exchange,
+    set_phase: SetPhase,
+    *,
+    host: Host,
+    clock: Clock | None = None,
+    reach: Reach = lambda row, precision: None,
 ) -> Iterator[Measurement | SkippedRow]:
-    """Measure everything in `plan`, row by row, over the default process group, which must exist.
+    """Measure everything in `plan`, row by row, over its process group, which must exist.
 
     `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
-    sizes that have no room are left out, and reported. On rank 0 a measurement is over all ranks; elsewhere it is of
-    that rank alone. Raises UsageError (on all ranks) where no size has room, ProbeError where a step fails or ranks
-    disagree.
+    sizes that have no room are left out, and reported. `reach` hears how far a row is. On rank 0 a measurement is over
+    all ranks; elsewhere it is of that rank alone. Raises UsageError (on all ranks) where no size has room, ProbeError
+    where a step fails or ranks disagree.
     """
     device = torch.device(plan.device)
     if device.type == "cuda":
@@ -53,7 +59,7 @@ def run(
     need = max(_footprint(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
-    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device), buffers)
+    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device, plan.group), buffers, reach)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name in plan.ops:
         yield from _sweep(context, OPS[name], probes[name])

@@ -154,6 +154,11 @@ def _briefly(problem: Problem, report: Report) -> str:
     return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
 
 
+def launcher(kind: str) -> str:
+    """Return how ranks were started in the words of who started them: ``--nproc``, ``by hand``, ``torchrun``."""
+    return {"self": "--nproc", "environment": "by hand", "options": "--nnodes"}.get(kind, kind)
+
+
 def when(started: str) -> str:
     """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
     return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))

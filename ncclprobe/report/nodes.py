@@ -1,6 +1,6 @@
 """Lists of nodes as a batch system takes them: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
 
-A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (contract, Blame): a
+A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (docs/start/slurm.md): a
 finding that fails, of which the node itself or its links are to blame, and that is settled. What asks for a retest is
 not. Whether jobs may use a node is another question: a user's wrong setting makes no node bad, and a node is
 good only where everything required was looked at.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import NodeRow, Report
 
 NAMES = ("good", "bad", "unsure", "missing")
@@ -29,7 +30,7 @@ class Lists(NamedTuple):
 
 
 def lists(report: Report) -> Lists:
-    """Return the four lists of `report`. Needs ClusterShell (the extra `report`)."""
+    """Return the four lists of `report`."""
     names = sort(report)
     every = dict.fromkeys(name for each in names.values() for name in each)
     odd = tuple(name for name in every if not _HOST.fullmatch(name))
@@ -95,8 +96,6 @@ def _blind(verdicts: Iterable[Verdict]) -> Iterator[bool]:
 
 
 def _folded(names: Iterable[str]) -> str:
-    """Fold names into one line. No groups are looked up: an ``@`` in a name would run a program of the site's."""
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
-    hosts = [name for name in names if _HOST.fullmatch(name)]
-    return f"{NodeSet.fromlist(hosts, resolver=RESOLVER_NOGROUP)}\n" if hosts else ""
+    """Fold the names of hosts into one line; those that no host has stand in no list."""
+    text = fold(name for name in names if _HOST.fullmatch(name))
+    return f"{text}\n" if text else ""

@@ -1,25 +1,28 @@
 """The report as metrics for node_exporter's textfile collector: gauges with help and unit, and no time stamps.
 
 Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report says: so
-many rows and checks at most, and no host's name, which the collector knows itself.
+many rows and checks at most, and no host's name, which the collector knows itself. Names and labels are an interface:
+docs/reference/metrics.md has them all, and the rules in scripts/deploy/prometheus/ are written against them.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report import digest
 from ncclprobe.units import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 MOST_SERIES = 2000
-"""Rows of a sweep, and pairs of check and state. All operations at thirty sizes in both places are 540."""
+"""Rows of a sweep, and pairs of check and status. All operations at thirty sizes in both places are 540."""
 _MOST_CHARACTERS = 128
 _ROW = ("op", "nbytes", "place")
 _PER_S = "bytes_per_second"
@@ -33,14 +36,15 @@ class _Collector:
         self._report = report
 
     def collect(self) -> "Iterable[Metric]":
-        """The metrics of the report."""
-        yield from _run(self._report)
-        yield from _rows(self._report.measurements)
-        yield from _copies(self._report.copies)
+        """The metrics of the report, each with its command: two files of one folder must have no series in common."""
+        report, command = self._report, _command(self._report.command)
+        for metric in chain(_run(report), _rows(report.measurements), _copies(report.copies)):
+            metric.samples = [each._replace(labels={"command": command, **each.labels}) for each in metric.samples]
+            yield metric
 
 
 def render(report: Report) -> str:
-    """`report` in Prometheus' text format. Needs prometheus-client (the extra `report`)."""
+    """`report` in Prometheus' text format."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
@@ -62,7 +66,7 @@ def _gauge(name: str, about: str, series: _Series, labels: Sequence[str] = (), u
 
 
 def _run(report: Report) -> "Iterator[Metric]":
-    who = (report.tool.version, report.launch.kind, report.status.value)
+    who = (report.tool.version, digest.launcher(report.launch.kind), report.status.value)
     about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
     yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
     began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []
@@ -73,8 +77,10 @@ def _run(report: Report) -> "Iterator[Metric]":
     states = (*(status.value for status in Status), "missing")
     about = "Nodes of the last run by status; missing: they did not report."
     yield _gauge("nodes", about, [((state,), nodes[state]) for state in states], ("status",))
-    verdicts = sorted(Counter((verdict.id, verdict.status.value) for verdict in report.checks).items())
-    yield _gauge("verdicts", "Verdicts of the last run by check and state.", verdicts[:MOST_SERIES], ("id", "state"))
+    judged = [verdict for verdict in report.checks if verdict.status is not Status.SKIP]  # on one node most skip
+    verdicts = sorted(Counter((verdict.id, verdict.status.value) for verdict in judged).items())
+    about = "Verdicts of the last run by check and status, without those that did not apply."
+    yield _gauge("verdicts", about, verdicts[:MOST_SERIES], ("check", "status"))
 
 
 def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
@@ -92,7 +98,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     expected = [(key, e.value * 1e9) for key, e in judged]
     yield _gauge("expected_busbw", "Bus bandwidth that a healthy machine reaches.", expected, by, _PER_S)
     least = [(key, e.threshold * 1e9) for key, e in judged if e.worst != "unjudged"]
-    yield _gauge("least_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
+    yield _gauge("threshold_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
     verdicts = Counter((row.status,) for _, row in kept)
     yield _gauge("rows", "Measured rows of the last run by verdict.", sorted(verdicts.items()), ("status",))
 
@@ -106,6 +112,12 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
     yield _gauge(
         "copy", "Slowest copy of its kind within a node.", sorted(slowest.items()), ("kind", "concurrent"), _PER_S
     )
+
+
+def _command(line: str) -> str:
+    """Return ``doctor`` for ``ncclprobe doctor --local``; empty where the line says none."""
+    word = next(iter(line.split()[1:2]), "")
+    return word if word.isascii() and word.isalpha() and len(word) <= _MOST_CHARACTERS else ""
 
 
 def _typical_us(row: Measurement) -> float:

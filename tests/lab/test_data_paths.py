@@ -190,7 +190,7 @@ def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
     healthy(share)
     found, done = told(share.lab, "read", "checkpoint", point=share.point)
     assert found == {}
-    assert done["n0"].code == 0
+    assert {name: each.code for name, each in done.items()} == {"n0": 0, "n1": 0, "n2": 0}
     assert left(share) == []
     assert len(os.listdir(share.export)) == 20  # noqa: PTH208
 
@@ -199,8 +199,10 @@ def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
 def test_a_fault_is_named_on_its_node_and_on_no_other(share: Share, fault: str) -> None:
     make, expected = FAULTS[fault]
     make(share)
-    found, _ = told(share.lab, "read", "checkpoint", point=share.point)
+    found, done = told(share.lab, "read", "checkpoint", point=share.point)
     assert set(found) == expected
+    if any(each["severity"] == "fail" for every in found.values() for each in every):
+        assert [done[name].code for name in ("n0", "n1", "n2")] == [4, 0, 4]
     assert {tuple(each["nodes"]) for every in found.values() for each in every} == {("n2",)}
     assert left(share) == []
 

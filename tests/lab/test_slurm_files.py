@@ -1,6 +1,5 @@
 """The launch files for Slurm, in a real one: what they start, what they let through, and that they drain nothing."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -17,10 +16,10 @@ from . import Lab, launchers, why_not
 from .launchers import Slurm
 from .run import give_gpus
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "scripts" / "deploy"
 SLURM = why_not(*launchers.SLURM, "sbatch", "scontrol", "gcc")
 pytestmark = pytest.mark.skipif(bool(SLURM), reason=SLURM or "Slurm is here")
-need_lists = pytest.mark.skipif(not importlib.util.find_spec("ClusterShell"), reason="ClusterShell is not installed")
 
 
 def executable(path: Path, *lines: str) -> Path:
@@ -32,12 +31,12 @@ def executable(path: Path, *lines: str) -> Path:
 def wrapper(lab: Lab, script: str, **variables: str) -> Path:
     """What a site writes around `script`: slurmd's own environment is not its host's, and PATH is short."""
     command = executable(lab.folder / "ncclprobe", f'exec {shlex.quote(sys.executable)} -m ncclprobe "$@"')
-    given = {"PYTHONPATH": str(SCRIPTS.parent), "NCCLPROBE": str(command), **variables}
+    given = {"PYTHONPATH": str(ROOT), "NCCLPROBE": str(command), **variables}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     # stdout of a prolog stands in no log unless it fails
     out = f">>{shlex.quote(str(lab.folder))}/said 2>&1"
     return executable(
-        lab.folder / f"site-{script}", f". {lab.folder}/$SLURMD_NODENAME.env", *lines, f"{SCRIPTS / script} {out}"
+        lab.folder / f"site-{script}", f". {lab.folder}/$SLURMD_NODENAME.env", *lines, f"{DEPLOY / script} {out}"
     )
 
 
@@ -74,7 +73,6 @@ def batch(cluster: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> int:
     raise AssertionError(shown)
 
 
-@need_lists
 def test_the_prolog_drains_nothing_by_default_and_says_what_it_sees() -> None:
     with sick_second_node("slurm_prolog") as cluster:
         done = cluster.run(["srun", "-N2", "hostname"], timeout_s=60.0)
@@ -83,7 +81,6 @@ def test_the_prolog_drains_nothing_by_default_and_says_what_it_sees() -> None:
         assert not any("drain" in state for state in states(cluster).values())
 
 
-@need_lists
 def test_the_prolog_drains_a_bad_node_only_when_it_is_told_to() -> None:
     with sick_second_node("slurm_prolog", NCCLPROBE_DRAIN="1") as cluster:
         well = cluster.run(["srun", "-N1", "-w", "n0", "hostname"], timeout_s=60.0)
@@ -99,10 +96,9 @@ def test_a_broken_ncclprobe_is_no_broken_node(tmp_path: Path, broken: str) -> No
     env = {"NCCLPROBE": str(command), "NCCLPROBE_DRAIN": "1", "NCCLPROBE_SECONDS": "1", "PATH": "/usr/bin:/bin"}
     for script in ("slurm_prolog", "slurm_health"):
         if not (script == "slurm_health" and "sleep" in broken):
-            assert subprocess.run([SCRIPTS / script], env=env, capture_output=True, timeout=30).returncode == 0
+            assert subprocess.run([DEPLOY / script], env=env, capture_output=True, timeout=30).returncode == 0
 
 
-@need_lists
 def test_the_health_check_leaves_the_nodes_state_to_the_site() -> None:
     with sick_second_node("slurm_health", "HealthCheckInterval=2") as cluster:
         end_s = time.monotonic() + 40.0
@@ -114,7 +110,6 @@ def test_the_health_check_leaves_the_nodes_state_to_the_site() -> None:
         assert not any("drain" in state for state in states(cluster).values())
 
 
-@need_lists
 @pytest.mark.parametrize("lost", [False, True], ids=["healthy", "sick"])
 def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, lost: bool) -> None:
     with Lab(hosts=2) as lab:
@@ -124,10 +119,10 @@ def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, los
         lab.save()
         with launchers.slurm(lab) as cluster:
             command = executable(lab.folder / "ncclprobe", f'exec {shlex.quote(sys.executable)} -m ncclprobe "$@"')
-            env = {"NCCLPROBE": str(command), "PYTHONPATH": str(SCRIPTS.parent), "NCCLPROBE_REPORTS": str(tmp_path),
+            env = {"NCCLPROBE": str(command), "PYTHONPATH": str(ROOT), "NCCLPROBE_REPORTS": str(tmp_path),
                    "NCCLPROBE_OPTIONS": "--select gpu.* --select sync.*"}  # fmt: skip
             out = tmp_path / "out"
-            code = batch(cluster, ["-N2", f"--output={out}", str(SCRIPTS / "slurm_batch"), "hostname"], env)
+            code = batch(cluster, ["-N2", f"--output={out}", str(DEPLOY / "slurm_batch"), "hostname"], env)
         report = json.loads(next(tmp_path.glob("ncclprobe-*.json")).read_text())
         started = {"n0", "n1"} <= set(out.read_text().split("\n"))
         assert code == (4 if lost else 0), out.read_text()

@@ -85,7 +85,6 @@ def test_what_to_collect_is_said_where_the_cause_is_not_named(
 
 
 def test_page_and_markdown_hold_cause_and_timeline_and_escape_what_logs_say(tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
     folder = written(tmp_path, rank3=NO_INTERFACE + UNHANDLED.replace("x.cpp", "<script>alert(1)</script>"))
     page, markdown = tmp_path / "a.html", tmp_path / "a.md"
     explain.main([folder, "-q", "--html", str(page), "--markdown", str(markdown)])

@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
-from ncclprobe.probes import Probe, collectives
+from ncclprobe.probes import collectives
+from ncclprobe.probes.probe import Probe
 
 PROBES = discover("ncclprobe.probes", Probe)
 

@@ -12,8 +12,8 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.model.measurement import Library, Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
-from ncclprobe.probes import Call, Probe
 from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.sweep import run
 from probes.plans import KiB, plan
 

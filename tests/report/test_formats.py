@@ -1,12 +1,10 @@
 """`ncclprobe report` and the options that all reporting commands have: every format, and refusals before any work."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -38,7 +36,6 @@ def saved(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
 def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_path: Path, made: Report) -> None:
-    pytest.importorskip("ClusterShell")
     source = tmp_path / "saved.json"
     as_json.write(made, str(source))
     options = [word for name in OTHERS for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
@@ -61,7 +58,6 @@ def test_a_format_on_standard_output_is_all_there_is(saved: str, name: str, caps
 
 
 def test_a_list_of_an_earlier_run_is_replaced_by_an_empty_one(tmp_path: Path) -> None:
-    pytest.importorskip("ClusterShell")
     (tmp_path / "bad").write_text("n0\n")
     as_json.write(HEALTHY, str(tmp_path / "saved.json"))
     report.main([str(tmp_path / "saved.json"), "--nodes-out", str(tmp_path)])
@@ -70,7 +66,6 @@ def test_a_list_of_an_earlier_run_is_replaced_by_an_empty_one(tmp_path: Path) ->
 
 
 def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ClusterShell")
     row = replace(HEALTHY.nodes[0], name="gpu-secret", hostname="gpu-secret")
     named = [replace(verdict, node="gpu-secret") for verdict in HEALTHY.checks]
     as_json.write(replace(HEALTHY, nodes=(row,), checks=tuple(named)), str(tmp_path / "saved.json"))
@@ -80,39 +75,6 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     assert "secret" not in capsys.readouterr().out
     assert "secret" not in (tmp_path / "good").read_text()
     assert (tmp_path / "good").read_text()
-
-
-@pytest.mark.parametrize(
-    ("option", "module", "extra"),
-    [
-        ("--junit", "junitparser", "report"),
-        ("--prometheus", "prometheus_client", "report"),
-        ("--nodes-out", "ClusterShell", "report"),
-        ("--html", "jinja2", "html"),
-    ],
-)
-@pytest.mark.parametrize("command", ["report", "doctor", "bandwidth"])
-def test_a_format_whose_extra_is_missing_is_refused_before_anything_is_done(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str, module: str, extra: str, command: str
-) -> None:
-    from ncclprobe import __main__
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else find(name))
-    argv = [*(["no-such.json"] if command == "report" else []), option, str(tmp_path / "x")]
-    with pytest.raises(UsageError, match=rf"{option}: needs .*{module}.*: pip install 'ncclprobe\[{extra}\]'"):
-        __main__._run([command, *argv])
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_extras_hold_what_the_formats_need() -> None:
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    for extra, names in (
-        ("report", ("ClusterShell", "junitparser", "prometheus-client")),
-        ("html", ("jinja2",)),
-    ):
-        block = text.partition(f"\n{extra} = [")[2].partition("\n]")[0]
-        assert all(f'"{name}"' in block for name in names), requires
 
 
 @pytest.mark.parametrize(
@@ -131,7 +93,6 @@ def test_the_extras_hold_what_the_formats_need() -> None:
 def test_what_cannot_be_written_is_refused_in_one_line(
     argv: list[str], words: str, parse: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ClusterShell")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     with pytest.raises(UsageError, match=words) as caught:
         parse(argv)  # type: ignore[operator]
@@ -140,7 +101,6 @@ def test_what_cannot_be_written_is_refused_in_one_line(
 
 @pytest.mark.parametrize("option", ["--json", "--junit", "--nodes-out"])
 def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
-    pytest.importorskip("ClusterShell")
     (tmp_path / "loop").symlink_to("loop")
     for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be")):
         with pytest.raises(UsageError, match=why) as caught:
@@ -159,7 +119,6 @@ def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
 def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
-    pytest.importorskip("ClusterShell")
     make(tmp_path / "unsure")
     with pytest.raises(UsageError, match=r"unsure: .*(pipe|folder)"):
         bandwidth.parse(["--nodes-out", str(tmp_path)])
@@ -215,7 +174,6 @@ def test_a_summary_that_cannot_be_written_is_told(saved: str, tmp_path: Path, mo
 
 
 def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("ClusterShell")
     as_json.write(replace(hostile("a\x1bb c")), str(tmp_path / "saved.json"))
     report.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
     assert "in no list, because no host is called so" in capfd.readouterr().err
@@ -228,7 +186,6 @@ def recorder(*argv: str) -> Recorder:
 
 
 def test_a_sweep_writes_every_format_when_its_record_is_closed(tmp_path: Path) -> None:
-    pytest.importorskip("ClusterShell")
     argv = [word for name in (*OTHERS, "json") for word in (f"--{name}", str(tmp_path / f"made.{name}"))]
     record = recorder(*argv, "-q", "--nodes-out", str(tmp_path))
     record.meet()
@@ -264,7 +221,7 @@ def test_a_format_that_cannot_be_written_at_the_end_is_wrong_usage(tmp_path: Pat
 
 
 def test_no_format_is_loaded_that_nobody_asked_for() -> None:
-    names = {"junitparser", "prometheus_client", "ClusterShell", "jinja2", "xml",
+    names = {"junitparser", "prometheus_client", "jinja2", "xml",
              "ncclprobe.report.junit", "ncclprobe.report.markdown", "ncclprobe.report.nodes"}  # fmt: skip
     script = (
         "import sys\nfrom ncclprobe.__main__ import main\n"
@@ -276,7 +233,6 @@ def test_no_format_is_loaded_that_nobody_asked_for() -> None:
 
 
 def test_the_doctor_writes_what_was_asked_for(tmp_path: Path) -> None:
-    pytest.importorskip("junitparser")
     argv = ["doctor", "--backend", "gloo", "--junit", str(tmp_path / "d.xml"), "--json", "-", "--prometheus",
             str(tmp_path / "d.prom"), "--markdown", str(tmp_path / "d.md")]  # fmt: skip
     done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)

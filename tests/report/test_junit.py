@@ -5,18 +5,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from junitparser import Error, Failure, JUnitXml, Skipped
 
 from ncclprobe.model.findings import Status, warn
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report import junit
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, SLOW, fleet, hostile, report, reports, verdict
-
-pytest.importorskip("junitparser")
-
-from junitparser import Error, Failure, JUnitXml, Skipped
-
-from ncclprobe.report import junit
 
 
 def read(made: Report) -> dict[str, Any]:

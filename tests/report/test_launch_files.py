@@ -13,8 +13,9 @@ from ncclprobe.model.findings import ExitCode
 
 yaml = pytest.importorskip("yaml")
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-MANIFESTS = sorted(SCRIPTS.glob("kubernetes_*.yaml"))
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "scripts" / "deploy"
+MANIFESTS = sorted(DEPLOY.glob("kubernetes_*.yaml"))
 
 
 def jobs(path: Path) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def test_kubernetes_takes_the_manifest(path: Path) -> None:
 def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -> None:
     from ncclprobe.cluster.rendezvous import token
 
-    secret, jobset = yaml.safe_load_all((SCRIPTS / "kubernetes_jobset.yaml").read_text())
+    secret, jobset = yaml.safe_load_all((DEPLOY / "kubernetes_jobset.yaml").read_text())
     (job,) = (each["template"] for each in jobset["spec"]["replicatedJobs"])
     (variable,) = job["spec"]["template"]["spec"]["containers"][0]["env"]
     assert variable["name"] == token.VARIABLE
@@ -88,7 +89,7 @@ def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, cod
         assert told(tmp_path, scripts(path)[0], code).returncode == (0 if code == 3 else code)
 
 
-@pytest.mark.parametrize("path", [*MANIFESTS, SCRIPTS / "github_actions.yaml"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*MANIFESTS, DEPLOY / "github_actions.yaml"], ids=lambda path: path.stem)
 def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) -> None:
     import argparse
 
@@ -104,7 +105,7 @@ def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) 
 
 
 def github_step(name: str) -> str:
-    job = yaml.safe_load((SCRIPTS / "github_actions.yaml").read_text())["jobs"]["ncclprobe"]
+    job = yaml.safe_load((DEPLOY / "github_actions.yaml").read_text())["jobs"]["ncclprobe"]
     (found,) = [step["run"] for step in job["steps"] if step["name"] == name]
     return str(found)
 
@@ -117,9 +118,8 @@ def test_github_sees_an_inconclusive_run_as_a_warning(tmp_path: Path, code: int,
 
 
 def test_the_step_for_github_runs_and_leaves_its_summary(tmp_path: Path) -> None:
-    pytest.importorskip("junitparser")
     command = tmp_path / "ncclprobe"
-    command.write_text(f'#!/bin/sh\nPYTHONPATH={SCRIPTS.parent} exec {sys.executable} -m ncclprobe "$@"\n')
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m ncclprobe "$@"\n')
     command.chmod(0o755)
     summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BACKEND": "gloo", "NCCL_IB_DISABLE": "true", **summary}

@@ -5,12 +5,9 @@ import pytest
 from ncclprobe.model.findings import ONCE, Certainty, Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report import nodes
 
 from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, SICK, fleet, hostile, report, verdict
-
-pytest.importorskip("ClusterShell")
-
-from ncclprobe.report import nodes
 
 
 def kind(*findings: Finding, id: str = "pci.width", node: str | None = "n0") -> str:

@@ -4,18 +4,14 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from prometheus_client.parser import text_string_to_metric_families
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report import prometheus
 
 from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
-
-pytest.importorskip("prometheus_client")
-
-from prometheus_client.parser import text_string_to_metric_families
-
-from ncclprobe.report import prometheus
 
 
 def read(made: Report) -> dict[str, Any]:
@@ -32,13 +28,28 @@ def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
     assert value(found, "last_run_timestamp_seconds") == 1795219200
     assert value(found, "exit_code") == 4
     assert value(found, "nodes", status="missing") == 2
-    assert value(found, "verdicts", id="pci.width", state="pass") == 2
+    assert value(found, "verdicts", check="pci.width", status="pass") == 2
     row = {"op": "all_reduce", "nbytes": str(4 << 20), "place": "in"}
     assert value(found, "busbw_bytes_per_second", **row) == 50e9
     assert value(found, "latency_seconds", **row) == pytest.approx(20e-6)
     assert value(found, "expected_busbw_bytes_per_second", **row, basis="user") == 100e9
-    assert value(found, "least_busbw_bytes_per_second", **row, basis="user") == 95e9
+    assert value(found, "threshold_busbw_bytes_per_second", **row, basis="user") == 95e9
     assert value(found, "copy_bytes_per_second", kind="h2d", concurrent="no") == 20e9
+
+
+def test_the_files_of_two_commands_have_no_series_in_common() -> None:
+    """node_exporter refuses a folder in which two files have one."""
+    series = [
+        {(sample.name, *sorted(sample.labels.items())) for family in read(made).values() for sample in family.samples}
+        for made in (replace(SICK, command="ncclprobe doctor --local"), replace(SICK, command="ncclprobe bandwidth -q"))
+    ]
+    assert not series[0] & series[1]
+    assert value(read(SICK), "exit_code", command="doctor") == 4
+
+
+@pytest.mark.parametrize("line", ["", "x", "x --json", "x " + 200 * "y", 'x doctor"', "x \u212a"])
+def test_a_line_that_names_no_command_gives_none(line: str) -> None:
+    assert value(read(replace(SICK, command=line)), "exit_code", command="") == 4
 
 
 @pytest.mark.parametrize("made", [HEALTHY, SICK, hostile()], ids=["healthy", "sick", "hostile"])

@@ -35,7 +35,6 @@ def control_characters(text: str) -> set[str]:
 @settings(max_examples=40, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_junit_well_formed(text: str) -> None:
-    pytest.importorskip("junitparser")
     from ncclprobe.report import junit
 
     made = junit.render(whole(text))
@@ -70,7 +69,6 @@ def test_any_text_in_any_place_leaves_metrics_that_prometheus_reads_once_each(te
 @settings(max_examples=20, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_a_page_with_the_same_elements(text: str) -> None:
-    pytest.importorskip("jinja2")
     from ncclprobe.report import html
 
     made, plain = (html.render(each) for each in (riddled(FULL, text), FULL))

@@ -16,6 +16,8 @@ from ncclprobe.cluster.gather.data import PathWork, Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
+from ncclprobe.cluster.rails.lead import Fleet, RailRun
+from ncclprobe.cluster.rails.node import RailNode
 from ncclprobe.cluster.rendezvous.coordinator import Allowed, Coordinator, Peer, all_allowed
 from ncclprobe.cluster.rendezvous.listener import CannotListen
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
@@ -52,13 +54,16 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
             return alone(part, local, f"{error}: the other nodes could not be met")
         listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name)
         try:
-            gathering = await coordinator.gather(part.times.meeting())
+            gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
             names = _unique_names(local.name, coordinator.peers)
             if not part.token.unproven:
+                part.progress("trying the paths between the nodes")
                 await _mesh(part, local, coordinator, listeners, names)
+                await _try_rails(part, local, coordinator, listeners, names)
                 await _write_paths(part, local, coordinator, names)
         finally:
             listeners.close()
+        part.progress("judging")
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
         lost = () if part.token.unproven else _lost(coordinator.peers)
         local.add("gathering", replace(gathering, came=came, lost=lost))
@@ -69,6 +74,10 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
     if part.keep:
         _keep(part.keep, replays)
     return shares[local.name].exit_code
+
+
+def _say_who_came(part: Part, others: int) -> None:
+    part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} came")
 
 
 async def _judged(
@@ -181,6 +190,28 @@ async def _run_plans(
                 paths = msgspec.convert(samples.get("paths"), Paths, str_keys=True)
                 seen[ids[name]] = answering(plans[ids[name]], paths)
     return seen
+
+
+async def _try_rails(
+    part: Part, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
+) -> None:
+    """Have all nodes try their rails with each other, as far as the command line wants it."""
+    if part.rails is None:
+        return
+    peers = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra and not peer.lost}
+    ids = {rank: peer.hello.id for rank, peer in peers.items()}
+    fleet = Fleet(
+        {0: local.name, **{rank: names[key] for rank, key in ids.items()}},
+        ids,
+        {0: listeners.addresses, **{rank: parse_listeners(peer.hello.listeners) for rank, peer in peers.items()}},
+    )
+    node = RailNode(local.snapshot, part.rails.host, listeners, part.rails.run)
+    run = RailRun(part.rails, node, coordinator, fleet, part.times.rails())
+    for rank, seen in (await run.run()).items():
+        if rank:
+            peers[rank].samples = (peers[rank].samples or {}) | {"rails": asdict(seen)}
+        else:
+            local.add("rails", seen)
 
 
 async def _write_paths(part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str]) -> None:

@@ -207,7 +207,7 @@ class Rounds:
             return
         timed = {rank: replace(order, seconds=left_s) for rank, order in orders.items()}
         theirs = {self._ids[rank]: order for rank, order in timed.items() if rank}
-        asking = asyncio.create_task(self._coordinator.data(theirs, time.monotonic() + left_s + _REPLY_S))
+        asking = asyncio.create_task(self._coordinator.order("data", theirs, time.monotonic() + left_s + _REPLY_S))
 
         def here() -> list[dict[str, Any]]:
             first()

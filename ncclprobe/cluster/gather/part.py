@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks.sync.roster import missing as absent_nodes
+from ncclprobe.cluster.rails.lead import RailsWanted
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
 from ncclprobe.engine.judge import Share
@@ -55,6 +56,10 @@ class Times(Struct, frozen=True):
         """Return until when paths are tried."""
         return min(time.monotonic() + _MESH_S, self.by(0.85))
 
+    def rails(self) -> float:
+        """Return until when rails are tried."""
+        return self.by(0.9)
+
     def data(self) -> float:
         """Return until when paths of --path are written to."""
         return min(time.monotonic() + _DATA_S, self.by(0.9))
@@ -68,7 +73,8 @@ class Part(Struct, frozen=True):
     """Who this process is in the assembly, and what it needs for it.
 
     `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
-    what each node leaves, by its name.
+    what each node leaves, by its name. `progress` shows what is under way. `rails`: what is to be tried of rails;
+    None: nothing.
     """
 
     launch: Launch
@@ -81,6 +87,8 @@ class Part(Struct, frozen=True):
     given: Mapping[Question, str] = field(default_factory=dict)
     keep: Path | None = None
     attempt: str = "0"
+    progress: Callable[[str], None] = lambda what: None
+    rails: RailsWanted | None = None
 
     @property
     def node_rank(self) -> int:
@@ -144,7 +152,8 @@ def describe_meeting(part: Part) -> str:
 
 def say(line: str) -> None:
     with contextlib.suppress(OSError):
-        print(f"ncclprobe: {printable(line)}", file=sys.stderr, flush=True)
+        clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the line that shows how far this run is
+        print(f"{clear}ncclprobe: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def code_of(leave: Leave) -> ExitCode:

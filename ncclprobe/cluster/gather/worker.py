@@ -13,6 +13,8 @@ from ncclprobe.cluster.gather.data import PathWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
+from ncclprobe.cluster.rails.messages import RailsOrder
+from ncclprobe.cluster.rails.node import RailNode
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -29,6 +31,7 @@ from ncclprobe.wire import Key, WireError
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     until = part.times.meeting()
+    part.progress(f"calling node 0 at {part.launch.master_addr}")
     try:
         target, port, key = await _where(part, until)
     except StoreError as error:
@@ -41,6 +44,8 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
     work = PathWork(writes_to(local.snapshot), part.node_rank, local.name)
+    wanted = part.rails
+    rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
         hello = Hello(
             secrets.token_hex(8),
@@ -51,11 +56,15 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         await worker.join(hello, local.text(), part.times.by(0.7))
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
+        part.progress("waiting for what node 0 says of all nodes")
         while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
             if part.token.unproven:
                 raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
             if isinstance(instruction, DataOrder):
                 await _write(part, worker, work, instruction)
+            elif isinstance(instruction, RailsOrder):
+                answer = await rails.follow(instruction) if rails else {}
+                await worker.report({"rails": answer}, part.times.by(0.95))
             else:
                 await _follow(part, local, worker, listeners, instruction)
     except (WireError, Refused) as error:

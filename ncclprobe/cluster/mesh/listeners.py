@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ncclprobe import bounds, wire
 from ncclprobe.cluster.admission import Admission, Caller
@@ -39,13 +39,17 @@ class MeshInterface(Struct, frozen=True):
 
 
 class Listeners(Struct):
-    """The listeners of node `me`. `unopened` holds, by role, why an address could not be had."""
+    """The listeners of node `me`. `unopened` holds, by role, why an address could not be had.
+
+    `visits` takes over the connection of a caller that names a test of a rail, and returns when that is over.
+    """
 
     me: int
     name: str
     key: bytes = b""
     addresses: tuple[MeshListener, ...] = ()
     unopened: dict[str, str] = field(default_factory=dict)
+    visits: Callable[[object, Wire], Awaitable[None]] | None = None
     _sockets: list[socket.socket] = field(default_factory=list)
     _admission: Admission | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -101,6 +105,10 @@ class Listeners(Struct):
                 await connection.send_filler(FILLER, until)
             elif asked.get("do") == "stream":
                 await self._stream(connection, until)
+            elif asked.get("do") == "rail":
+                if self.visits:
+                    await self.visits(asked.get("number"), connection)
+                return
             else:
                 await connection.send({"echo": asked.get("echo")}, until)
 

@@ -19,7 +19,7 @@ from ncclprobe import bounds
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
-from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
+from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept
@@ -62,7 +62,7 @@ class Coordinator:
     """Expects `nnodes` - 1 other nodes. ``async with``: at its end every connection is closed.
 
     `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. Call `listen`,
-    `gather`, `open_mesh`, `mesh`, `data` and `leave` in this order. `mesh_key` is what nodes prove to each other.
+    `gather`, `open_mesh`, `mesh`, `order` and `leave` in this order. `mesh_key` is what nodes prove to each other.
     """
 
     def __init__(self, key: Key, nnodes: int, spool: Path, deadline: float, *, allowed: Allowed = all_allowed) -> None:
@@ -94,9 +94,10 @@ class Coordinator:
         self._admission.listen(sock)
         return int(sock.getsockname()[1])
 
-    async def gather(self, deadline: float) -> Gathering:
+    async def gather(self, deadline: float, came: Callable[[int], None] = lambda number: None) -> Gathering:
         """Wait until every node rank has come, at most until `deadline`; refuse nodes afterwards.
 
+        `came` hears how many are here, at least twice a second.
         Where as many nodes came as are expected, but two with one node rank, wait only a little longer for the missing
         one.
         """
@@ -105,15 +106,16 @@ class Coordinator:
             if sum(peer.settled for peer in self._peers.values()) >= self._nnodes - 1:
                 deadline = min(deadline, time.monotonic() + _DUPLICATE_WAIT_S)
             self._changed.clear()
+            came(sum(peer.settled for peer in self._peers.values()))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left_s, 0.5))
         self._open = False
         floods = self._admission.floods
         if floods:  # a node that is late is told so, unless strangers would take the time of all that follows
             self._admission.stop()
-        came = {peer.address for peer in self._peers.values()}
+        addresses = {peer.address for peer in self._peers.values()}
         every = (*self._troubles.values(), *self._unfinished_peers())
-        troubles = [each for each in every if not (each.peer in came and each.kind in _TRANSIENT)]
+        troubles = [each for each in every if not (each.peer in addresses and each.kind in _TRANSIENT)]
         waited_s = round(time.monotonic() - started, 3)
         return Gathering(self._nnodes - 1, waited_s, tuple(troubles[: bounds.TROUBLES]), floods=floods)
 
@@ -141,13 +143,13 @@ class Coordinator:
         """Send each peer its plan, by its id; return the samples of those that sent some by `deadline`."""
         return await self._ask_all({key: {"plan": plan} for key, plan in plans.items()}, deadline)
 
-    async def data(self, orders: Mapping[str, DataOrder], deadline: float) -> dict[str, dict[str, Any]]:
-        """Have each peer, by its id, write or look at paths; return what those say that answered by `deadline`.
+    async def order(self, kind: str, orders: Mapping[str, Struct], deadline: float) -> dict[str, dict[str, Any]]:
+        """Have each peer, by its id, follow an order of this kind: ``data`` at its paths, ``rails`` on its RDMA ports.
 
-        What they measured before stays.
+        Return what those say that answered by `deadline`. What they measured before stays.
         """
         before = {peer.hello.id: peer.samples for peer in self.peers}
-        said = await self._ask_all({key: {"data": asdict(order)} for key, order in orders.items()}, deadline)
+        said = await self._ask_all({key: {kind: asdict(order)} for key, order in orders.items()}, deadline)
         for peer in self.peers:
             peer.samples = before[peer.hello.id]
         return said

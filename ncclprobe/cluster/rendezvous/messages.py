@@ -15,6 +15,8 @@
     node     {"samples": {NAME: …}}
     rank 0   {"data": DataOrder}             several times, where paths of --path are written to
     node     {"samples": {"data": …}}
+    rank 0   {"rails": RailsOrder}           several times, where rails are tried: ncclprobe.cluster.rails.messages
+    node     {"samples": {"rails": …}}
     rank 0   {"leave": Leave}
 """
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ncclprobe import bounds
+from ncclprobe.cluster.rails.messages import RailsOrder
 from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, DataOrder, Hello, Leave, parse
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.wire import Wire, WireError
@@ -43,13 +44,17 @@ class Worker:
         rtt_s = time.monotonic() - started
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
-    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | DataOrder | Leave:
-        """Return what this node is to do next: listen to who proves this key, probe by a plan, write, or leave."""
+    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | DataOrder | RailsOrder | Leave:
+        """Return what this node is to do next: listen to who proves this key, probe by a plan, write, try rails, or
+        leave.
+        """
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             return self._key(parse(message, "listen", str))
         if "data" in message:
             return parse(message, "data", DataOrder)
+        if "rails" in message:
+            return parse(message, "rails", RailsOrder)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
 
     def _key(self, sealed: str) -> bytes:

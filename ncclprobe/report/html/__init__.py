@@ -1,4 +1,4 @@
-"""The report as one page that opens offline (extra ``html``): text in plain HTML, charts and pictures in SVG.
+"""The report as one page that opens offline: text in plain HTML, charts and pictures in SVG.
 
 All text is there with JavaScript off. What a machine said is escaped wherever it stands, and a policy in the page lets
 the browser run this page's own scripts alone and fetch nothing.
@@ -11,9 +11,7 @@ from ncclprobe.report.trends import Past
 
 
 def render(report: Report, history: Sequence[Past] = ()) -> str:
-    """Return the whole page, also with the trends of `history`, whose newest is `report`. Needs jinja2 (the extra
-    ``html``).
-    """
+    """Return the whole page, also with the trends of `history`, whose newest is `report`."""
     if report.files:
         from ncclprobe.report.html import causes
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.report import trends
-from ncclprobe.report.digest import copyable, headline, none_judged, when
+from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
 from ncclprobe.report.html import (
     backgrounds,
     charts,
@@ -75,6 +75,7 @@ def environment() -> Environment:
         "fold": folded,
         "breaks": breaks,
         "copyable": copyable,
+        "launcher": launcher,
     }
     return made
 

@@ -7,6 +7,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, rate
+from ncclprobe.report.rails import RailEnd, ends
 from ncclprobe.units import plural, size
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ def tables(report: Report) -> list[Table]:
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
     found = [
         _table("Copies within a node", _COPIES, copies, _copy),
+        _table("Rails", _RAILS, sorted(ends(report.rails), key=lambda end: end.state == "ok"), _rail),
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
         _table("Ladder of training: the same step on more and more ranks", _LADDER, report.ladder, _rung),
@@ -56,6 +58,19 @@ _WAYS = {
     "d2d": "device to device",
     "host": "host",
 }
+
+
+_RAILS = "State|Rail|>Sends GB/s|>Receives GB/s|>Latency µs|>Partners|Chosen as NCCL would|What failed"
+
+
+def _rail(end: RailEnd) -> Iterator[str]:
+    yield "pass" if end.state == "ok" else "fail"
+    yield end.name
+    yield from ("–" if each is None else rate(each) for each in (end.rate(end.out), end.rate(end.into)))
+    yield "–" if end.latency_us is None else micros(end.latency_us)
+    yield str(len({way.dst for way in end.out}))
+    yield end.choices
+    yield "; ".join(dict.fromkeys(way.why for way in end.bad))[:300]
 
 
 def _copy(row: CopyRow) -> Iterator[str]:

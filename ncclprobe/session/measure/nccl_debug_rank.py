@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes import BufferView, Probe
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import TORCH_REDOPS
+from ncclprobe.probes.probe import BufferView, Probe
 from ncclprobe.session.measure.nccl_debug_pass import Task
 from ncclprobe.session.ranks import rank_files
 

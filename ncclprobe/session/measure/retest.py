@@ -7,6 +7,7 @@ from typing import Any
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance, SkippedRow
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.ops import OPS
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading
@@ -27,8 +28,9 @@ def sweep(
 
     before = interference.read(host)
     if recorder:
-        recorder.progress.expect(len(plan.ops) * len(plan.sizes))
-    for row in sweep.run(plan, exchange, set_phase, host=host):
+        recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
+    reach = recorder.progress.reach if recorder else _unheard
+    for row in sweep.run(plan, exchange, set_phase, host=host, reach=reach):
         if recorder is None:
             continue
         if isinstance(row, SkippedRow):
@@ -41,10 +43,15 @@ def sweep(
         if not failing:
             break
         for op, nbytes in failing:
-            for row in sweep.run(replace(plan, ops=(op,), sizes=(nbytes,)), exchange, set_phase, host=host):
+            again = replace(plan, ops=(op,), sizes=(nbytes,))
+            for row in sweep.run(again, exchange, set_phase, host=host, reach=reach):
                 if recorder and not isinstance(row, SkippedRow):
                     recorder.add_retest(row)
     _look_for_disturbances(plan, exchange, set_phase, host, recorder, before)
+
+
+def _unheard(_row: str, _precision: float) -> None:
+    """Show nothing: only rank 0 has a line of progress."""
 
 
 def _look_for_disturbances(

@@ -10,8 +10,8 @@ from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.interrupt import leave
+from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure.look import Look
-from ncclprobe.session.measure.progress import Progress
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, RankIdentity

@@ -25,6 +25,7 @@ from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
+from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.look import captures_in, replayed_nodes, write_captures
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.recorder import asked, log_path
@@ -70,7 +71,6 @@ def launch(nproc: int, options: Options, question: Question) -> int:
 
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
-    host = socket.gethostname()
     own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
     asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
     agent = subprocess.Popen(
@@ -80,7 +80,16 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     )
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
-    end = _wait_for_agent(agent, folder, log, nproc, last)
+    with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.quiet) as waiting:
+        end = _wait_for_agent(agent, folder, log, nproc, last, waiting)
+        return _publish(options, question, nproc, end, folder, log, waiting)
+
+
+def _publish(
+    options: Options, question: Question, nproc: int, end: AgentEnd, folder: Path, log: Path, waiting: Waiting
+) -> int:
+    """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code."""
+    host = socket.gethostname()
     record = _complete_log(log, folder, nproc, host, end, asked(options, options.backend or "gloo"))
     if isinstance(record, int):
         return record
@@ -88,6 +97,7 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     if options.keep:
         write_captures(options.keep, captures)
     report = diagnose(question, replayed_nodes(captures), run_facts(record))
+    waiting.end()
     return Publisher(options).publish(report)
 
 
@@ -187,8 +197,12 @@ def _print_line(text: str) -> None:
         return
 
 
-def _wait_for_agent(agent: "subprocess.Popen[bytes]", folder: Path, log: Path, nproc: int, deadline: float) -> AgentEnd:
+def _wait_for_agent(
+    agent: "subprocess.Popen[bytes]", folder: Path, log: Path, nproc: int, deadline: float, waiting: Waiting
+) -> AgentEnd:
     """Wait for `agent` and pass signals on to it; kill what it started in the end.
+
+    `waiting` is shown until rank 0 has imported torch, and shows how far it is by itself; then after its last word.
 
     Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it left. After that, a rank
     that is stopped would keep the agent for another half minute, so the wait is cut short.
@@ -199,8 +213,11 @@ def _wait_for_agent(agent: "subprocess.Popen[bytes]", folder: Path, log: Path, n
     over, passed = False, 0
     try:
         while agent.poll() is None and time.monotonic() < deadline:
+            if not over and rank_files.read_state(folder, 0, "").phase not in (rank_files.START, rank_files.IMPORTING):
+                waiting.end()
             if not over and _outcome_known(folder, log, nproc):
                 over = True
+                waiting.begin("making the report")
                 deadline = min(deadline, time.monotonic() + _AFTER_REPORT_S)
             if len(received) > passed:
                 interrupted = received[passed] == signal.SIGINT and _all_started(folder, nproc)

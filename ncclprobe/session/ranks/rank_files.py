@@ -20,6 +20,8 @@ STARTED = "NCCLPROBE_STARTED"
 
 START = "start"
 """The phase of a rank that has entered no other yet."""
+IMPORTING = "import torch"
+"""The phase in which the process that started the ranks still shows how far they are."""
 IMPORTED, EXIT_CODES = "imported", "exit_codes.json"
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it

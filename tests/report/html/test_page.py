@@ -218,9 +218,8 @@ def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
 
 def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
     text = render(made.fleet(8))
-    assert (
-        Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s") == 4
-    )  # title, headline, itself, hover of the picture
+    told = Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s")
+    assert told == 4  # the title, the headline, itself, and the title of the picture
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, the picture and the checks
     assert text.count('id="finding-ib.rate"') == 1
 

@@ -1,0 +1,219 @@
+"""The rails between nodes: RDMA ports, connected as NCCL would, with what both ends chose beside each other.
+
+Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, where none of
+these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
+"""
+
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address
+from typing import Literal
+
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.rails import Seen, Tried, tried
+from ncclprobe.localise.reach import Suspect, blame
+from ncclprobe.model.findings import Certainty
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.rails import RailAddress
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+from ncclprobe.nccl.gids import family
+
+Reason = Literal["gid", "pkey", "mtu", "dead"]
+NodePair = tuple[str, str]
+_FULL_MEMBER, _KEY = 0x8000, 0x7FFF
+MOST_SUSPECTS = 20
+
+
+@applies
+def asked(rails: Every[Rails | Absent]) -> bool:
+    """where rails were tried between nodes."""
+    return any(isinstance(each, Rails) for _, each in rails.items())
+
+
+def tests(rails: Every[Rails]) -> list[Tried]:
+    """Return all tests of all nodes. Raises Unlearned where there was none."""
+    rows: dict[str, tuple[RailRow, ...]] = {node: each.rows for node, each in rails.items()}
+    names = next((each.names for _, each in rails.items()), {})
+    found = tried(rows, names)
+    if not any(each.met for each in found):
+        whys = [each.untested or each.why for _, each in rails.items() if each.untested or not each.ports]
+        raise Unlearned(f"no rail was tried: {whys[0] if whys else 'the run had no time, or no two nodes met'}")
+    return found
+
+
+class Broken(Struct, frozen=True):
+    """One cause of dead ways: by rail, what explains them; the tests that show it, and what at both ends is wrong."""
+
+    by_rail: Mapping[int, Suspect[str]]
+    tests: tuple[Tried, ...]
+    reason: Reason
+
+    @property
+    def suspect(self) -> Suspect[str]:
+        """Return one of them: kind and nodes are the same on all rails."""
+        return next(iter(self.by_rail.values()))
+
+    @property
+    def one_way(self) -> bool:
+        """Return whether the other direction works."""
+        return self.suspect.kind in ("into", "out of", "direction")
+
+
+def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
+    """Return what explains the dead ways between equal rails, the one with most ways first."""
+    straight = [each for each in found if each.straight and not each.gpu and each.usable]
+    ways: dict[int, set[NodePair]] = {}
+    dead: dict[int, dict[NodePair, Tried]] = {}
+    for each in straight:
+        rail, gone = each.leads.end.rail, each.dead()
+        ends = each.leads.end.node, each.other.end.node
+        ways.setdefault(rail, set()).update((ends, ends[::-1]))
+        last = {(one.node, other.node): each for one, other in gone}
+        known = dead.setdefault(rail, {})
+        for pair in (ends, ends[::-1]):  # the last test of a way counts
+            known.pop(pair, None)
+        known |= last
+    suspects: dict[tuple[str, tuple[str, ...]], dict[int, Suspect[str]]] = {}
+    for rail, pairs in dead.items():
+        for one in blame(ways[rail], pairs):
+            suspects.setdefault((one.kind, one.nodes), {})[rail] = one
+    made = [_explained(by_rail, dead) for by_rail in suspects.values()]
+    return sorted(made, key=lambda each: -sum(len(one.pairs) for one in each.by_rail.values()))[:MOST_SUSPECTS]
+
+
+def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[NodePair, Tried]]) -> Broken:
+    shown = {each.number: each for rail, one in by_rail.items() for pair in one.pairs for each in (dead[rail][pair],)}
+    reasons = [_reason(each) for each in shown.values()]
+    usual = max(dict.fromkeys(reasons), key=reasons.count)
+    return Broken(by_rail, tuple(shown.values()), usual)
+
+
+def _reason(each: Tried) -> Reason:
+    """Return what at the two ends keeps them from talking; ``dead``: nothing that they say."""
+    own, peer = (seen.outcome.own if seen.outcome else None for seen in each.seen)
+    if own is None or peer is None:
+        return "dead"
+    if own.link_layer == peer.link_layer == "Ethernet" and gid_problem(own, peer):
+        return "gid"
+    if own.link_layer == peer.link_layer == "InfiniBand" and pkey_problem(own, peer):
+        return "pkey"
+    small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
+    return "mtu" if small else "dead"
+
+
+def gid_problem(own: RailAddress, peer: RailAddress) -> str:
+    """Return why two RoCE GIDs cannot reach each other, in words; empty: they fit."""
+    ends = [(each, _address(each.gid)) for each in (own, peer)]
+    for each, address in ends:
+        if not int(address):
+            return f"GID {each.gid_index} of {each.device} is empty"
+    for each, address in ends:
+        if address.is_link_local:
+            return f"GID {each.gid_index} of {each.device} is link-local"
+    types = [each.gid_type for each, _ in ends]
+    if all(types) and types[0] != types[1]:
+        return f"one end has {types[0]} and the other {types[1]}"
+    families = [family(address) for _, address in ends]
+    return "one GID is an IPv4 address and the other an IPv6 address" if families[0] != families[1] else ""
+
+
+def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
+    """Return why two P_Keys do not let ports talk, in words; empty: they do (InfiniBand Architecture 1, 10.9.3)."""
+    if own.pkey & _KEY != peer.pkey & _KEY:
+        return "the P_Keys differ"
+    limited = not (own.pkey | peer.pkey) & _FULL_MEMBER
+    return "both are limited members of the partition, which may not talk to each other" if limited else ""
+
+
+def subject(each: Broken, rails: Every[Rails]) -> str:
+    """Name what is bad: ``n3 rail 1 (mlx5_1:1)``, ``n3``, ``n0 rail 1 -> n3 rail 1``."""
+    suspect, numbers = each.suspect, sorted(each.by_rail)
+    every = max((len(one.ports) for _, one in rails.items()), default=0)
+    which = "" if len(numbers) == every > 1 else f" rail {fold_numbers(numbers)}"
+    if suspect.kind in ("pair", "direction"):
+        return (" <-> " if suspect.kind == "pair" else " -> ").join(f"{node}{which}" for node in suspect.nodes)
+    if not suspect.nodes:
+        return f"all nodes{which}"
+    device = _device(suspect.nodes[0], numbers[0], rails) if len(suspect.nodes) == len(numbers) == 1 else ""
+    return f"{fold(suspect.nodes)}{which}{device}"
+
+
+def fold_numbers(numbers: list[int]) -> str:
+    """Return ``0-2,5``."""
+    return fold([str(number) for number in numbers]).strip("[]")
+
+
+def name(end: End, rails: Every[Rails]) -> str:
+    """Return ``n3 rail 1 (mlx5_1:1)``."""
+    return f"{end.node} rail {end.rail}{_device(end.node, end.rail, rails)}"
+
+
+def _device(node: str, rail: int, rails: Every[Rails]) -> str:
+    ports = rails.by_node[node].ports if node in rails.by_node else ()
+    return f" ({ports[rail].device}:{ports[rail].port})" if rail < len(ports) else ""
+
+
+def counted(each: Broken) -> str:
+    """Return ``6 of 6 ways``."""
+    return (
+        f"{sum(len(one.pairs) for one in each.by_rail.values())} of {sum(one.tests for one in each.by_rail.values())}"
+    )
+
+
+def certainty(each: Broken) -> Certainty:
+    """Return how certain it is: confirmed by several other nodes, or seen between two alone."""
+    suspect = each.suspect
+    partners = len({node for one in each.by_rail.values() for pair in one.pairs for node in pair} - set(suspect.nodes))
+    tests = len(each.tests)
+    with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
+    how = f"{tests} test{'' if tests == 1 else 's'} {with_whom if suspect.nodes else 'between all'}"
+    return Certainty("high" if partners > 1 else "medium", how)
+
+
+def both_ends(each: Tried) -> str:
+    """Return the choices of both ends beside each other."""
+    return " | ".join(choices(seen) for seen in each.seen)
+
+
+def choices(seen: Seen) -> str:
+    """Return what NCCL's rules chose at one end, and what is read from its port."""
+    outcome = seen.outcome
+    if outcome is None:
+        return f"{seen.end.node}: not told"
+    asked, own = outcome.asked, outcome.own
+    where = f"{seen.end.node} {asked.device}:{asked.port}"
+    told = f"SL {asked.service_level or 0}, TC {asked.traffic_class or 0}, {asked.queue_pairs} QP"
+    if own is None:
+        return f"{where} GID {asked.gid_index}, P_Key index {asked.pkey_index}, {told}"
+    gid = f"GID {own.gid_index} {written(own.gid)}" + (f" ({own.gid_type})" if own.gid_type else "")
+    lid = f", LID {own.lid}" if own.lid else ""
+    return f"{where} {gid}{lid}, P_Key 0x{own.pkey:04x}, MTU {own.active_mtu}, {told}"
+
+
+def written(gid: str) -> str:
+    """Return a GID as an address: ``::ffff:10.0.0.1``."""
+    address = _address(gid)
+    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
+
+def _address(gid: str) -> IPv6Address:
+    """Return a GID of 32 digits as an address; another node may send anything, which is none."""
+    try:
+        return IPv6Address(int(gid[:32] or "0", 16))
+    except ValueError:
+        return IPv6Address(0)
+
+
+def why(each: Tried) -> str:
+    """Return what failed, in the words of the ends."""
+    told = [f"{end.node}: {failure.text}" for end, failure in each.failures()]
+    return "; ".join(dict.fromkeys(told)) or "neither end says why"
+
+
+def shown(found: tuple[Tried, ...]) -> Iterator[Tried]:
+    """Yield the few tests that are shown as evidence."""
+    yield from found[:2]

@@ -1,0 +1,287 @@
+"""Whether every rail connects, and what is wrong where one does not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ncclprobe.checks.rail import (
+    Broken,
+    Reason,
+    asked,
+    both_ends,
+    broken,
+    certainty,
+    counted,
+    gid_problem,
+    name,
+    pkey_problem,
+    shown,
+    subject,
+    tests,
+    why,
+)
+from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.rails import Rails
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.rails import Tried
+from ncclprobe.localise.reach import blame
+from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.rails import RailAddress, RailFailure
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+
+_BAD, _OTHER = End("n1", 1), End("n2", 1)
+_SET: Every[Settings | Absent] = Every({})
+_V1 = {"gid_type": "IB/RoCE v1"}
+_LINK_LOCAL = {"gid": "fe80000000000000" + "0" * 15 + "1", "gid_index": 0}
+_IB: dict[str, Any] = {"link_layer": "InfiniBand", "gid_type": "", "lid": 7}
+_IB_ENDS = {End(f"n{node}", rail): _IB for node in range(3) for rail in range(2)}
+_DEAD = World(carries=only(_BAD))
+_GID = World(carries=only(_BAD), addresses={_BAD: _V1})
+_PKEY = World(carries=only(_BAD), addresses={**_IB_ENDS, _BAD: {**_IB, "pkey": 0x8001}})
+_LARGE = World(small_only=(_BAD,))
+_ONE_WAY = World(carries=only(_BAD, out=False))
+_HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s")})
+_CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
+
+
+def _no_port() -> Every[Rails]:
+    nothing = Rails(3, {}, why="no active port of InfiniBand or Ethernet")
+    return Every({**rails_of(World()).by_node, "n3": nothing})
+
+
+@check(
+    bad=lambda: [(_no_port(),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    required=True,
+    applies=asked,
+)
+def untried(rails: Every[Rails]) -> Iterator[Finding]:
+    """Rails of a node were not tried.
+
+    Right: All rails that NCCL would take were tried.
+    Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
+    is not tested here: AWS's EFA has no reliable connections, and its provider is reached through libfabric alone.
+    Fix: see the checks ib.* of that node for the port; on EFA compare with `fi_pingpong -p efa` between two nodes.
+    """
+    found = tests(rails)
+    for node, each in rails.items():
+        if not each.ports and any(other.ports for _, other in rails.items()):
+            yield warn(
+                node, f"has no rail to try: {each.why}", blame="node", action="repair", nodes=(node,),
+                evidence=f"{len(rails)} nodes",
+            )  # fmt: skip
+    short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
+    if short:
+        counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
+        raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
+
+
+@check(
+    bad=lambda: [(rails_of(_HANGS),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    required=True,
+    applies=asked,
+)
+def unusable(rails: Every[Rails]) -> Iterator[Finding]:
+    """An RDMA port cannot be used at all.
+
+    Right: Every RDMA port that NCCL takes can be opened and used.
+    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; where that fails,
+    or hangs, the job ends, or waits for ever, on this node. What failed needs no partner, so no other node is at fault.
+    Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
+    (dmesg); of a job's container, /dev/infiniband has to be in it.
+    """
+    own: dict[End, list[RailFailure]] = {}
+    for each in tests(rails):
+        for one in each.seen:
+            if failure := each.own_failure(one):
+                own.setdefault(one.end, []).append(failure)
+    for end, failures in sorted(own.items()):
+        first = failures[0]
+        number = f"; error {first.errno}" if first.errno else ""
+        yield fail(
+            name(end, rails), first.text + number, blame="node", action="repair", nodes=(end.node,),
+            evidence=seen(first.call or f"step {first.step}", f"{len(failures)} tests ended so"),
+            confidence=Certainty("high" if len(failures) > 1 else "medium", f"failed {len(failures)} times by itself"),
+        )  # fmt: skip
+
+
+@check(
+    bad=lambda: [(rails_of(_GID), _SET), (rails_of(replace(_GID, addresses={_BAD: _LINK_LOCAL})), _SET)],
+    good=lambda: [(rails_of(World()), _SET), (rails_of(_DEAD), _SET), (rails_of(_PKEY), _SET)],
+    required=True,
+    applies=asked,
+)
+def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
+    """The GIDs that NCCL chooses on two ends cannot reach each other.
+
+    Right: The GIDs of all rails reach each other.
+    Why: a RoCE port has one GID for each address and each version of RoCE; NCCL takes one by NCCL_IB_GID_INDEX or by
+    its search, on each node for itself. RoCE v1 and v2 do not talk to each other, nor does a link-local address beyond
+    its own subnet: connections open and the first transfer ends with completion error 12.
+    Fix: unset NCCL_IB_GID_INDEX, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or give each node the
+    index of that entry: `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
+    """
+    for each in _because(rails, "gid"):
+        problem = gid_problem(*_told(each.tests[0]))
+        node = each.suspect.nodes[0] if each.suspect.nodes else ""
+        setting = _setting(node, "NCCL_IB_GID_INDEX", settings)
+        message = f"{counted(each)} ways are dead: {problem}" + (f"; {setting}" if setting else "")
+        yield _broken(each, rails, message, blame="job" if setting else "node", action="fix-job")
+
+
+@check(
+    bad=lambda: [(rails_of(_PKEY),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),), (rails_of(World(addresses=_IB_ENDS)),)],
+    required=True,
+    applies=asked,
+)
+def pkey(rails: Every[Rails]) -> Iterator[Finding]:
+    """The P_Keys of two ends do not let them talk.
+
+    Right: The P_Keys of all rails fit.
+    Why: NCCL takes the P_Key at index NCCL_IB_PKEY (0) of each port's table, which the subnet manager fills; packets of
+    another partition are dropped without a word, and so are those between two limited members.
+    Fix: compare /sys/class/infiniband/DEVICE/ports/1/pkeys/0 on both nodes; have the subnet manager's partitions
+    mended, or name the index of the common partition by NCCL_IB_PKEY.
+    """
+    for each in _because(rails, "pkey"):
+        problem = pkey_problem(*_told(each.tests[0]))
+        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}", blame="fabric", action="repair")
+
+
+@check(
+    bad=lambda: [(rails_of(_LARGE),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    required=True,
+    applies=asked,
+)
+def mtu(rails: Every[Rails]) -> Iterator[Finding]:
+    """Small messages pass over a rail and large ones are lost.
+
+    Right: Messages of all sizes pass over all rails.
+    Why: both ends agree on the smaller of their own MTUs, and a switch between them passes less: every packet of the
+    full size is dropped, and the job's first large transfer ends with completion error 12.
+    Fix: give all switch ports of this rail the MTU of the ports (RoCE: 4200 or more for 4096); compare `ip link` and
+    `ibv_devinfo` (active_mtu) of both ends with the switch.
+    """
+    for each in _because(rails, "mtu"):
+        sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
+        used = f"path MTU {sizes[0]}" if sizes else "path MTU not told"
+        message = f"small messages pass and large ones do not on {counted(each)} ways ({used})"
+        yield _broken(each, rails, message, blame="fabric", action="repair")
+
+
+@check(
+    bad=lambda: [(rails_of(_DEAD),), (rails_of(World(carries=only(_BAD, End("n1", 0)))),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_GID),), (rails_of(_ONE_WAY),), (rails_of(_HANGS),)],
+    required=True,
+    applies=asked,
+)
+def dead(rails: Every[Rails]) -> Iterator[Finding]:
+    """Nothing passes over a rail.
+
+    Right: Every rail carries data.
+    Why: TCP passes between these nodes, and RDMA over this port does not: NCCL connects, sends, and the job ends with
+    "got completion from peer with status=12" half a minute later, or hangs. The ends' GIDs, P_Keys and MTUs fit.
+    Fix: look at the port's cable and switch port, its VLAN and routes, and a firewall on UDP port 4791 (RoCE v2); on
+    InfiniBand at its LID and the subnet manager's log; then `ib_write_bw -d DEVICE` between the two.
+    """
+    for each in _because(rails, "dead"):
+        if not each.one_way:
+            message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
+            own = each.suspect.kind in ("node", "into", "out of")
+            yield _broken(each, rails, message, blame="link" if own else "fabric", action="repair")
+
+
+@check(
+    bad=lambda: [(rails_of(_ONE_WAY),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    required=True,
+    applies=asked,
+)
+def one_way(rails: Every[Rails]) -> Iterator[Finding]:
+    """A rail passes data in one direction and not in the other.
+
+    Right: Every rail carries data both ways.
+    Why: a reliable connection needs both directions: the data arrives and its acknowledgement does not, or the other
+    way round, and both ends fail. Which end's data arrived tells the dead direction.
+    Fix: look at what filters or loses one direction: one fibre of the cable, an access list of the switch, a route
+    back that is missing, rp_filter or a firewall on the end that receives nothing.
+    """
+    for each in _because(rails, "dead"):
+        if each.one_way:
+            kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
+            message = f"{kind or 'what is sent this way is lost'}, the other direction works: {counted(each)} ways"
+            yield _broken(each, rails, message, blame="link", action="repair")
+
+
+@applies
+def crossed(rails: Every[Rails | Absent]) -> bool:
+    """where rails of different numbers were tried with each other."""
+    rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
+    return any(row.rail != row.other for row in rows)
+
+
+@check(
+    bad=lambda: [(rails_of(_CROSS, cross=True),)],
+    good=lambda: [(rails_of(World(), cross=True),), (rails_of(_DEAD, cross=True),)],
+    applies=crossed,
+)
+def cross(rails: Every[Rails]) -> Iterator[Finding]:
+    """Rails of different numbers cannot reach each other, and the job would need it.
+
+    Right: Rails of different numbers reach each other.
+    Why: where GPUs cannot hand data to the GPU of the right rail (NCCL_PXN_DISABLE=1, no NVLink), where NCCL_CROSS_NIC
+    is 1, or where nodes have different numbers of rails, NCCL sends from one rail to another: on a fabric of separate
+    rails that is a job that hangs at its first all-to-all.
+    Fix: have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA everywhere.
+    """
+    found = [each for each in tests(rails) if not each.gpu and each.usable]
+    well = {end.end for each in found if each.straight and not each.dead() for end in each.seen}
+    tried = [each for each in found if not each.straight and all(end.end in well for end in each.seen)]
+    bad = [each for each in tried if each.dead()]
+    if not bad:
+        return
+    needed = next((each.cross for _, each in rails.items() if each.cross), "asked for by --cross-rails")
+    suspects = blame([way for each in tried for way in _ways(each)], [way for each in bad for way in each.dead()])
+    where = name(suspects[0].nodes[0], rails) if suspects and len(suspects[0].nodes) == 1 else "rails of all nodes"
+    yield fail(
+        where,
+        f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
+        f"({needed})",
+        blame="fabric",
+        action="repair",
+        evidence=[*(seen(both_ends(each), why(each)) for each in bad[:2])],
+    )
+
+
+def _ways(each: Tried) -> tuple[tuple[End, End], tuple[End, End]]:
+    return (each.leads.end, each.other.end), (each.other.end, each.leads.end)
+
+
+def _told(each: Tried) -> list[RailAddress]:
+    """Return what the ends tell of themselves: both, where more is known than that they are dead."""
+    return [end.outcome.own for end in each.seen if end.outcome and end.outcome.own]
+
+
+def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
+    yield from (each for each in broken(tests(rails), rails) if each.reason == reason)
+
+
+def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
+    """Make a finding of dead ways, with both ends' choices beside each other."""
+    evidence: list[Evidence] = [seen(both_ends(test), why(test)) for test in shown(each.tests)]
+    nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
+    return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
+
+
+def _setting(node: str, variable: str, settings: Every[Settings | Absent]) -> str:
+    """Return ``NCCL_IB_GID_INDEX=0 (environment)`` where the node sets it."""
+    known = settings.by_node.get(node)
+    row = known.effective.get(variable) if isinstance(known, Settings) else None
+    return f"{row.name}={row.value} ({row.origin})" if row else ""

@@ -1,0 +1,240 @@
+"""Node 0's side: ask every node for its rails, play the plan wave by wave, and measure again what looks slow or dead.
+
+The search is that of pairs of ranks (:mod:`ncclprobe.localise.pairs.search`), with the rails of nodes in the place of
+ranks. A node that does not answer an order in time is asked nothing more; it has cost one wave.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from ncclprobe.cluster.mesh.plan import NCCL
+from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
+from ncclprobe.cluster.rails.node import RailNode, Runner
+from ncclprobe.cluster.rails.plan import Budget, Job, RailPlan, Wave, cross_wave, fastest, in_words, plan_rails, waves
+from ncclprobe.cluster.rendezvous.coordinator import Coordinator
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
+from ncclprobe.facts.paths import MeshListener
+from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.host import Host
+from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.samples import End, Result
+from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
+from ncclprobe.localise.rails import results
+from ncclprobe.model.values import Struct, field, replace
+
+_LIST_S = 8.0
+_REPLY_S = 2.0
+_STEPS = 4
+"""Steps of a test that may each take all of its patience: what does not hang fails at the first."""
+GPU_ROUNDS = 3
+"""In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
+nodes each sits out one round."""
+BUSY = 0.02
+"""Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
+
+
+class RailsWanted(Struct, frozen=True):
+    """What the command line says of rails, and what it brings for them.
+
+    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also beside other traffic.
+    `cross`: rails of different numbers as well, whatever the settings say.
+    """
+
+    run: Runner
+    host: Host
+    budget: Budget = field(default_factory=Budget)
+    force: bool = False
+    cross: bool = False
+
+
+class Fleet(Struct, frozen=True):
+    """Who takes part: names by node rank, ids at the coordinator of all but node 0, and the listeners of each."""
+
+    names: Mapping[int, str]
+    ids: Mapping[int, str]
+    listening: Mapping[int, Sequence[MeshListener]]
+
+
+class RailRun:
+    """One run of the plan."""
+
+    def __init__(
+        self, wanted: RailsWanted, node: RailNode, coordinator: Coordinator, fleet: Fleet, deadline: float
+    ) -> None:
+        self._wanted, self._node, self._coordinator, self._fleet = wanted, node, coordinator, fleet
+        self._deadline = deadline
+        self._loop = asyncio.get_running_loop()
+        self._ends: dict[int, RailEnds] = {}
+        self._rows: dict[int, list[RailRow]] = {}
+        self._planned: dict[int, int] = {}
+        self._silent: set[int] = set()
+        self._number = 0
+        self._rank = {name: rank for rank, name in fleet.names.items()}
+        self._words = ""
+
+    async def run(self) -> dict[int, Rails]:
+        """Return what each node saw, by rank; a node that never answered is left out."""
+        answers = await self._order({rank: RailsOrder("list", _LIST_S) for rank in self._fleet.names}, _LIST_S)
+        for rank, said in answers.items():
+            with contextlib.suppress(msgspec.ValidationError):  # then its rails are not known, and the checks say so
+                self._ends[rank] = msgspec.convert(said, RailEnds)
+        untested = self._refused() or self._nothing_to_try()
+        if not untested:
+            with contextlib.suppress(TimeoutError):  # a wave that is late; what came by then is kept
+                await run_in_thread(self._search, self._deadline + _REPLY_S)
+        return {rank: self._made(rank, untested) for rank in sorted(self._ends)}
+
+    def _made(self, rank: int, untested: str) -> Rails:
+        ends = self._ends[rank]
+        return Rails(
+            rank, dict(self._fleet.names), ends.ports, ends.why, untested, ends.cross, ends.moved_gbps,
+            self._planned.get(rank, 0), tuple(self._rows.get(rank, ())), "" if rank else self._words,
+        )  # fmt: skip
+
+    def _refused(self) -> str:
+        """Return why nothing may be tried: a port carries other traffic; empty: none does."""
+        for rank, ends in self._ends.items() if not self._wanted.force else ():
+            for port, rate in zip(ends.ports, ends.rates_gbps, strict=False):
+                name = f"{port.device}:{port.port}"
+                moved = ends.moved_gbps.get(name, 0.0)
+                if rate and moved > BUSY * rate:
+                    return (
+                        f"{name} of {self._fleet.names[rank]} carried {moved:.3g} Gb/s before anything was tried: "
+                        "another job may use it; --force tries all the same"
+                    )
+        return ""
+
+    def _nothing_to_try(self) -> str:
+        able = [rank for rank, ends in self._ends.items() if ends.ports]
+        return "" if len(able) > 1 else "fewer than two nodes have a port that NCCL would take"
+
+    @property
+    def _rails(self) -> dict[str, list[int]]:
+        return {
+            self._fleet.names[rank]: list(range(len(ends.ports))) for rank, ends in self._ends.items() if ends.ports
+        }
+
+    def _search(self) -> None:
+        """Play the round-robin, then retests, on a thread of its own: it waits for one wave after the other."""
+        rails, rates = self._rails, [rate for ends in self._ends.values() for rate in ends.rates_gbps]
+        crossing = self._wanted.cross or any(ends.cross for ends in self._ends.values())
+        crossing = crossing or len({len(each) for each in rails.values()}) > 1
+        plan = plan_rails(
+            len(rails), max(map(len, rails.values())), fastest(rates), self._wanted.budget, cross=crossing
+        )
+        self._words = in_words(plan)
+        localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
+
+    def _excluded(self, seen: Sequence[Result]) -> frozenset[End]:
+        """Return the ends that are measured no more: lost with several, or of a node that did not answer."""
+        gone = {self._fleet.names[rank] for rank in self._silent}
+        return lost_with_several(seen) | {End(name, rail) for name in gone for rail in self._rails.get(name, ())}
+
+    def with_gpus(self, wave: Wave) -> Wave:
+        """Return the tests of `wave` whose both ends have a GPU near the rail."""
+        ends = {self._fleet.names[rank]: each.gpus for rank, each in self._ends.items()}
+        return tuple(
+            job for job in wave if all(any(ends[end.node][end.rail : end.rail + 1]) for end in (job.one, job.other))
+        )
+
+    def play(self, wave: Wave, step: int, *, gpu: bool = False) -> list[Result]:
+        """Have the nodes do the tests of one wave; return the samples that count for the search."""
+        patience_s = self._wanted.budget.patience_s * _STEPS
+        if not wave or time.monotonic() + patience_s > self._deadline:
+            return []
+        playing = asyncio.run_coroutine_threadsafe(self._play(wave, step, patience_s, gpu), self._loop)
+        return playing.result(patience_s + 3 * _REPLY_S)
+
+    async def _play(self, wave: Wave, step: int, patience_s: float, gpu: bool) -> list[Result]:
+        orders: dict[int, list[RailJob]] = {}
+        for job in wave:
+            for rank, each in self._jobs(job, step, gpu):
+                orders.setdefault(rank, []).append(each)
+                self._planned[rank] = self._planned.get(rank, 0) + 1
+        timed = {rank: RailsOrder("test", patience_s, tuple(jobs)) for rank, jobs in orders.items()}
+        seen: dict[int, list[RailRow]] = {}
+        for rank, said in (await self._order(timed, patience_s)).items():
+            with contextlib.suppress(msgspec.ValidationError):
+                seen[rank] = _asked(orders[rank], msgspec.convert(said.get("rows", ()), list[RailRow]))
+                self._rows.setdefault(rank, []).extend(seen[rank])
+        return [] if gpu else results({self._fleet.names[rank]: rows for rank, rows in seen.items()}, self._fleet.names)
+
+    def _jobs(self, job: Job, step: int, gpu: bool) -> Iterable[tuple[int, RailJob]]:
+        """Yield the two ends of a test with their nodes, the one that leads first."""
+        one, other = self._rank[job.one.node], self._rank[job.other.node]
+        address, source, port = self._meeting(one, other)
+        self._number += 1
+        ports = self._ends[one].ports[job.one.rail], self._ends[other].ports[job.other.rail]
+        leader = RailJob(
+            number=self._number, to=other, rail=job.one.rail, other=job.other.rail, leads=True,
+            queue_pairs=max(each.queue_pairs for each in ports), test=replace(job.test, seed=self._number),
+            together=job.together, step=step, gpu=gpu, address=address, port=port, source=source,
+        )  # fmt: skip
+        yield one, leader
+        swapped = replace(leader, to=one, rail=job.other.rail, other=job.one.rail, leads=False)
+        yield other, replace(swapped, address="", port=0, source="")
+
+    def _meeting(self, one: int, other: int) -> tuple[str, str, int]:
+        """Return where the other node listens, and from which address of its own the first one calls: of one role."""
+        mine = {each.role: each for each in self._fleet.listening[one]}
+        theirs = [each for each in self._fleet.listening[other] if each.role in mine]
+        best = sorted(theirs, key=lambda each: not each.role.startswith(NCCL))[:1]
+        return (best[0].address, mine[best[0].role].address, best[0].port) if best else ("", "", 0)
+
+    async def _order(self, orders: Mapping[int, RailsOrder], seconds: float) -> dict[int, dict[str, object]]:
+        """Have nodes follow orders, this one among them; a node that does not answer in time is asked no more."""
+        ids = {rank: key for rank, key in self._fleet.ids.items() if rank in orders and rank not in self._silent}
+        deadline = time.monotonic() + seconds + _REPLY_S
+        theirs = {key: orders[rank] for rank, key in ids.items()}
+        asking = asyncio.create_task(self._coordinator.order("rails", theirs, deadline))
+        answers: dict[int, dict[str, object]] = {}
+        if 0 in orders:
+            answers[0] = await self._node.follow(orders[0])
+        said = await asking
+        answers |= {
+            rank: said[key]["rails"] for rank, key in ids.items() if isinstance(said.get(key, {}).get("rails"), dict)
+        }
+        self._silent |= {rank for rank in ids if rank not in answers}
+        return answers
+
+
+def _asked(jobs: Sequence[RailJob], rows: Sequence[RailRow]) -> list[RailRow]:
+    """Return the rows that answer `jobs`, one each: another node's word is not believed to be well formed."""
+    wanted = {job.number: (job.to, job.rail, job.other, job.leads, job.together, job.step) for job in jobs}
+    fitting = {
+        row.number: row
+        for row in rows
+        if wanted.get(row.number) == (row.to, row.rail, row.other, row.leads, row.together, row.step)
+    }
+    return list(fitting.values())
+
+
+class _Measure:
+    """Measures the rounds of the search; the first ones have more to them."""
+
+    def __init__(self, run: RailRun, plan: RailPlan, rails: Mapping[str, Sequence[int]]) -> None:
+        self._run, self._plan, self._rails = run, plan, rails
+        self._rounds = 0
+
+    def __call__(self, pairs: PairRound, step: int) -> list[Result]:
+        """Measure each pair, all rails of two nodes together; in the first rounds more than that."""
+        self._rounds += 1
+        if self._rounds <= GPU_ROUNDS:
+            self._more(pairs, step)
+        return [result for wave in waves(pairs, self._plan) for result in self._run.play(wave, step)]
+
+    def _more(self, pairs: PairRound, step: int) -> None:
+        """Try every rail alone, with GPUs' memory, and with rails of other numbers."""
+        alone = list(waves(pairs, self._plan, alone=True))
+        for wave in alone:
+            direct = self._run.with_gpus(wave)
+            if (self._rounds == 1 and self._plan.alone) or direct:
+                self._run.play(wave, step)
+            self._run.play(direct, step, gpu=True)
+        if self._plan.cross and self._rounds == 1:
+            nodes = list(dict.fromkeys((one.node, other.node) for one, other in pairs))
+            self._run.play(cross_wave(self._rails, nodes, self._plan), step)

@@ -1,0 +1,232 @@
+"""A node's side: say which rails it has, and do the tests that node 0 asks for, all of one order at once.
+
+The two ends of a test meet over a connection of their own, between the listeners of the mesh: the end that leads calls,
+and both prove the mesh's key. What runs a test is given: this room knows no verbs.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from statistics import quantiles
+from typing import Any, Protocol
+
+from ncclprobe.cluster.mesh.listeners import Listeners
+from ncclprobe.cluster.mesh.plan import check_other
+from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
+from ncclprobe.facts import traffic
+from ncclprobe.facts.infiniband import Fabric, Rate
+from ncclprobe.facts.rails import RailRow
+from ncclprobe.host import Host
+from ncclprobe.model.rails import RailChannel, RailFailure, RailOutcome, RailPort, RailTest
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import Struct, asdict, field, replace
+from ncclprobe.nccl.selection import choose_rails, crossing, gpu_rails
+from ncclprobe.wire import Wire, WireError, connect
+
+_LOOK_S = 0.5
+"""Between two looks at the counters of NICs, before anything is tried."""
+_GREETING_S = 5.0
+_LAST_S = 1.0
+"""Before an answer is due, the tests must be over."""
+_TIMEOUT = 14
+"""Of queue pairs: 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute and more to tell a dead path,
+14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1, 9.7.6.1.3, allows). It
+matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to 2.14."""
+_TOGETHER_S = 2.0
+"""Rails of a node wait so long for each other: one whose path is dead takes longer than the others."""
+_KEPT = 9
+"""Of a test's many times, so many quantiles are kept."""
+
+
+class Runner(Protocol):
+    """Runs one end of a test; returns by `deadline`, a time.monotonic(), whatever the driver does."""
+
+    def __call__(
+        self,
+        port: RailPort,
+        test: RailTest,
+        *,
+        leads: bool,
+        channel: RailChannel,
+        deadline: float,
+        before: Callable[[str], Awaitable[None]] | None = None,
+    ) -> Awaitable[RailOutcome]:
+        """Return what this end saw. `before` is awaited with the name of each step before it begins."""
+
+
+class Start:
+    """Where the rails of a node wait for each other before each step, so that they share it from its beginning."""
+
+    def __init__(self, rails: int) -> None:
+        self._left = rails
+        self._waiting: dict[str, list[asyncio.Event]] = {}
+
+    async def __call__(self, step: str) -> None:
+        """Wait until all that are left have come to this step, and not longer than a rail that fails may take."""
+        mine = asyncio.Event()
+        self._waiting.setdefault(step, []).append(mine)
+        self._release()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(mine.wait(), _TOGETHER_S)
+
+    def leave(self) -> None:
+        """Wait for one rail less."""
+        self._left -= 1
+        self._release()
+
+    def _release(self) -> None:
+        for waiting in self._waiting.values():
+            if len(waiting) >= self._left:
+                for each in waiting:
+                    each.set()
+
+
+class Visits:
+    """Connections of other nodes for tests that this node takes part in, by the test's number."""
+
+    def __init__(self) -> None:
+        self._expected: dict[int, asyncio.Future[Wire]] = {}
+        self._over: dict[int, asyncio.Event] = {}
+
+    def expect(self, number: int) -> None:
+        """Say that another node will call for this test."""
+        self._expected[number], self._over[number] = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    async def caller(self, number: int, deadline: float) -> Wire:
+        """Return the connection of the node that called for this test. Raises WireError."""
+        try:
+            return await asyncio.wait_for(self._expected[number], max(0.001, deadline - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise WireError("silent", "the other node did not call for this test") from None
+
+    def done(self, number: int) -> None:
+        """Hang up: the test is over."""
+        self._expected.pop(number).cancel()
+        self._over.pop(number).set()
+
+    async def receive(self, number: object, wire: Wire) -> None:
+        """Hand a caller over to the test that it names, and return when that is over; one that fits none is hung up."""
+        expected = self._expected.get(number) if isinstance(number, int) else None
+        if expected is not None and not expected.done():
+            over = self._over[int(str(number))]
+            expected.set_result(wire)
+            await over.wait()
+
+
+class RailNode(Struct):
+    """What this node brings: its rails and, where they have one, the same with a GPU's memory."""
+
+    snapshot: Snapshot
+    host: Host
+    listeners: Listeners
+    run: Runner
+    ports: tuple[RailPort, ...] = ()
+    gpus: tuple[RailPort | None, ...] = ()
+    visits: Visits = field(default_factory=Visits)
+
+    def __post_init__(self) -> None:
+        """Choose as NCCL would, and answer callers."""
+        self.ports = choose_rails(self.snapshot).chosen or ()
+        self.gpus = gpu_rails(self.snapshot, self.ports)
+        self.listeners.visits = self.visits.receive
+
+    async def follow(self, order: RailsOrder) -> dict[str, Any]:
+        """Do what `order` says; return the answer as JSON values."""
+        deadline = time.monotonic() + order.seconds
+        if order.do == "list":
+            return asdict(await self._ends(deadline))
+        jobs = [job for job in order.jobs if job.rail < len(self.ports)]
+        for job in jobs:
+            if not job.leads:
+                self.visits.expect(job.number)
+        start = Start(len(jobs))
+        rows = await asyncio.gather(*(self._row(job, deadline - _LAST_S, start) for job in jobs))
+        return {"rows": [asdict(row) for row in rows]}
+
+    async def _ends(self, deadline: float) -> RailEnds:
+        try:
+            moved = await run_in_thread(partial(_moved, self.host), deadline - _LAST_S)
+        except TimeoutError:  # a driver whose counters do not answer
+            moved = {}
+        return RailEnds(
+            ports=self.ports,
+            rates_gbps=tuple(_rates(self.snapshot, self.ports)),
+            gpus=tuple(gpu is not None for gpu in self.gpus),
+            why=choose_rails(self.snapshot).why,
+            cross=crossing(self.snapshot),
+            moved_gbps=moved,
+        )
+
+    async def _row(self, job: RailJob, deadline: float, start: Start) -> RailRow:
+        port = (self.gpus[job.rail] if job.gpu else None) or self.ports[job.rail]
+        asked = replace(port, queue_pairs=max(1, job.queue_pairs), timeout=min(port.timeout, _TIMEOUT) or _TIMEOUT)
+        try:
+            outcome = await self._outcome(job, asked, deadline, start)
+        except (WireError, ValueError) as error:
+            failure = RailFailure(step="open", kind="channel", text=str(error))
+            outcome = RailOutcome(asked=asked, failures=(failure,))
+        finally:
+            start.leave()
+            if not job.leads:
+                self.visits.done(job.number)
+        row = RailRow(job.number, job.to, job.rail, job.other, job.leads, brief(outcome), job.together, job.step)
+        return row
+
+    async def _outcome(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
+        """Meet the other end and run the test. Raises WireError where the two do not meet."""
+        soon = min(deadline, time.monotonic() + _GREETING_S)
+        channel = await (self._call(job, soon) if job.leads else self.visits.caller(job.number, soon))
+        try:
+            return await self.run(asked, job.test, leads=job.leads, channel=channel, deadline=deadline, before=start)
+        finally:
+            if job.leads:
+                channel.close()
+
+    async def _call(self, job: RailJob, deadline: float) -> Wire:
+        check_other(job.address)
+        channel = await connect(job.address, job.port, self.listeners.key, deadline, job.source, patience_s=_GREETING_S)
+        try:
+            if (await channel.receive(deadline)).get("node") != job.to:
+                raise WireError("foreign", f"{job.address} is another node's")
+            await channel.send({"do": "rail", "number": job.number}, deadline)
+        except WireError:
+            channel.close()
+            raise
+        return channel
+
+
+def _moved(host: Host) -> dict[str, float]:
+    """Return what each port that says so moved meanwhile, 1e9 bit/s."""
+    before, began = traffic.read(host), time.monotonic()
+    time.sleep(_LOOK_S)
+    moved, seconds = traffic.moved(before, traffic.read(host), "rdma"), time.monotonic() - began
+    return {
+        name: round(max(count.sent, count.received) * 8e-9 / seconds, 3)
+        for name, count in moved.items()
+        if isinstance(count, traffic.Count)
+    }
+
+
+def _rates(snapshot: Snapshot, ports: Sequence[RailPort]) -> list[float]:
+    fabric = snapshot.facts.get(Fabric)
+    known: Mapping[tuple[str, int], Any] = (
+        {(port.device, port.number): port.rate for port in fabric.ports} if isinstance(fabric, Fabric) else {}
+    )
+    rates = [known.get((port.device, port.port)) for port in ports]
+    return [rate.gbps if isinstance(rate, Rate) else 0.0 for rate in rates]
+
+
+def brief(outcome: RailOutcome) -> RailOutcome:
+    """Return `outcome` with few of its many times: quantiles, in rising order."""
+    streams = tuple(replace(each, chain_us=_few(each.chain_us)) for each in outcome.streams)
+    return replace(outcome, half_round_trip_us=_few(outcome.half_round_trip_us), streams=streams)
+
+
+def _few(times: Sequence[float]) -> tuple[float, ...]:
+    if len(times) <= _KEPT:
+        return tuple(sorted(times))
+    inner = quantiles(times, n=_KEPT - 1, method="inclusive")
+    return tuple(round(each, 3) for each in (min(times), *inner, max(times)))

@@ -1,0 +1,141 @@
+"""How a command that looks at nodes finds the others of its job: options, and the meeting itself."""
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ncclprobe import bounds
+from ncclprobe.commands import arguments
+from ncclprobe.engine import diagnose
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Flags, Launch, half_given
+from ncclprobe.host import Question
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ncclprobe.cluster.rails.lead import RailsWanted
+
+_WAIT_S = 30.0
+_MOST_LINES = 8
+_LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
+
+Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that several nodes run together."""
+    add = parser.add_argument
+    add("--nnodes", type=below(bounds.HOST_NAMES + 1), metavar="N",
+        help="Check N nodes together (default: as the launcher says).")  # fmt: skip
+    add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
+    add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
+    add("--master-port", type=below(1 << 16), metavar="PORT",
+        help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
+    add("--wait", type=arguments.positive, metavar="SECONDS",
+        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; all of --timeout where node 0 prints the "
+        "lines that start the others).")  # fmt: skip
+    add("--trust-network", action="store_true",
+        help="Accept any process on this network as a node of the job, without a proof of identity.")  # fmt: skip
+    add("--exit", choices=("own", "whole"), default="own",
+        help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
+    add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
+
+
+def meet(
+    options: argparse.Namespace,
+    launch: Launch,
+    question: diagnose.Question,
+    collectors: Sequence[Collector],
+    judge: Judge,
+    given: Mapping[Question, str],
+    words: Sequence[str],
+    rails: "RailsWanted | None" = None,
+    progress: Callable[[str], None] = lambda what: None,
+) -> int:
+    """Gather all nodes of the job and judge them; return this process's exit code.
+
+    `words`: the command and those of its options that every node must be given. `progress` shows what is under way.
+    Raises UsageError.
+    """
+    from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
+    from ncclprobe.cluster.rendezvous.token import find_token
+
+    if options.keep and launch.node_rank == 0:
+        make_folder(options.keep)
+    token = find_token(os.environ, launch, trust=options.trust_network)
+    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else _WAIT_S))
+    if token.made:
+        _print_lines(token.made, launch, options, words)
+    leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=options.exit == "whole")
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    backend, keep = options.backend, options.keep
+    return assemble(
+        Part(launch, token, times, collectors, backend, judge, leave, given, keep, attempt, progress, rails)
+    )
+
+
+def in_company(launch: Launch, options: argparse.Namespace) -> bool:
+    """Whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
+    several = launch.several_nodes or (launch.local_world_size or 1) > 1
+    return several and not options.local and not any(not problem.harmless for problem in launch.problems)
+
+
+def make_folder(folder: Path) -> None:
+    """Raises UsageError before anything is looked at."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--keep {folder}: {error.strerror}; name a folder that can be written") from None
+
+
+def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
+    """Raises UsageError for flags that say too little, or something else than they seem to."""
+    wrong = half_given(flags, os.environ)
+    if wrong:
+        raise UsageError(wrong)
+    if flags.given and (options.captures or options.local):
+        with_ = "captures" if options.captures else "--local"
+        raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
+
+
+def below(limit: int) -> Callable[[str], int]:
+    """A whole number from 1 up to `limit`, which is too many, for argparse."""
+
+    def number(text: str) -> int:
+        value = arguments.count(text)
+        if value >= limit:
+            raise argparse.ArgumentTypeError(f"{text} is more than {limit - 1}")
+        return value
+
+    return number
+
+
+def _print_lines(secret: str, launch: Launch, options: argparse.Namespace, words: Sequence[str]) -> None:
+    """Print the command line of each other node: it holds the secret that they need."""
+    nodes = launch.nnodes or 1
+    shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
+    shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+    shared += words[1:]
+    print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
+    for rank in range(1, min(nodes, _MOST_LINES + 1)):
+        line = ["ncclprobe", words[0], "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
+        print(f"  NCCLPROBE_TOKEN={secret} {shlex.join(line)}", file=sys.stderr, flush=True)
+    if nodes > _MOST_LINES + 1:
+        print(f"  … and so on, up to --node-rank {nodes - 1}", file=sys.stderr, flush=True)
+
+
+def _host(text: str) -> str:
+    """A name or an address, for argparse."""
+    if text.startswith("[") and text.endswith("]"):
+        raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
+    if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
+    return text

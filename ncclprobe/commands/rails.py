@@ -1,0 +1,103 @@
+"""``ncclprobe rails``: do the RDMA ports of all nodes reach each other, with the very choices that NCCL makes?"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from ncclprobe import bounds, interrupt
+from ncclprobe.commands import arguments, nodes, rail_options
+from ncclprobe.engine import diagnose
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Flags, detect
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.report import delivery
+
+_TIMEOUT_S = 180.0
+_LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
+_SELECT = (
+    *("rail.*", "launch.*", "path.*", "pci.nic-*", "sync.address-twice", "sync.env", "sync.limits", "sync.mtu"),
+    *("ib.flap-history", "ib.losses", "ib.perm", "ib.rate", "ib.roce-*", "ib.same-subnet", "ib.state"),
+    *("sync.nic-*", "sync.node-*", "sync.pkey", "sync.port-state", "sync.rate", "sync.roce-qos", "sync.subnet-prefix"),
+)
+"""What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""
+_EXIT_CODES = """\
+exit codes:
+  0  every rail that was tried is well
+  2  wrong usage, or a file that cannot be read or written
+  3  something required could not be tried
+  4  something fails"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Meet the other nodes, try rails, judge, report; returns the exit code. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    if options.plan:
+        return _show_plan(options)
+    options.select = options.select or list(_SELECT)
+    flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
+    nodes.refuse_half_given(flags, options)
+    launch = detect(os.environ, flags)
+    if not nodes.in_company(launch, options) or not launch.several_nodes:
+        wrong = next((problem for problem in launch.problems if not problem.harmless), None)
+        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else _ALONE)
+    interrupt.end_by(options.timeout + _LAST_RESORT_S)
+    question = diagnose.ask(options, ("rails", *argv), Job())
+
+    def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
+        report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
+        delivery.deliver(report, options)
+        return report
+
+    said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
+    words = ("rails", *rail_options.given(options))
+    return nodes.meet(options, launch, question, collectors, judge, said, words, rail_options.wanted(options))
+
+
+_ALONE = (
+    "rails are tried between nodes, and this is one alone: start it once on each node, by srun, mpirun or torchrun, or "
+    "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
+)
+
+
+def _show_plan(options: argparse.Namespace) -> int:
+    """Print what a run would ask of the fabric. Raises UsageError."""
+    from ncclprobe.cluster.rails.plan import in_words, plan_rails
+
+    if not options.nnodes or options.nnodes < 2:
+        raise UsageError("--plan: give --nnodes N, 2 or more")
+    plan = partial(plan_rails, options.nnodes, options.rails_per_node, options.rate)
+    print(in_words(plan(rail_options.budget(options), cross=options.cross_rails)))
+    return ExitCode.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser(
+        "rails",
+        "Try the RDMA ports of all nodes with each other, with the choices that NCCL makes on each end: device, GID, "
+        "P_Key, service level, path MTU, queue pairs. Each rail is tried alone and together with the others of its "
+        "node, both ways, and the data is compared. Start it on several nodes, by a launcher or with --nnodes.",
+        _EXIT_CODES,
+    )
+    parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None)
+    add = parser.add_argument
+    add("--plan", action="store_true",
+        help="Say how many bytes and seconds a run over --nnodes nodes takes, and start nothing.")  # fmt: skip
+    add("--rails-per-node", type=nodes.below(bounds.RAIL_PORTS + 1), default=8, metavar="N",
+        help="Plan for so many ports of a node (default: %(default)s); a run counts them.")  # fmt: skip
+    add("--rate", type=arguments.positive, default=400.0, metavar="GBPS",
+        help="Plan for ports of so many Gb/s (default: %(default)g); a run reads it.")  # fmt: skip
+    rail_options.options(parser)
+    nodes.options(parser)
+    arguments.selection(parser)
+    add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
+        help="End after so many seconds (default: %(default)g).")  # fmt: skip
+    arguments.arguments(parser)
+    return parser

@@ -1,0 +1,78 @@
+"""Why a job failed, and whether the check that finds the cause did so before: in reports and captures of its nodes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
+from ncclprobe.engine.observe import replayed
+from ncclprobe.host import left
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
+
+_SAID = {
+    Status.FAIL: "failed",
+    Status.WARN: "warned",
+    Status.PASS: "passed",
+    Status.SKIP: "did not apply",
+    Status.UNKNOWN: "could not look",
+}
+
+
+def explain(
+    question: Question,
+    files: Sequence[left.LeftFile],
+    read: Callable[[str], Report],
+    show: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Return the report on the files of a job that failed; `read` reads a report among them.
+
+    Raises UsageError where nothing can be read.
+    """
+    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
+    found = looked_at(files, signs, show)
+    refuse_nothing_read(found, files)
+    report = diagnose(question, [], left=found)
+    if question.pictures:
+        report = replace(report, excerpts=excerpts(report.causes, files))
+    if not (found.reports or found.captures):
+        return report
+    said = {path: read(path).checks for path in found.reports}
+    if found.captures:
+        said["captures"] = of_captures(found.captures, report.causes)
+    return replace(report, causes=with_verdicts(report.causes, said))
+
+
+def of_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:
+    """Return what the checks that find these causes say of captured machines. Raises UsageError."""
+    wanted = {cause.doctor for cause in found}
+    checks = [check for check in every_check(MACHINE) if check.id in wanted]
+    if not paths or not checks:
+        return ()
+    return judge(
+        replayed([Path(path) for path in paths], discover("ncclprobe.facts", Collector, MACHINE)), checks, Job()
+    )
+
+
+def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
+    """Return the causes, each with what its check said. `by_source`: the verdicts of each report, and of captures."""
+    return tuple(replace(cause, checked=_in_words(cause.doctor, by_source)) for cause in found)
+
+
+def _in_words(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
+    parts = []
+    for source, verdicts in by_source.items() if wanted else ():
+        own: dict[Status, list[str]] = {}
+        for verdict in verdicts:
+            if verdict.id == wanted:
+                own.setdefault(verdict.status, []).append(verdict.node or "the nodes together")
+        said = "; ".join(f"{_SAID[status]} on {fold(dict.fromkeys(nodes))}" for status, nodes in own.items())
+        parts.append(f"{source}: it {said}" if said else f"{source}: it was not asked")
+    return f" ({', '.join(parts)})" if parts else ""

@@ -1,0 +1,178 @@
+"""Put the two ends of every rail test together: what went which way, what did not, and whose fault that can be.
+
+Reliable connections need both directions: a writer whose data arrives, and who fails all the same, has lost the way
+back. So a dead way is told from what its two ends saw, never from one of them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ncclprobe.facts.rails import RailRow
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
+from ncclprobe.model.rails import RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
+from ncclprobe.model.values import Struct
+
+Way = tuple[End, End]
+_OPENING = ("open", "prepare")
+"""Steps that take no other node: what fails there is this end's own."""
+_HANGING = ("hangs", "died", "event")
+"""A driver, or a device, that does so fails by itself, whatever the step."""
+_TO_OTHER = "ibv_modify_qp"
+"""The one call of connecting that may fail for what the other end is: it looks up the way there."""
+_TOLD = ("peer", "channel")
+"""Failures that say nothing of the end that reports them."""
+
+
+class Seen(NamedTuple):
+    """One end of a test and what it saw."""
+
+    end: End
+    outcome: RailOutcome | None
+
+
+class Tried(Struct, frozen=True):
+    """One test: its end that `leads`, the other, and what is the same at both."""
+
+    number: int
+    leads: Seen
+    other: Seen
+    together: int
+    step: int
+
+    @property
+    def straight(self) -> bool:
+        """Return whether both ends have the same rail number."""
+        return self.leads.end.rail == self.other.end.rail
+
+    @property
+    def gpu(self) -> bool:
+        """Return whether the memory is a GPU's."""
+        return any(each.outcome is not None and each.outcome.asked.memory != "host" for each in self.seen)
+
+    @property
+    def seen(self) -> tuple[Seen, Seen]:
+        """Return both ends, the one that leads first."""
+        return self.leads, self.other
+
+    @property
+    def met(self) -> bool:
+        """Return whether both ends told what they saw, and could reach each other to agree on it."""
+        outcomes = [each.outcome for each in self.seen]
+        return all(outcome is not None and not _unmet(outcome) for outcome in outcomes)
+
+    def own_failure(self, end: Seen) -> RailFailure | None:
+        """Return what failed at `end` without any other node; None: nothing."""
+        failures = end.outcome.failures if end.outcome else ()
+        return next((each for each in failures if _is_own(each)), None)
+
+    @property
+    def usable(self) -> bool:
+        """Return whether both ends came so far that something could be sent."""
+        return self.met and not any(self.own_failure(each) for each in self.seen)
+
+    def ways(self) -> Iterator[tuple[Way, bool, RailStream | None]]:
+        """Yield each way, whether the other was at work as well, and what it carried; None: it is dead."""
+        for writer, reader, direction in self._writes():
+            if stream := _stream(writer, direction):
+                yield (writer.end, reader.end), direction == "both", stream
+        yield from ((way, False, None) for way in self.dead())
+
+    def dead(self) -> list[Way]:
+        """Return the ways through which nothing came."""
+        if not self.usable:
+            return []
+        ends = self.leads.end, self.other.end
+        if any(failure.step == "connect" for _, failure in self.failures()):
+            return [ends, ends[::-1]]
+        found: dict[Way, None] = {}
+        for writer, reader, direction in self._writes():
+            failed = _failure(writer, direction)
+            if failed is None or failed.kind in _TOLD:
+                continue
+            arrived = _arrival(reader, direction)
+            came = arrived is not None and arrived.arrived_bytes > 0
+            found[(reader.end, writer.end) if came else (writer.end, reader.end)] = None
+        return list(found)
+
+    def failures(self) -> list[tuple[End, RailFailure]]:
+        """Return what failed at each end, without what it only heard of the other."""
+        return [
+            (each.end, failure)
+            for each in self.seen
+            for failure in (each.outcome.failures if each.outcome else ())
+            if failure.kind not in _TOLD
+        ]
+
+    def _writes(self) -> Iterator[tuple[Seen, Seen, RailDirection]]:
+        yield self.leads, self.other, "out"
+        yield self.other, self.leads, "in"
+        yield self.leads, self.other, "both"
+        yield self.other, self.leads, "both"
+
+
+def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Tried]:
+    """Return the tests of all nodes by their numbers, from what each end, by the name of its node, says of them."""
+    ends: dict[int, dict[bool, tuple[str, RailRow]]] = {}
+    for node, own in rows.items():
+        for row in own:
+            ends.setdefault(row.number, {})[row.leads] = (node, row)
+    found = []
+    for number, both in sorted(ends.items()):
+        node, row = both.get(True) or both[False]
+        mine, theirs = End(node, row.rail), End(names.get(row.to, f"node {row.to}"), row.other)
+        seen = {row.leads: Seen(mine, row.outcome), not row.leads: Seen(theirs, None)}
+        if len(both) == 2:
+            seen[False] = Seen(theirs, both[False][1].outcome)
+        if mine.node != theirs.node:
+            found.append(Tried(number, seen[True], seen[False], row.together, row.step))
+    return found
+
+
+def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:
+    """Return the samples of pairs, for the search: rails of equal number, in host memory, all of two nodes together."""
+    return results_of(tried(rows, names))
+
+
+def results_of(found: Iterable[Tried]) -> list[Result]:
+    """Return the samples of these tests."""
+    return [result for each in found for result in _results(each)]
+
+
+def _results(each: Tried) -> Iterable[Result]:
+    if not each.straight or each.gpu:
+        return
+    if not each.usable and any(seen.outcome for seen in each.seen):
+        ends = [seen.end for seen in each.seen]
+        yield from (Lost(one, other, "not connected", each.step) for one, other in (ends, ends[::-1]))
+    for (src, dst), both, stream in each.ways():
+        if stream is None:
+            yield Lost(src, dst, "nothing came", each.step)
+        elif stream.seconds > 0 and stream.nbytes > 0:
+            yield Sample(src, dst, stream.GBps, both, each.step)
+
+
+def _is_own(failure: RailFailure) -> bool:
+    if failure.kind in _TOLD or failure.kind == "late":
+        return False
+    own_call = failure.step == "connect" and failure.call != _TO_OTHER
+    return failure.step in _OPENING or failure.kind in _HANGING or own_call
+
+
+def _unmet(outcome: RailOutcome) -> bool:
+    return outcome.own is None and any(each.step == "open" and each.kind == "channel" for each in outcome.failures)
+
+
+def _stream(writer: Seen, direction: RailDirection) -> RailStream | None:
+    streams = writer.outcome.streams if writer.outcome else ()
+    return next((each for each in streams if each.direction == direction and each.seconds > 0), None)
+
+
+def _failure(writer: Seen, direction: RailDirection) -> RailFailure | None:
+    """Return why `writer` could not write in this direction."""
+    failures = writer.outcome.failures if writer.outcome else ()
+    return next((each for each in failures if each.step == "write" and each.direction == direction), None)
+
+
+def _arrival(reader: Seen, direction: RailDirection) -> RailArrival | None:
+    arrivals = reader.outcome.arrivals if reader.outcome else ()
+    return next((each for each in arrivals if each.direction == direction), None)

@@ -1,0 +1,234 @@
+"""One test of a rail: what is asked of its two ends, what each tells the other, and what comes back.
+
+A rail is a pair of ports, one on each node. Each end opens its own port and creates reliable-connected queue pairs
+(:class:`RailPort` says with which choices), tells the other where they are (:class:`RailAddress`), connects, and then
+both do the same steps in the same order (:class:`RailTest`). What an end saw is a :class:`RailOutcome`; a fact of the
+node, without a verdict.
+
+Numbers of the verbs library are kept as it has them (an MTU is in bytes, a completion status is the library's number
+and its name).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from ncclprobe.model.values import Struct
+
+RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
+"""Where the data lies: the host's memory; a GPU's, registered by its address (the peer memory module translates it); a
+GPU's, registered by a DMA-BUF that the driver exports."""
+RailDirection = Literal["out", "in", "both"]
+"""Who writes, seen from the end that leads: it, the other end, both at once."""
+RailStepName = Literal["open", "connect", "latency", "prepare", "write", "verify"]
+
+RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
+
+
+class RailPort(Struct, frozen=True, kw_only=True):
+    """What one end uses: the choices that NCCL's rules make there, by the names of its parameters where it has one.
+
+    `mtu`: the path MTU in bytes; null: the port's active MTU. Each end's queue pairs get the smaller one of both ends,
+    as NCCL's do. `timeout` is the exponent of 4.096 µs × 2^timeout, after which a packet is sent again, `retry_count`
+    how often: NCCL's own 20 and 7 tell a dead path only after half a minute and more. `service_level` and
+    `traffic_class`: null: not set, which is 0. `gpu` is CUDA's index of the GPU where `memory` is not the host's.
+    """
+
+    device: str
+    port: int = 1
+    gid_index: int = 0
+    pkey_index: int = 0
+    service_level: int | None = None
+    traffic_class: int | None = None
+    mtu: int | None = None
+    timeout: int = 20
+    retry_count: int = 7
+    queue_pairs: int = 1
+    adaptive_routing: bool = False
+    relaxed_ordering: bool = False
+    ece: bool = True
+    memory: RailMemory = "host"
+    gpu: int | None = None
+
+
+class RailTest(Struct, frozen=True, kw_only=True):
+    """What both ends do, in this order: latency, then each direction; equal on both ends.
+
+    `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
+    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`; the end that receives
+    compares what lies there afterwards with the pattern that `seed` makes, where `verify`. `seconds` bounds each of
+    these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
+    to open a device and pin memory, to connect, to fill and compare memory.
+    """
+
+    round_trips: int = 1000
+    message_bytes: int = 1 << 20
+    messages: int = 1024
+    directions: tuple[RailDirection, ...] = ("out", "in")
+    chain: int = 64
+    verify: bool = True
+    seed: int = 0
+    seconds: float = 10.0
+    setup_seconds: float = 10.0
+
+
+class RailQueuePair(Struct, frozen=True):
+    """A queue pair's number, the first packet sequence number that it sends, and what its device offers beyond the
+    standard (ibv_query_ece: vendor, options, mask); null: nothing.
+    """
+
+    number: int
+    psn: int
+    ece: tuple[int, int, int] | None = None
+
+
+class RailAddress(Struct, frozen=True, kw_only=True):
+    """What an end tells the other so that it can connect and write: read from its own port.
+
+    `gid` is 32 hexadecimal digits, the entry at `gid_index`; `gid_type` as the kernel names it (``IB/RoCE v1``,
+    ``RoCE v2``); empty: it does not say. `lid` is 0 on Ethernet, `pkey` the entry at the index asked for.
+    `active_mtu` is the port's, `mtu` what this end would use, both in bytes. `rate_gbps`: width × speed of the port;
+    0: not known. `address` and `rkey` name the memory that is written to, of `nbytes`; `mailbox_…` the host memory
+    that small messages go to.
+    """
+
+    device: str
+    port: int
+    link_layer: Literal["InfiniBand", "Ethernet", "unknown"]
+    state: str
+    rate_gbps: float
+    lid: int
+    gid_index: int
+    gid: str
+    gid_type: str
+    pkey: int
+    active_mtu: int
+    mtu: int
+    queue_pairs: tuple[RailQueuePair, ...]
+    address: int
+    rkey: int
+    nbytes: int
+    mailbox_address: int
+    mailbox_rkey: int
+
+
+class RailFailure(Struct, frozen=True, kw_only=True):
+    """Why a step did not succeed at this end.
+
+    kind: ``completion`` a work request failed (`status` the verbs library's number, `vendor` the device's syndrome,
+    `queue_pair` which one). ``refused`` a call of the library failed (`call`, `errno`). ``hangs`` a call, or the
+    library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
+    ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
+    asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
+    and told so, and this end has nothing to add. ``channel`` the connection to the other end broke.
+    `direction` is that of a write.
+    """
+
+    step: RailStepName
+    kind: RailFailureKind
+    text: str
+    direction: RailDirection | None = None
+    call: str = ""
+    errno: int = 0
+    status: int = 0
+    vendor: int = 0
+    queue_pair: int = 0
+    event: str = ""
+
+
+class RailStream(Struct, frozen=True, kw_only=True):
+    """RDMA writes in one direction, as the end that writes saw them: from the first post to the last completion.
+
+    `chain_us` are the times between completions of whole chains, each `chain_bytes`: how steady it was. Polling is
+    busy, so `work_s` tells how much of the time posting and handling completions took, without the polls that found
+    nothing: where it nears `seconds`, the interpreter is what was measured, and not the rail.
+    """
+
+    direction: RailDirection
+    nbytes: int
+    seconds: float
+    chain_bytes: int
+    chain_us: tuple[float, ...]
+    work_s: float
+
+    @property
+    def GBps(self) -> float:
+        """The rate, 10^9 bytes per second."""
+        return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+class RailArrival(Struct, frozen=True, kw_only=True):
+    """What lay at the end that was written to, once the writer was done or had failed.
+
+    The writes go round a region of a few MiB, so it is the last ones that are seen. Of `checked_bytes`, `arrived_bytes`
+    were overwritten, and of these `wrong_bytes` hold something else than was sent; `offset`, `expected`, `found` are
+    the first of those. A writer whose acknowledgements are lost fails although its data arrives: then it is the way
+    back that is dead.
+    """
+
+    direction: RailDirection
+    checked_bytes: int
+    arrived_bytes: int
+    wrong_bytes: int = 0
+    offset: int = 0
+    expected: int = 0
+    found: int = 0
+
+
+class RailOutcome(Struct, frozen=True, kw_only=True):
+    """What one end saw. A step that fails costs the others nothing where they can still be done, with new queue pairs.
+
+    `own` and `peer` are null where it did not come so far. `half_round_trip_us`: the median is the latency, as
+    ib_write_lat reports it; interpreted code is part of it, so it is compared among rails, not with a data sheet. Only
+    the end that leads has them. `streams` are what this end wrote, `arrivals` what was written to it; `events` are
+    asynchronous events of the device during the test. `steps` are the seconds that each step took, in order.
+    """
+
+    asked: RailPort
+    own: RailAddress | None = None
+    peer: RailAddress | None = None
+    half_round_trip_us: tuple[float, ...] = ()
+    streams: tuple[RailStream, ...] = ()
+    arrivals: tuple[RailArrival, ...] = ()
+    events: tuple[str, ...] = ()
+    steps: tuple[tuple[RailStepName, float], ...] = ()
+    failures: tuple[RailFailure, ...] = ()
+
+
+COMPLETIONS: Mapping[int, tuple[str, str]] = {
+    1: ("LOC_LEN_ERR", "the message is longer than what was to receive it, or than the device allows"),
+    2: ("LOC_QP_OP_ERR", "this NIC could not carry out the request: often a fault of its firmware or driver"),
+    4: ("LOC_PROT_ERR", "this NIC may not read the memory that was registered: with GPU memory ACS, the IOMMU or BAR1"),
+    5: ("WR_FLUSH_ERR", "given up because of an earlier error on the same queue pair"),
+    6: ("MW_BIND_ERR", "a memory window could not be bound"),
+    7: ("BAD_RESP_ERR", "the peer answered with something that does not belong here"),
+    8: ("LOC_ACCESS_ERR", "this NIC may not write the memory that the message is for"),
+    9: ("REM_INV_REQ_ERR", "the peer's NIC refuses the request as invalid: a path MTU that differs gives this"),
+    10: ("REM_ACCESS_ERR", "the peer's NIC may not write that memory: its registration, key or address is wrong"),
+    11: ("REM_OP_ERR", "the peer's NIC could not carry out the request: with GPU memory ACS, the IOMMU or BAR1"),
+    12: (
+        "RETRY_EXC_ERR",
+        "nothing was acknowledged: the peer's address (LID, GID, P_Key), its process, the path MTU, "
+        "or a link that loses packets",
+    ),
+    13: ("RNR_RETRY_EXC_ERR", "the peer is there and does not receive: it has posted nothing to receive into"),
+    14: ("LOC_RDD_VIOL_ERR", "the queue pair belongs to another domain"),
+    15: ("REM_INV_RD_REQ_ERR", "the peer's NIC refuses a read as invalid"),
+    16: ("REM_ABORT_ERR", "the peer aborted the operation"),
+    19: ("FATAL_ERR", "the NIC has failed: its driver resets it, or it has gone from the bus"),
+    20: ("RESP_TIMEOUT_ERR", "the peer's answer did not come in time"),
+    21: ("GENERAL_ERR", "the NIC reports an error of its own; the vendor syndrome says which"),
+}
+"""Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and what they mean on a rail."""
+
+
+class RailChannel(Protocol):
+    """What carries the messages of the two ends of one rail, in order; :class:`ncclprobe.wire.Wire` is one.
+
+    Deadlines are those of time.monotonic(). Both raise WireError.
+    """
+
+    async def send(self, message: Mapping[str, Any], deadline: float) -> None:
+        """Hand over one JSON object."""
+
+    async def receive(self, deadline: float) -> dict[str, Any]:
+        """Return the next one."""

@@ -1,0 +1,119 @@
+"""libibverbs, loaded by its name when it is first needed, and its calls with the reason of each that fails.
+
+Only in the child (:mod:`ncclprobe.probes.verbs.server`): any of these calls may never return.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ncclprobe.model.rails import RailFailure, RailFailureKind, RailStepName
+from ncclprobe.probes.verbs import abi
+
+NAME = "libibverbs.so.1"
+EVENTS = 64
+"""Asynchronous events of one device that are read."""
+
+
+class VerbsError(Exception):
+    """A step that did not succeed; `failure` says why, but for the step, which who asked for it knows."""
+
+    def __init__(self, kind: RailFailureKind, text: str, **more: Any) -> None:
+        super().__init__(text)
+        self.kind, self.more = kind, more
+
+    def failure(self, step: RailStepName, **more: Any) -> RailFailure:
+        """Return it as a failure of `step`."""
+        return RailFailure(step=step, kind=self.kind, text=str(self), **{**self.more, **more})
+
+
+class Library:
+    """The functions of libibverbs. `announce` is told the name of each before it is called."""
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self.announce = announce
+        announce(f"loading {NAME}")
+        try:
+            self._loaded = ctypes.CDLL(NAME, use_errno=True)
+        except OSError as error:
+            raise VerbsError("missing", f"{error}: no RDMA library in this image (rdma-core, libibverbs1)") from None
+
+    def has(self, name: str) -> bool:
+        """Return whether the library, which may be an old one, has this function."""
+        return hasattr(self._loaded, name)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Return what the function returns. Raises VerbsError: where it returns null, or a number that is not 0."""
+        self.announce(name)
+        function = self._function(name)
+        ctypes.set_errno(0)
+        result = function(*arguments)
+        if function.restype is not None and not (result if function.restype is not ctypes.c_int else result == 0):
+            raise _refusal(name, result if isinstance(result, int) and result > 0 else ctypes.get_errno())
+        return result
+
+    def _event_name(self, number: int) -> str:
+        """Return the library's words for an asynchronous event."""
+        words = self._function("ibv_event_type_str")(number)
+        return words.decode(errors="replace") if words else f"event {number}"
+
+    def _function(self, name: str) -> Any:
+        try:
+            function = getattr(self._loaded, name)
+        except AttributeError:
+            raise VerbsError("missing", f"{NAME} has no {name}: it is too old", call=name) from None
+        function.restype, function.argtypes = abi.PROTOTYPES[name]
+        return function
+
+    @contextlib.contextmanager
+    def devices(self) -> Iterator[dict[str, int]]:
+        """Yield the address of each device by its name, for the duration of the block."""
+        count = ctypes.c_int()
+        self.announce("ibv_get_device_list")
+        listed = self._function("ibv_get_device_list")(ctypes.byref(count))
+        if not listed:
+            number = ctypes.get_errno()
+            if number == errno.ENOSYS:  # rdma-core's word for: the kernel has no ib_uverbs
+                raise VerbsError("missing", "no RDMA device: the kernel offers none (is ib_uverbs loaded?)")
+            raise _refusal("ibv_get_device_list", number)
+        try:
+            addresses = [listed[index] for index in range(count.value)]
+            yield {abi.Device.from_address(at).name.decode(errors="replace"): at for at in addresses if at}
+        finally:
+            self._function("ibv_free_device_list")(listed)
+
+    def events(self, context: Any) -> Iterator[tuple[int, str]]:
+        """Yield number and words of the asynchronous events that the device has reported since."""
+        for _ in range(EVENTS):
+            if not select.select([context.contents.async_fd], [], [], 0)[0]:
+                return
+            event = abi.AsyncEvent()
+            with contextlib.suppress(VerbsError):
+                self.call("ibv_get_async_event", context, ctypes.byref(event))
+                yield event.event_type, self._event_name(event.event_type)
+                self._function("ibv_ack_async_event")(ctypes.byref(event))
+                continue
+            return
+
+
+def _refusal(name: str, number: int) -> VerbsError:
+    words = os.strerror(number) if number else "failed without a reason"
+    return VerbsError("refused", f"{name}: {words}{_hint(name, number)}", call=name, errno=number)
+
+
+def _hint(name: str, number: int) -> str:
+    """Return what this refusal usually means, as a clause; empty: nothing is known of it."""
+    registers = name.startswith("ibv_reg_")
+    if number == errno.ENOMEM and (registers or name in ("ibv_create_cq", "ibv_create_qp")):
+        return ", which is what a limit of locked memory (ulimit -l) gives where CAP_IPC_LOCK is missing"
+    if number == errno.EFAULT and registers:
+        return ", which is what GPU memory gives where no peer memory module translates it"
+    if number in (errno.EOPNOTSUPP, errno.ENOSYS) and name == "ibv_reg_dmabuf_mr":
+        return ", so the kernel or the NIC's driver does not take DMA-BUFs"
+    if number in (errno.EACCES, errno.EPERM, errno.ENOENT) and name == "ibv_open_device":
+        return ", so /dev/infiniband is not given to this process"
+    return ""

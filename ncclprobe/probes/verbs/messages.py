@@ -1,0 +1,49 @@
+"""What the parent asks its child, and what the child answers: JSON, each with its length before it."""
+
+from typing import Literal
+
+from ncclprobe.model.rails import (
+    RailAddress,
+    RailArrival,
+    RailDirection,
+    RailFailure,
+    RailPort,
+    RailStepName,
+    RailStream,
+    RailTest,
+)
+from ncclprobe.model.values import Struct
+
+PLACE_BYTES = 64
+"""Of shared memory, in which the child writes what it calls."""
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing to do. `step` is what a failure is one of. ``stop`` ends the step that is under way; it has no answer.
+
+    ``open`` needs `port` and `test`, ``connect`` the `peer`; ``renew`` makes new queue pairs. ``prepare`` fills both
+    regions for `direction`, ``stream`` writes and reads as told, ``verify`` looks at what came.
+    """
+
+    do: Literal["open", "renew", "connect", "ping", "prepare", "stream", "verify", "stop"]
+    step: RailStepName = "open"
+    seconds: float = 0.0
+    leads: bool = False
+    port: RailPort | None = None
+    test: RailTest | None = None
+    peer: RailAddress | None = None
+    direction: RailDirection = "out"
+    writes: bool = False
+    reads: bool = False
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of it: what the request asks for, or `failure`. `events`: all that the device reported so far."""
+
+    address: RailAddress | None = None
+    half_round_trip_us: tuple[float, ...] = ()
+    stream: RailStream | None = None
+    arrival: RailArrival | None = None
+    events: tuple[str, ...] = ()
+    stopped: bool = False
+    failure: RailFailure | None = None

@@ -1,0 +1,248 @@
+"""Test one rail: this node's end of it, step by step with the other node's, over the channel between both.
+
+Both ends do the same steps, and after each they tell each other what came of it; no step waits for an end that failed.
+A connection that failed is made anew for the next step, because a queue pair is of no more use after its first error:
+so each direction is tried, and what arrived at the one end tells what the other one's error alone does not.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from ncclprobe.model.rails import (
+    RailAddress,
+    RailChannel,
+    RailDirection,
+    RailFailure,
+    RailOutcome,
+    RailPort,
+    RailTest,
+)
+from ncclprobe.model.values import asdict, replace
+from ncclprobe.probes.verbs.child import GRACE_S, VerbsChild
+from ncclprobe.probes.verbs.library import VerbsError
+from ncclprobe.probes.verbs.messages import Answer, Request
+from ncclprobe.wire import WireError
+
+_AFTER_S = 0.5
+"""Left to data on its way, once the other end has failed."""
+_ENDS = frozenset(("hangs", "died", "missing"))
+"""Failures after which an end can do nothing more."""
+Before = Callable[[str], Awaitable[None]]
+
+
+async def run_rail(
+    port: RailPort,
+    test: RailTest,
+    *,
+    leads: bool,
+    channel: RailChannel,
+    deadline: float,
+    before: Before | None = None,
+) -> RailOutcome:
+    """Test one rail together with the end that is called with the other value of `leads`. Return what this end saw.
+
+    `deadline` is a time.monotonic(). `before`, where given, is awaited with the name of each step (``latency``,
+    ``out``, ``in``, ``both``) before it begins, so that all rails of a node can begin it together.
+    """
+    end = _End(port, test, leads, channel, deadline, before)
+    with contextlib.suppress(_OverError):
+        await end.run()
+    return end.outcome
+
+
+class _OverError(Exception):
+    """Nothing more can be done; the outcome says why."""
+
+
+class _End:
+    """This end. What the other one says after each step is its failure, if any, and its address where it has one."""
+
+    def __init__(
+        self, port: RailPort, test: RailTest, leads: bool, channel: RailChannel, deadline: float, before: Before | None
+    ) -> None:
+        self._test, self._leads, self._channel = test, leads, channel
+        self._deadline, self._before = deadline, before
+        self._child = VerbsChild()
+        self._connected = False  # by queue pairs that have seen no error
+        self.outcome = RailOutcome(asked=port)
+
+    async def run(self) -> None:
+        """Do all steps, then kill the child. Raises _OverError."""
+        try:
+            opening = Request(
+                do="open", step="open", seconds=self._test.setup_seconds, port=self.outcome.asked, test=self._test
+            )
+            await self._connect(opening)
+            if self._test.round_trips:
+                await self._latency()
+            for direction in self._test.directions:
+                await self._write(direction)
+        finally:
+            self._child.close()
+
+    # Steps.
+
+    async def _connect(self, first: Request) -> None:
+        """Have queue pairs made by `first`, exchange addresses and connect.
+
+        The end that leads tells its address before the other one connects, and hears the other's afterwards: so the
+        other can adapt to what the leading one's device offers, as NCCL's do (ibv_set_ece).
+        """
+        failure, made = await self._ask(first)
+        self._note(own=made.address)
+        if self._leads:
+            await self._tell(failure, made.address)
+        theirs, peer = await self._hear(None)
+        self._note(peer=peer)
+        self._blame(theirs, unless=failure)
+        if not failure and not theirs and peer:
+            failure, connected = await self._ask(
+                Request(do="connect", step="connect", seconds=self._test.setup_seconds, peer=peer)
+            )
+            self._note(own=connected.address)
+        if not self._leads:
+            await self._tell(failure, self.outcome.own)
+        elif not theirs:
+            await self._tell(failure)
+        if failure or theirs or not peer:
+            raise _OverError
+        if not self._leads:
+            theirs, _ = await self._hear(self._test.setup_seconds + 2 * GRACE_S)
+            self._blame(theirs)
+            if theirs:
+                raise _OverError
+        self._connected = True
+
+    async def _latency(self) -> None:
+        await self._begin("latency", None)
+        seconds = self._seconds(waits=not self._leads)
+        request = Request(do="ping", step="latency", seconds=seconds, leads=self._leads)
+        answer = await self._together(request)
+        self.outcome = replace(self.outcome, half_round_trip_us=answer.half_round_trip_us)
+
+    async def _write(self, direction: RailDirection) -> None:
+        """Write or receive, or both, and look at what came, which an error of either end makes only more telling."""
+        writes = direction == "both" or (direction == "out") == self._leads
+        reads = direction == "both" or not writes
+        if not self._connected:
+            await self._connect(Request(do="renew", step="connect", seconds=self._test.setup_seconds))
+        preparing = Request(
+            do="prepare", step="prepare", seconds=self._test.setup_seconds, direction=direction, leads=self._leads
+        )
+        failure, _ = await self._ask(preparing)
+        await self._begin(direction, failure)
+        seconds = self._seconds(waits=not writes)
+        request = Request(do="stream", step="write", seconds=seconds, direction=direction, writes=writes, reads=reads)
+        answer = await self._together(request)
+        if answer.stream:
+            self.outcome = replace(self.outcome, streams=(*self.outcome.streams, answer.stream))
+        if reads and self._test.verify:
+            looking = Request(
+                do="verify", step="verify", seconds=self._test.setup_seconds, direction=direction, leads=self._leads
+            )
+            failure, looked = await self._ask(looking)
+            if looked.arrival:
+                self.outcome = replace(self.outcome, arrivals=(*self.outcome.arrivals, looked.arrival))
+
+    async def _begin(self, name: str, failure: RailFailure | None) -> None:
+        """Wait until both ends are ready. Raises _OverError where one cannot."""
+        if self._before and not failure:
+            await self._before(name)
+        await self._tell(failure)
+        theirs, _ = await self._hear(None)
+        self._blame(theirs, unless=failure)
+        if failure or theirs:
+            raise _OverError
+
+    async def _together(self, request: Request) -> Answer:
+        """Do what the other end does as well, and hear what came of it there. Raises _OverError."""
+        asking = asyncio.ensure_future(self._ask(request))
+        hearing = asyncio.ensure_future(self._hear(self._test.seconds + 4 * GRACE_S))  # longer than _seconds
+        try:
+            await asyncio.wait({asking, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            if hearing.done() and not asking.done() and (hearing.exception() or hearing.result()[0]):
+                await asyncio.wait({asking}, timeout=_AFTER_S)
+                self._child.stop()
+            failure, answer = await asking
+            await self._tell(failure)
+            theirs, _ = await hearing
+        finally:
+            asking.cancel()
+            hearing.cancel()
+        self._blame(theirs, unless=failure)
+        self._connected = not (failure or theirs or answer.stopped)
+        if any(each and each.kind in _ENDS for each in (failure, theirs)):
+            raise _OverError
+        return answer
+
+    # The child, and the other end.
+
+    def _seconds(self, *, waits: bool) -> float:
+        """Return how long a step may take; an end that only waits has longer, for the other one can say why."""
+        most = self._test.seconds + (2 * GRACE_S if waits else 0.0)
+        return max(0.0, min(most, self._deadline - time.monotonic()))
+
+    async def _ask(self, request: Request) -> tuple[RailFailure | None, Answer]:
+        """Return what came of `request` here, and note its failure and its time."""
+        began = time.monotonic()
+        try:
+            await self._child.start()
+            answer = await self._child.ask(request)
+        except VerbsError as error:
+            answer = Answer(failure=error.failure(request.step, direction=_direction(request)))
+        took = (request.step, round(time.monotonic() - began, 6))
+        self.outcome = replace(
+            self.outcome, steps=(*self.outcome.steps, took), events=answer.events or self.outcome.events
+        )
+        if answer.failure:
+            self._failed(answer.failure)
+        return answer.failure, answer
+
+    async def _tell(self, failure: RailFailure | None, address: RailAddress | None = None) -> None:
+        message = {"failure": failure and asdict(failure), "address": address and asdict(address)}
+        try:
+            await self._channel.send(message, self._deadline)
+        except WireError as error:
+            raise self._alone(str(error)) from None
+
+    async def _hear(self, seconds: float | None) -> tuple[RailFailure | None, RailAddress | None]:
+        """Return what the other end says, within `seconds`; None: until the deadline, for it may wait for others."""
+        until = self._deadline if seconds is None else min(self._deadline, time.monotonic() + seconds)
+        try:
+            message = await self._channel.receive(until)
+            failure = msgspec.convert(message.get("failure"), RailFailure | None)
+            address = msgspec.convert(message.get("address"), RailAddress | None)
+            if address and len(bytes.fromhex(address.gid)) != 16:
+                raise ValueError(f"a GID of {address.gid[:80]}")
+            if address and len(address.queue_pairs) != self.outcome.asked.queue_pairs:
+                raise ValueError(f"{len(address.queue_pairs)} queue pairs for {self.outcome.asked.queue_pairs}")
+        except WireError as error:
+            raise self._alone(str(error)) from None
+        except (msgspec.ValidationError, ValueError) as error:
+            raise self._alone(f"sent what no end of a rail sends: {str(error)[:200]}") from None
+        return failure, address
+
+    def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:
+        """Note that the other end failed, where this one has nothing to say itself: else that is told twice."""
+        if theirs and not unless:
+            text = f"the other end: {theirs.text}"
+            self._failed(RailFailure(step=theirs.step, kind="peer", text=text, direction=theirs.direction))
+
+    def _alone(self, why: str) -> _OverError:
+        step = self.outcome.steps[-1][0] if self.outcome.steps else "open"
+        self._failed(RailFailure(step=step, kind="channel", text=f"the other end {why}"))
+        return _OverError()
+
+    def _failed(self, failure: RailFailure) -> None:
+        self.outcome = replace(self.outcome, failures=(*self.outcome.failures, failure))
+
+    def _note(self, *, own: RailAddress | None = None, peer: RailAddress | None = None) -> None:
+        self.outcome = replace(self.outcome, own=own or self.outcome.own, peer=peer or self.outcome.peer)
+
+
+def _direction(request: Request) -> RailDirection | None:
+    return request.direction if request.step in ("prepare", "write", "verify") else None

@@ -1,0 +1,55 @@
+"""Which bytes are written, where they lie, and what came of them: pure, and equal on both ends.
+
+The region of each direction has `slots` messages, which the writes go round. It is filled before with the complement
+of what is to arrive, so that a byte that was not written differs from one that was written wrongly.
+"""
+
+import random
+
+from ncclprobe.model.rails import RailArrival, RailDirection, RailTest
+
+REGION_BYTES = 4 << 20
+"""What NCCL's buffers have for each channel (NCCL_BUFFSIZE): its writes, as these, come round to the same memory."""
+_PERIOD = 65521
+"""A prime: no two places a power of two apart hold the same bytes."""
+_INVERTED = bytes(255 - byte for byte in range(256))
+
+
+def slots(test: RailTest, queue_pairs: int) -> int:
+    """Return how many messages the region holds; every one of them is written."""
+    return max(1, min(test.messages, test.chain * queue_pairs, REGION_BYTES // test.message_bytes))
+
+
+def tile(seed: int, by_leader: bool, nbytes: int) -> bytes:
+    """Return what the end that leads, or the other, writes to a region of `nbytes`."""
+    block = random.Random(2 * seed + by_leader).randbytes(_PERIOD)
+    return (block * (nbytes // _PERIOD + 1))[:nbytes]
+
+
+def complement(data: bytes) -> bytes:
+    """Return bytes that all differ from those of `data`."""
+    return data.translate(_INVERTED)
+
+
+def judge(direction: RailDirection, expected: bytes, found: bytes) -> RailArrival:
+    """Return what arrived, of a region that held the complement of `expected`."""
+    if found == expected:
+        return RailArrival(direction=direction, checked_bytes=len(found), arrived_bytes=len(found))
+    differing = _exclusive_or(expected, found)
+    right, untouched = differing.count(0), differing.count(255)
+    arrived, wrong = len(found) - untouched, len(found) - untouched - right
+    at = len(differing) - len(differing.lstrip(b"\0\xff")) if wrong else 0
+    return RailArrival(
+        direction=direction,
+        checked_bytes=len(found),
+        arrived_bytes=arrived,
+        wrong_bytes=wrong,
+        offset=at,
+        expected=expected[at] if wrong else 0,
+        found=found[at] if wrong else 0,
+    )
+
+
+def _exclusive_or(one: bytes, other: bytes) -> bytes:
+    numbers = (int.from_bytes(data, "little") for data in (one, other))
+    return (next(numbers) ^ next(numbers)).to_bytes(len(one), "little")

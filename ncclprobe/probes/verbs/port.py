@@ -1,0 +1,214 @@
+"""One end: a port opened with the choices asked for, its memory, and queue pairs to the other end.
+
+The states and values of a queue pair are those of NCCL's net_ib (``src/transport/net_ib/connect.cc``, ncclIbQpInit,
+ncclIbQpRtr, ncclIbQpRts of v2.30.7), its registration that of ``reg.cc`` (ncclIbRegMrDmaBufInternal2).
+"""
+
+import ctypes
+import secrets
+import struct
+from typing import Any, Literal
+
+from ncclprobe.model.rails import RailAddress, RailPort, RailQueuePair, RailTest
+from ncclprobe.probes.verbs import abi, memory, pattern
+from ncclprobe.probes.verbs.library import Library, VerbsError
+
+MAILBOX_BYTES = 4096
+"""The host's memory for small messages: what is sent in its first word, what is received in the word at MAILBOX_IN."""
+MAILBOX_IN = 2048
+_NCCLS = abi.LOCAL_WRITE | abi.REMOTE_WRITE | abi.REMOTE_READ | abi.REMOTE_ATOMIC
+_LAYERS: dict[int, Literal["InfiniBand", "Ethernet"]] = {abi.INFINIBAND: "InfiniBand", abi.ETHERNET: "Ethernet"}
+_RNR_RETRY, _MIN_RNR_TIMER, _HOP_LIMIT = 7, 12, 255
+
+
+class Port:
+    """An opened port. Every method raises VerbsError."""
+
+    def __init__(self, library: Library, asked: RailPort, test: RailTest) -> None:
+        self.library, self.asked, self.test = library, asked, test
+        self.context = self._opened()
+        self.attr = self._attributes()
+        self.gid, self._gid_type = self._read_gid()
+        self._pkey = self._read_pkey()
+        self._pd = library.call("ibv_alloc_pd", self.context)
+        self.region_bytes = test.message_bytes * pattern.slots(test, asked.queue_pairs)
+        self.data = memory.allocate(asked, 2 * self.region_bytes, library.announce)
+        self.data_mr = self._registered(self.data)
+        self.mailbox = memory.HostMemory(MAILBOX_BYTES)
+        self.mailbox_mr = self._registered(self.mailbox)
+        depth = asked.queue_pairs * (4 * test.chain + 8)
+        self.cq = library.call("ibv_create_cq", self.context, depth, None, None, 0)
+        self.events: list[str] = []
+        self.queue_pairs: list[Any] = []
+        self._psns: list[int] = []
+
+    def _opened(self) -> Any:
+        with self.library.devices() as devices:
+            if self.asked.device not in devices:
+                seen = f"has {', '.join(sorted(devices))}" if devices else "finds none"
+                raise VerbsError("missing", f"no RDMA device {self.asked.device}: the verbs library {seen}")
+            return self.library.call("ibv_open_device", devices[self.asked.device])
+
+    def _attributes(self) -> abi.PortAttr:
+        attr = abi.PortAttr()
+        self.library.call("ibv_query_port", self.context, self.asked.port, ctypes.byref(attr))
+        return attr
+
+    def _read_gid(self) -> tuple[bytes, str]:
+        """Return the entry at the index asked for, and its type; a type that is not told is empty."""
+        index = self.asked.gid_index
+        if not 0 <= index < self.attr.gid_tbl_len:
+            raise VerbsError("missing", f"no GID index {index}: the table has {self.attr.gid_tbl_len} entries")
+        plain = (ctypes.c_uint64 * 2)()
+        self.library.call("ibv_query_gid", self.context, self.asked.port, index, ctypes.byref(plain))
+        gid = bytes(plain)
+        if not any(gid):
+            raise VerbsError("missing", f"the GID at index {index} is empty")
+        return gid, self._read_gid_type(index)
+
+    def _read_gid_type(self, index: int) -> str:
+        if not self.library.has("_ibv_query_gid_ex"):
+            return ""
+        entry = abi.GidEntry()
+        size = ctypes.sizeof(entry)
+        self.library.call("_ibv_query_gid_ex", self.context, self.asked.port, index, ctypes.byref(entry), 0, size)
+        return abi.GID_TYPES[entry.gid_type] if entry.gid_type < len(abi.GID_TYPES) else ""
+
+    def _read_pkey(self) -> int:
+        pkey = ctypes.c_uint16()
+        index = self.asked.pkey_index
+        if not 0 <= index < self.attr.pkey_tbl_len:
+            raise VerbsError("missing", f"no P_Key index {index}: the table has {self.attr.pkey_tbl_len} entries")
+        self.library.call("ibv_query_pkey", self.context, self.asked.port, index, ctypes.byref(pkey))
+        return int.from_bytes(bytes(pkey), "big")
+
+    def _registered(self, held: "memory.HostMemory | memory.GpuMemory") -> Any:
+        """Register as NCCL does: a DMA-BUF where asked, by ibv_reg_mr_iova2 where writes may be reordered."""
+        call, at, nbytes = self.library.call, held.address, held.nbytes
+        access = _NCCLS | (abi.RELAXED_ORDERING if self.asked.relaxed_ordering else 0)
+        if isinstance(held, memory.GpuMemory) and self.asked.memory == "cuda-dmabuf":
+            with held.exported() as handle:
+                return call("ibv_reg_dmabuf_mr", self._pd, 0, nbytes, at, handle, access)
+        if self.asked.relaxed_ordering:
+            return call("ibv_reg_mr_iova2", self._pd, at, nbytes, at, access)
+        return call("ibv_reg_mr", self._pd, at, nbytes, access)
+
+    def look_at_events(self) -> VerbsError | None:
+        """Keep what the device reports. Return the error that it makes; None: nothing that ends a transfer."""
+        found = None
+        for number, words in self.library.events(self.context):
+            self.events.append(words)
+            if number in abi.FATAL_EVENTS:
+                found = found or VerbsError("event", f"{self.asked.device} reports: {words}", event=words)
+        return found
+
+    # Queue pairs.
+
+    def create(self) -> None:
+        """Make queue pairs in the place of those there were, and bring them to INIT."""
+        while self.queue_pairs:
+            self.library.call("ibv_destroy_qp", self.queue_pairs.pop())
+        chain = self.test.chain
+        for _ in range(self.asked.queue_pairs):
+            wish = abi.QpInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=abi.RC)
+            wish.cap = abi.QpCap(2 * chain + 4, 4, 1, 1, 0)
+            made = self.library.call("ibv_create_qp", self._pd, ctypes.byref(wish))
+            self.queue_pairs.append(made)
+            attr = abi.QpAttr(qp_state=abi.INIT, pkey_index=self.asked.pkey_index, port_num=self.asked.port)
+            attr.qp_access_flags = abi.REMOTE_WRITE
+            self._modify(made, attr, abi.QP_STATE | abi.QP_PKEY_INDEX | abi.QP_PORT | abi.QP_ACCESS_FLAGS)
+        self._psns = [secrets.randbelow(1 << 24) for _ in self.queue_pairs]
+
+    def address(self) -> RailAddress:
+        """Return what the other end must know."""
+        attr, asked = self.attr, self.asked
+        active = abi.MTUS.get(attr.active_mtu, 0)
+        return RailAddress(
+            device=asked.device,
+            port=asked.port,
+            link_layer=_LAYERS.get(attr.link_layer, "unknown"),
+            state=abi.PORT_STATES[attr.state] if 0 <= attr.state < len(abi.PORT_STATES) else str(attr.state),
+            rate_gbps=abi.LANES.get(attr.active_width, 0) * abi.LANE_GBPS.get(attr.active_speed, 0.0),
+            lid=attr.lid,
+            gid_index=asked.gid_index,
+            gid=self.gid.hex(),
+            gid_type=self._gid_type,
+            pkey=self._pkey,
+            active_mtu=active,
+            mtu=min(asked.mtu or active, active),
+            queue_pairs=tuple(
+                RailQueuePair(made.contents.qp_num, psn, self._ece(made))
+                for made, psn in zip(self.queue_pairs, self._psns, strict=True)
+            ),
+            address=self.data.address + self.region_bytes,
+            rkey=self.data_mr.contents.rkey,
+            nbytes=self.region_bytes,
+            mailbox_address=self.mailbox.address + MAILBOX_IN,
+            mailbox_rkey=self.mailbox_mr.contents.rkey,
+        )
+
+    def _ece(self, made: Any) -> tuple[int, int, int] | None:
+        """Return what the device offers, or after a connection uses, beyond the standard; None: nothing."""
+        if not (self.asked.ece and self.library.has("ibv_query_ece")):
+            return None
+        ece = abi.Ece()
+        try:
+            self.library.call("ibv_query_ece", made, ctypes.byref(ece))
+        except VerbsError:  # EOPNOTSUPP: most devices
+            return None
+        return ece.vendor_id, ece.options, ece.comp_mask
+
+    def connect(self, peer: RailAddress) -> None:
+        """Bring the queue pairs to RTR and RTS, each to the peer's of the same place."""
+        mtu = min(self.address().mtu, peer.mtu)
+        for made, psn, other in zip(self.queue_pairs, self._psns, peer.queue_pairs, strict=True):
+            self._set_ece(made, other)
+            self._ready_to_receive(made, peer, other, mtu)
+            self._ready_to_send(made, psn)
+
+    def _set_ece(self, made: Any, other: RailQueuePair) -> None:
+        if other.ece and self._ece(made):
+            vendor, options, mask = other.ece
+            self.library.call("ibv_set_ece", made, ctypes.byref(abi.Ece(vendor, options, mask)))
+
+    def _ready_to_receive(self, made: Any, peer: RailAddress, other: RailQueuePair, mtu: int) -> None:
+        attr = abi.QpAttr(qp_state=abi.RTR, dest_qp_num=other.number, rq_psn=other.psn, max_dest_rd_atomic=1)
+        attr.path_mtu = next((number for number, nbytes in abi.MTUS.items() if nbytes == mtu), 0)
+        attr.min_rnr_timer = _MIN_RNR_TIMER
+        attr.ah_attr = self._route(peer)
+        known = abi.QP_STATE | abi.QP_AV | abi.QP_PATH_MTU | abi.QP_DEST_QPN | abi.QP_RQ_PSN
+        self._modify(made, attr, known | abi.QP_MAX_DEST_RD_ATOMIC | abi.QP_MIN_RNR_TIMER)
+
+    def _route(self, peer: RailAddress) -> abi.AhAttr:
+        """Return the way to the peer: by its GID on Ethernet and to another subnet, else by its LID."""
+        gid = bytes.fromhex(peer.gid)
+        way = abi.AhAttr(sl=self.asked.service_level or 0, port_num=self.asked.port)
+        ethernet = self.attr.link_layer == abi.ETHERNET
+        same_subnet = _subnet(self.gid) == _subnet(gid)
+        if not ethernet:
+            way.dlid = peer.lid if same_subnet else _flid(gid) or peer.lid
+        if ethernet or not same_subnet or self.attr.flags & abi.GRH_REQUIRED:
+            way.is_global = 1
+            way.grh.dgid[:] = struct.unpack("=2Q", gid)
+            way.grh.sgid_index, way.grh.hop_limit = self.asked.gid_index, _HOP_LIMIT
+            way.grh.traffic_class = (self.asked.traffic_class or 0) if ethernet else 0
+        return way
+
+    def _ready_to_send(self, made: Any, psn: int) -> None:
+        attr = abi.QpAttr(qp_state=abi.RTS, sq_psn=psn, rnr_retry=_RNR_RETRY, max_rd_atomic=1)
+        attr.timeout, attr.retry_cnt = self.asked.timeout, self.asked.retry_count
+        known = abi.QP_STATE | abi.QP_SQ_PSN | abi.QP_TIMEOUT | abi.QP_RETRY_CNT
+        self._modify(made, attr, known | abi.QP_RNR_RETRY | abi.QP_MAX_QP_RD_ATOMIC)
+
+    def _modify(self, made: Any, attr: abi.QpAttr, known: int) -> None:
+        self.library.call("ibv_modify_qp", made, ctypes.byref(attr), known)
+
+
+def _subnet(gid: bytes) -> int:
+    """Return the subnet prefix without a fabric's local part: ncclIbExtractLocalSubnetPrefix."""
+    return int.from_bytes(gid[:8], "big") & 0xFFFF
+
+
+def _flid(gid: bytes) -> int:
+    """Return the LID by which routers know the port: ncclIbExtractFlid."""
+    return int.from_bytes(gid[:8], "big") >> 16 & 0xFFFF

@@ -1,0 +1,129 @@
+"""What runs in the child of :mod:`ncclprobe.probes.verbs.child`, and nowhere else: one end, step by step, as asked.
+
+Its standard input is a socket, by which it is asked and answers; what it calls stands in memory that it shares with its
+parent, which can so name the call that hangs.
+"""
+
+import contextlib
+import mmap
+import os
+import select
+import socket
+import sys
+
+import msgspec
+
+from ncclprobe import bounds
+from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.model.rails import RailStepName
+from ncclprobe.model.values import replace
+from ncclprobe.probes.verbs import pattern
+from ncclprobe.probes.verbs.library import Library, VerbsError
+from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
+from ncclprobe.probes.verbs.port import Port
+from ncclprobe.probes.verbs.traffic import Stopped, Traffic
+
+
+def serve() -> None:
+    """Answer requests until the parent hangs up. The last argument is the descriptor of the shared memory."""
+    with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
+        end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
+        while asked := _asked(wire):
+            if asked.do != "stop":  # one that came after its step had ended
+                answer = msgspec.json.encode(end.do(asked))
+                wire.sendall(LENGTH.pack(len(answer)) + answer)
+
+
+def _asked(wire: socket.socket) -> Request | None:
+    """Return the next request; None: the parent has hung up. Nothing is read ahead, so that a stop can be seen."""
+    head = wire.recv(LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    if length > bounds.RAIL_MESSAGE_BYTES:
+        return None
+    return msgspec.json.decode(wire.recv(length, socket.MSG_WAITALL), type=Request)
+
+
+class _End:
+    """The port and its connection, as far as they have come."""
+
+    def __init__(self, place: mmap.mmap, wire: socket.socket) -> None:
+        self._place, self._wire = place, wire
+        self._port: Port | None = None
+        self._traffic: Traffic | None = None
+
+    def do(self, asked: Request) -> Answer:
+        """Do one step, and say what came of it."""
+        direction = asked.direction if asked.step in ("prepare", "write", "verify") else None
+        try:
+            answer: Answer = getattr(self, f"_{asked.do}")(asked)
+        except VerbsError as error:
+            answer = Answer(failure=error.failure(asked.step, direction=direction))
+        except Stopped:
+            answer = Answer(stopped=True)
+        return self._with_events(answer, asked.step) if self._port else answer
+
+    def _with_events(self, answer: Answer, step: RailStepName) -> Answer:
+        """Add what the device has reported meanwhile: a failure, where nothing else says so."""
+        reported = self.port.look_at_events()
+        if reported and not answer.failure:
+            answer = replace(answer, failure=reported.failure(step))
+        return replace(answer, events=tuple(self.port.events))
+
+    def _at(self, call: str) -> None:
+        self._place[:] = call.encode()[:PLACE_BYTES].ljust(PLACE_BYTES, b"\0")
+
+    def _stopped(self) -> bool:
+        return bool(select.select([self._wire], [], [], 0)[0])
+
+    @property
+    def port(self) -> Port:
+        """The opened one."""
+        assert self._port
+        return self._port
+
+    @property
+    def traffic(self) -> Traffic:
+        """That over the present queue pairs."""
+        assert self._traffic
+        return self._traffic
+
+    def _open(self, asked: Request) -> Answer:
+        assert asked.port
+        assert asked.test
+        self._port = Port(Library(self._at), asked.port, asked.test)
+        return self._renew(asked)
+
+    def _renew(self, asked: Request) -> Answer:
+        self.port.create()
+        return Answer(address=self.port.address())
+
+    def _connect(self, asked: Request) -> Answer:
+        assert asked.peer
+        self.port.connect(asked.peer)
+        self._traffic = Traffic(self.port, asked.peer, self._at, self._stopped)
+        return Answer(address=self.port.address())
+
+    def _ping(self, asked: Request) -> Answer:
+        times = self.traffic.ping(self.port.test.round_trips, asked.seconds, leads=asked.leads)
+        return Answer(half_round_trip_us=times)
+
+    def _prepare(self, asked: Request) -> Answer:
+        """Fill what is written from, and what is written to with what nothing writes."""
+        port = self.port
+        port.data.write(0, self._tile(by_leader=asked.leads))
+        port.data.write(port.region_bytes, pattern.complement(self._tile(by_leader=not asked.leads)))
+        return Answer()
+
+    def _stream(self, asked: Request) -> Answer:
+        stream = self.traffic.stream(asked.direction, asked.seconds, writes=asked.writes, reads=asked.reads)
+        return Answer(stream=stream)
+
+    def _verify(self, asked: Request) -> Answer:
+        port = self.port
+        found = port.data.read(port.region_bytes, port.region_bytes)
+        return Answer(arrival=pattern.judge(asked.direction, self._tile(by_leader=not asked.leads), found))
+
+    def _tile(self, *, by_leader: bool) -> bytes:
+        return pattern.tile(self.port.test.seed, by_leader, self.port.region_bytes)

@@ -1,0 +1,247 @@
+"""The pages of the reference that are made of the code: checks, commands, variables and the fields of the report.
+
+mkdocs.yml names this file as a hook, so that they are made whenever the site is built, and are not committed: 300 files
+of which each repeats a docstring would only go stale. ``pages()`` is what tests look at.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ncclprobe.__main__ import COMMANDS, main  # noqa: E402 - found beside this script, installed or not
+from ncclprobe.engine.diagnose import every_check  # noqa: E402
+from ncclprobe.engine.entry_of_check import about as about_check  # noqa: E402
+from ncclprobe.engine.entry_of_check import examples, shown_examples  # noqa: E402
+from ncclprobe.engine.entry_of_variable import about as about_variable  # noqa: E402
+from ncclprobe.engine.entry_of_variable import purpose  # noqa: E402
+from ncclprobe.model.rules import Check  # noqa: E402
+from ncclprobe.nccl.parameters import NEWEST, Parameter, table  # noqa: E402
+from ncclprobe.report.json import SCHEMA_FILE  # noqa: E402
+
+_OWN_PAGE = 4
+"""So many of NCCL's variables begin with the same word before they have a page of their own."""
+_OWNERS = {
+    "torch": "torch.distributed",
+    "launch": "torchrun and other launchers of torch",
+    "gloo": "gloo",
+    "ofi": "libfabric and the AWS plugin",
+    "gcp": "Google's network plugins",
+    "ucx": "UCX and its plugin",
+    "sharp": "SHARP and its plugin",
+    "cuda": "CUDA",
+    "slurm": "Slurm",
+    "mpi": "MPI",
+    "none": "Names that nothing reads",
+}
+_HELP_COLUMNS = "92"
+_SECTIONS = {"why": "Why it matters", "fix": "What to do", "passes": "What passes"}
+
+
+def pages() -> dict[str, str]:
+    """Return the Markdown of every generated page by its path below docs/."""
+    checks = sorted(every_check(), key=lambda check: check.id)
+    return {
+        "checks/index.md": _check_index(checks),
+        **{f"checks/{check.id}.md": _check_page(check) for check in checks},
+        "commands/index.md": _command_index(),
+        **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
+        **_variable_pages(),
+        "reference/schema.md": _schema_page(json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))),
+    }
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages to the site: mkdocs calls this."""
+    from mkdocs.structure.files import File
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def text(words: str) -> str:
+    """Return `words` as Markdown that reads the same, but for code in backticks, which is kept."""
+    parts = words.split("`")
+    if len(parts) % 2 == 0:  # one backtick is left over, and is itself
+        parts = [words]
+    plain = [re.sub(r"([\\*_<>\[\]|#`])", r"\\\1", part) for part in parts[::2]]
+    code = [f"`{part}`".replace("|", "\\|") for part in parts[1::2]]
+    return "".join(one for both in zip(plain, [*code, ""], strict=True) for one in both)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _head(*cells: str) -> list[str]:
+    return [_row(*cells), _row(*("---" for _ in cells))]
+
+
+def _fenced(lines: Sequence[str]) -> list[str]:
+    return ["```text", *lines, "```"]
+
+
+def _page(*lines: str) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def _check_index(checks: Sequence[Check]) -> str:
+    lines = [
+        "# Checks",
+        "",
+        f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list.",
+        "The address of a page, `checks/ID/`, stays as it is. *Required*: a run that could not look is inconclusive.",
+    ]
+    for prefix, group in groupby(checks, key=lambda check: check.id.partition(".")[0]):
+        rows = (_row(f"[{c.id}]({c.id}.md)", text(c.title), "required" if c.required else "") for c in group)
+        lines += ["", f"## {prefix}", "", *_head("id", "what is wrong when it fails", ""), *rows]
+    return _page(*lines)
+
+
+def _check_page(check: Check) -> str:
+    known = dict(about_check(check))
+    lines = [f"# {check.id}", "", f"**{text(check.title)}.**"]
+    for key, title in _SECTIONS.items():
+        lines += ["", f"## {title}", "", text(known.pop(key))]
+    lines += [
+        "",
+        "## About this check",
+        "",
+        *(f"- **{head}**: {text(words)}" for head, words in known.items() if words),
+    ]
+    if check.cause and check.cause.code:
+        lines.append(f"- **cause**: `{check.cause.code}`, as `ncclprobe explain FILE…` names it")
+    if check.cause and check.cause.doctor:
+        lines.append(f"- **before the next launch**: [{check.cause.doctor}]({check.cause.doctor}.md) finds it")
+    lines += ["", "## Examples", "", "The check judged these when this page was made.", ""]
+    return _page(*lines, *_fenced(shown_examples(examples(check))))
+
+
+def _command_index() -> str:
+    rows = (_row(f"[ncclprobe {name}]({name}.md)", text(about)) for name, about in COMMANDS.items())
+    return _page("# Commands", "", *_head("command", "purpose"), *rows)
+
+
+def _command_page(name: str, about: str) -> str:
+    return _page(f"# ncclprobe {name}", "", text(about), "", *_fenced(_help(name).splitlines()))
+
+
+def _help(name: str) -> str:
+    """Return what ``ncclprobe NAME --help`` prints."""
+    printed, before = io.StringIO(), os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = _HELP_COLUMNS
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            main([name, "--help"])
+    finally:
+        os.environ.pop("COLUMNS")
+        os.environ.update({} if before is None else {"COLUMNS": before})
+    return printed.getvalue().rstrip()
+
+
+def family(name: str, owner: str) -> str:
+    """Return the page that a variable belongs on: of NCCL's own its first word, of others who reads them."""
+    return "-".join(name.lower().split("_")[:2]) if owner == "nccl" else owner
+
+
+def families() -> dict[str, list[Parameter]]:
+    """Return the variables of each page; NCCL's with few of a kind share ``nccl-other``, other readers' ``others``."""
+    found: dict[str, list[Parameter]] = {}
+    for parameter in table().values():
+        found.setdefault(family(parameter.name, parameter.owner), []).append(parameter)
+    for key in [*found]:
+        if key not in _OWNERS and (len(found[key]) < _OWN_PAGE or not key.startswith("nccl-")):
+            rest = "nccl-other" if found[key][0].owner == "nccl" else "others"
+            found.setdefault(rest, []).extend(found.pop(key))
+    return dict(sorted(found.items()))
+
+
+def _family_title(key: str) -> str:
+    named = {**_OWNERS, "nccl-other": "NCCL: other variables", "others": "Other readers"}
+    return named.get(key) or f"{key.upper().replace('-', '_')}_…"
+
+
+def _variable_pages() -> dict[str, str]:
+    found = families()
+    rows = (_row(f"[{text(_family_title(key))}]({key}.md)", str(len(those))) for key, those in found.items())
+    count = sum(map(len, found.values()))
+    index = _page(
+        "# Variables",
+        "",
+        f"{count} variables of NCCL (to {'.'.join(map(str, NEWEST))}), its plugins, torch and launchers, as",
+        "`ncclprobe/nccl/parameters.csv` has them. `ncclprobe explain NCCL_IB_TIMEOUT` prints one, with examples.",
+        "",
+        *_head("family", "variables"),
+        *rows,
+    )
+    return {
+        "variables/index.md": index,
+        **{f"variables/{key}.md": _family_page(key, those) for key, those in found.items()},
+    }
+
+
+def _family_page(key: str, those: Sequence[Parameter]) -> str:
+    lines = [f"# {text(_family_title(key))}"]
+    for parameter in those:
+        rest = ((head, words) for head, words in about_variable(parameter) if words and head != "does")
+        about = (f"- **{head}**: {text(words)}" for head, words in rest)
+        lines += ["", f"## {text(parameter.name)}", "", text(purpose(parameter)), "", *about]
+    return _page(*lines)
+
+
+def _schema_page(schema: Mapping[str, Any]) -> str:
+    types = schema["$defs"]
+    first = ["Report"]
+    lines = [
+        "# Fields of the JSON report",
+        "",
+        "Made of the JSON Schema that is in the package, which `ncclprobe report --schema` prints.",
+    ]
+    for name in [*first, *sorted(types.keys() - first)]:
+        lines += ["", f"## {name}", "", *_schema_type(types[name])]
+    return _page(*lines)
+
+
+def _schema_type(described: Mapping[str, Any]) -> Iterator[str]:
+    if described.get("description"):
+        yield text(described["description"].replace("``", "`").replace("\n", " "))
+        yield ""
+    if "properties" not in described:
+        yield f"Values: {_schema_words(described)}"
+        return
+    needed = described.get("required", ())
+    yield from _head("field", "type", "")
+    for name, field in described["properties"].items():
+        yield _row(
+            f"`{name}`", _schema_words(field), "" if name in needed or "default" not in field else "has a default"
+        )
+
+
+def _schema_words(field: Any) -> str:
+    """Return a type of the schema in words, with links to the types of this page."""
+    if not isinstance(field, dict) or not field:
+        return "anything" if field or field == {} else "nothing"
+    if "prefixItems" in field:
+        return f"[{', '.join(map(_schema_words, field['prefixItems']))}]".replace("[", "\\[", 1)
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in field:
+        return " or ".join(map(_schema_words, field["anyOf"]))
+    if "const" in field or "enum" in field:
+        return ", ".join(f"`{json.dumps(each)}`" for each in field.get("enum", [field.get("const")]))
+    if field.get("type") == "array":
+        return f"list of {_schema_words(field.get('items', True))}"
+    if field.get("type") == "object":
+        return f"object of {_schema_words(field.get('additionalProperties') or {})}"
+    return str(field.get("type", "anything"))

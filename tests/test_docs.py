@@ -1,0 +1,139 @@
+"""The documentation: its commands run as it says, and what it names is there."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from documentation import PAGES, ROOT, Block, blocks, prints
+
+from ncclprobe import DOCS
+from ncclprobe.__main__ import COMMANDS
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.nccl.parameters import table
+
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES if page.exists()]
+UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
+_PATH = re.compile(r"`((?:docs|ncclprobe|reports|scripts|tests)/[\w./-]*)`")
+_COMMAND = re.compile(r"ncclprobe[ .]([a-z]+)([^|;&#\n`]*)")
+
+
+def runs_here(block: Block) -> bool:
+    if block.comment == "needs: no GPU":
+        return not Path("/dev/nvidia0").exists()
+    return block.language == "console" and not block.comment
+
+
+def with_examples() -> list[str]:
+    return [name for name in NAMES if any(runs_here(block) for block in blocks(ROOT / name))]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Variables in which `ncclprobe` is the one of this checkout."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "ncclprobe"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ncclprobe "$@"\n')
+    command.chmod(0o755)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
+    own = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "REPOSITORY": str(ROOT), "COLUMNS": "100"}
+    return {**inherited, **own}
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    folder = tmp_path / "reader"
+    folder.mkdir()
+    code = 0
+    for block in filter(runs_here, blocks(ROOT / name)):
+        for example in block.examples:
+            if example.command == "echo $?":
+                assert (str(code),) == example.expected
+                continue
+            command = ["sh", "-c", example.command]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder, env=environment)
+            code = done.returncode
+            assert prints(done.stdout, example.expected), f"{example.command}\n{done.stdout}{done.stderr}"
+
+
+def test_what_a_page_says_is_compared_line_by_line() -> None:
+    assert prints("a\nb\nc\n", ["a", "…", "c"])
+    assert prints("a\n", ["…", "a", "…"])
+    assert prints("3 rows in 4 s\n", ["3 rows in … s"])
+    assert not prints("a\nb\nc\n", ["a", "c"])
+    assert not prints("a\nb\n", ["a"])
+    assert not prints("b\na\n", ["a", "…", "b"])
+    assert not prints("3 rows in 4 ms\n", ["3 rows in … us"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_that_does_not_run_says_why(name: str) -> None:
+    for block in blocks(ROOT / name):
+        if block.language == "console" and block.comment:
+            kind, _, why = block.comment.partition(": ")
+            assert kind in ("not run", "needs", "lab"), block
+            assert why, block
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_that_a_page_names_is_there(name: str) -> None:
+    named = _PATH.findall((ROOT / name).read_text(encoding="utf-8"))
+    assert not [path for path in named if not (ROOT / path).exists() and "NAME" not in path]
+
+
+def test_a_page_that_the_code_cites_is_there() -> None:
+    files = [path for folder in ("ncclprobe", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    cited = {name for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8"))}
+    assert len(cited) > 10
+    assert not [name for name in cited if not (ROOT / name).exists()]
+
+
+@cache
+def pages_of_the_code() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def reference() -> dict[str, str]:
+    made: dict[str, str] = pages_of_the_code().pages()
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_options_that_a_page_names_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    for command, rest in _COMMAND.findall(text):
+        for option in re.findall(r"--[a-z][a-z-]+", rest) if command in COMMANDS else ():
+            assert option in reference()[f"commands/{command}.md"], f"ncclprobe {command} {option}"
+
+
+def test_every_check_command_and_variable_has_a_page() -> None:
+    made = reference()
+    assert {f"checks/{check.id}.md" for check in every_check()} <= made.keys()
+    assert {f"commands/{name}.md" for name in COMMANDS} <= made.keys()
+    families = "".join(text for path, text in made.items() if path.startswith("variables/"))
+    assert not [name for name in table() if f"## {pages_of_the_code().text(name)}\n" not in families]
+
+
+def test_the_address_of_a_checks_page_is_the_one_that_is_printed() -> None:
+    assert DOCS.endswith("/en/stable")
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f"site_url: {DOCS}/\n" in site
+    assert "use_directory_urls" not in site, "checks/ID/ is an address that findings print"
+
+
+def test_words_of_a_docstring_are_not_taken_for_markup() -> None:
+    text = pages_of_the_code().text
+    assert text("set <device> to NCCL_IB_* | `a|b` of [x]") == r"set \<device\> to NCCL\_IB\_\* \| `a\|b` of \[x\]"
+    assert text("one ` alone") == r"one \` alone"

@@ -1,0 +1,107 @@
+"""Alert rules and dashboard ask for metrics that are written, promtool plays them, and all metrics are documented."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from prometheus_client.parser import text_string_to_metric_families
+from report.samples import SICK, fleet
+
+from ncclprobe import DOCS
+from ncclprobe.report import prometheus
+
+FOLDER = ROOT / "scripts" / "deploy" / "prometheus"
+PROMTOOL = shutil.which("promtool")
+DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
+
+
+def written() -> dict[str, set[str]]:
+    """Every metric with the labels of its samples."""
+    found: dict[str, set[str]] = {}
+    for made in (SICK, fleet(3, 1)):
+        for family in text_string_to_metric_families(prometheus.render(made)):
+            labels = found.setdefault(family.name, set())
+            labels |= {label for sample in family.samples for label in sample.labels}
+    return found
+
+
+def expressions() -> Iterator[str]:
+    """All PromQL of the rules and the dashboard."""
+    yaml = pytest.importorskip("yaml")
+    for group in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+    for panel in DASHBOARD["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (each["query"]["query"] for each in DASHBOARD["templating"]["list"] if each["type"] == "query")
+
+
+def test_rules_and_dashboard_ask_for_metrics_and_labels_that_are_written() -> None:
+    there = written()
+    for text in expressions():
+        for name, selector in re.findall(r"(ncclprobe_\w+)(\{[^}]*\})?", text):
+            assert name in there, text
+            assert set(re.findall(r"(\w+)=", selector)) <= there[name] | {"instance", "job"}, text
+        for labels in re.findall(r"(?:on|by) \(([^)]*)\)", text):
+            assert set(labels.split(", ")) <= {"instance", "job"}.union(*there.values()), text
+
+
+def test_every_metric_is_asked_for_by_an_alert_or_the_dashboard_but_for_those_that_only_describe() -> None:
+    asked = {name for text in expressions() for name in re.findall(r"ncclprobe_\w+", text)}
+    assert written().keys() - asked == {"ncclprobe_run_info", "ncclprobe_rows"}
+
+
+def test_the_reference_has_every_metric_with_its_labels_and_no_other() -> None:
+    page = ROOT / "docs" / "reference" / "metrics.md"
+    rows = re.findall(r"^\| `(ncclprobe_\w+)` \|([^|]*)\|", page.read_text(), re.MULTILINE)
+    assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == {
+        name: labels - {"command"} for name, labels in written().items()
+    }
+
+
+def test_the_alerts_lead_to_pages_of_the_documentation() -> None:
+    from ncclprobe.engine.diagnose import every_check
+
+    urls = re.findall(r"runbook_url: (\S.*)$", (FOLDER / "rules.yaml").read_text(), re.MULTILINE)
+    known = {f"{DOCS}/checks/{check.id}/" for check in every_check()}
+    assert set(urls) - known == {f"{DOCS}/checks/{{{{ $labels.check }}}}/"}
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
+    panels: list[dict[str, Any]] = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for at in [panel["gridPos"]]
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    assert all(panel["description"] for panel in panels)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.parametrize("words", [("check", "rules", "rules.yaml"), ("test", "rules", "rules_test.yaml")])
+def test_promtool_takes_the_rules_and_plays_every_alert(words: tuple[str, ...]) -> None:
+    done = subprocess.run([str(PROMTOOL), *words], cwd=FOLDER, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_played() -> None:
+    names = re.findall(r"alert: (\w+)", (FOLDER / "rules.yaml").read_text())
+    assert set(names) == set(re.findall(r"alertname: (\w+)\n +exp_alerts", (FOLDER / "rules_test.yaml").read_text()))
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_to_object_to_in_what_is_written(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "metrics"], input=prometheus.render(SICK), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
