@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import choices, digest, pairs, rows, traffic, training
+from ncclprobe.report import choices, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.lines import Style, labelled, unstyled, wrapped
 from ncclprobe.units import plural, printable, size
@@ -45,6 +45,7 @@ def render(
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
         *pairs.blocks(report.pairs, report.localisation, width),
+        *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
         *training.blocks(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
@@ -91,16 +92,14 @@ def _legible(value: T) -> T:
     return value
 
 
-_STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
-
-
 def _about(report: Report) -> str:
     """Return who looked at what, when."""
     launch = report.launch
-    by = _STARTED.get(launch.kind, f" by {launch.kind}")
-    ranks = f", {plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
+    by = digest.launcher(launch.kind)
+    joint = " " if by == "by hand" else " by "
+    ranks = f", {plural(launch.world_size, 'rank')}{joint}{by}" if launch.world_size and launch.kind != "single" else ""
     if launch.kind == "options":
-        ranks = f", {plural(launch.nnodes or 1, 'node')} by the command line"
+        ranks = f", {plural(launch.nnodes or 1, 'node')} by {by}"
     nodes = fold(node.name for node in report.nodes)
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.when(report.started)}"
 
