@@ -47,7 +47,12 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ncclprobe.probes.verbs", description=__doc__)
     ends = parser.add_mutually_exclusive_group(required=True)
-    ends.add_argument("--listen", type=int, metavar="PORT", help="Wait for the other host, which leads.")
+    ends.add_argument(
+        "--listen",
+        type=int,
+        metavar="PORT",
+        help="Wait for the other host, which leads; 0: on any free port, which is said.",
+    )
     ends.add_argument("--call", nargs=2, metavar=("HOST", "PORT"), help="Call the other host, and lead.")
     parser.add_argument("--end-after", type=float, default=60.0, metavar="SECONDS", help="End after so many seconds.")
     _fields(parser.add_argument_group("the port of this host"), RailPort(device=""))
@@ -112,6 +117,7 @@ async def _called(port: int, key: bytes, deadline: float) -> Wire:
                 met.set_result(wire)
 
     server = await asyncio.start_server(answer, None, port)
+    print(f"waiting on port {server.sockets[0].getsockname()[1]}", file=sys.stderr, flush=True)
     try:
         return await asyncio.wait_for(met, max(0.0, deadline - time.monotonic()))
     except (asyncio.TimeoutError, TimeoutError):
