@@ -1,5 +1,6 @@
 """``ncclprobe checks``: every check there is, with what it finds and whether a run depends on it."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +12,18 @@ from ncclprobe.model.rules import Check
 
 def main(argv: Sequence[str]) -> int:
     """Print the catalogue. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    checks = sorted(every_check(), key=lambda check: check.id)
+    print(_json(checks) if options.json else _table(checks))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "checks", "List every check: its id, its two titles, and whether a run is inconclusive without it (required)."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
-    checks = sorted(every_check(), key=lambda check: check.id)
-    print(_json(checks) if parser.parse_args(argv).json else _table(checks))
-    return 0
+    return parser
 
 
 def _table(checks: Sequence[Check]) -> str:
