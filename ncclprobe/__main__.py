@@ -48,7 +48,7 @@ the one that was asked for is imported."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (contract.md, Exit codes)."""
+    """Run one command and return its exit code (docs/reference/exit-codes.md)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _look_for_cycles_rarely()
     _prepare_streams()

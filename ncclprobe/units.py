@@ -13,7 +13,7 @@ def parse_size(text: str) -> int:
     """Return bytes in `text`: digits with an optional binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and
     -e.
 
-    nccl-tests has no T either (measurement.md §2.1). Raises UsageError.
+    nccl-tests has no T either. Raises UsageError.
     """
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:

@@ -87,6 +87,13 @@ def test_a_path_that_a_page_names_is_there(name: str) -> None:
     assert not [path for path in named if not (ROOT / path).exists() and "NAME" not in path]
 
 
+def test_a_page_that_the_code_cites_is_there() -> None:
+    files = [path for folder in ("ncclprobe", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    cited = {name for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8"))}
+    assert len(cited) > 10
+    assert not [name for name in cited if not (ROOT / name).exists()]
+
+
 @cache
 def pages_of_the_code() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")

@@ -150,7 +150,9 @@ def statuses(*of: Status, required: bool = True) -> list[Any]:
         ([], "fail", (Status.UNKNOWN, 3)),
     ],
 )
-def test_exit_codes_follow_the_contract(verdicts: list[Any], fail_on: str, expected: tuple[Status, int]) -> None:
+def test_exit_codes_are_those_that_are_promised(
+    verdicts: list[Any], fail_on: str, expected: tuple[Status, int]
+) -> None:
     assert conclude(verdicts, fail_on) == expected
 
 

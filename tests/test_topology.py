@@ -254,7 +254,7 @@ PLACES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), PORTS), min_si
 def test_in_any_tree_of_switches_the_two_sets_of_words_agree_by_nvidias_legend(
     places: list[tuple[int, int, list[int]]],
 ) -> None:
-    """semantics: NODE of nvidia-smi is NCCL's PHB, the others carry over; paths are symmetric."""
+    """NODE of nvidia-smi is NCCL's PHB, the others carry over; paths are symmetric."""
     found = []
     for n, (socket, root, ports) in enumerate(places):
         bridges, way = [f"{socket}.{root}"], f"{socket}.{root}"

@@ -268,7 +268,7 @@ def test_the_tree_gives_the_matrix_that_nvidia_smi_prints_on_this_machine(machin
 
 @every_gpu_machine
 def test_nccls_paths_agree_with_the_matrix(machine: Description) -> None:
-    """semantics: NODE is NCCL's PHB, NVn is NVL; a second level of some switches, and a relay, bring GPUs nearer."""
+    """NODE is NCCL's PHB, NVn is NVL; a second level of some switches, and a relay, bring GPUs nearer."""
     nearer = {PathType.PXB: PathType.PIX, PathType.SYS: PathType.NVB}
     for (one, other), path in distances(machine).paths.items():
         word = machine.words[one, other]

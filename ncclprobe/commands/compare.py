@@ -12,15 +12,15 @@ from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
 from ncclprobe.expect.site import baselines, comparison
 from ncclprobe.expect.site.bands import parse_tolerance
 from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
-from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
-from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.report import digest
+from ncclprobe.model.values import Struct, asdict, field, replace
+from ncclprobe.report import delivery, digest
 from ncclprobe.report import json as as_json
-from ncclprobe.units import size
+from ncclprobe.report.lines import wrapped
+from ncclprobe.units import plural, size
 
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
@@ -36,11 +36,11 @@ exit codes:
   3  nothing can be compared, a row may be slower but is too noisy, or NEW was cut short or inconclusive and lacks rows
   4  a row is slower beyond noise, or something fails that did not fail before"""
 
-_COLUMNS = "{:<15}{:>10} {:>4} {:>6} {:>10} {:>10} {:>8} {:>17}  {:<8}"
+_COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
 _SCHEMA = "ncclprobe.comparison/1"
 _MOST_LISTED = 20
-_OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT")
-"""Settings that differ at every start, and mean nothing."""
+_OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
+"""Settings that differ at every start and mean nothing, or say again what WORLD_SIZE says."""
 _WORDS = {"same": "within noise", "unsure": "unsure"}
 
 
@@ -75,7 +75,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the contract: 4 for what got worse beyond noise."""
+        """docs/reference/exit-codes.md: 4 for what got worse beyond noise."""
         if self.new_failures or any(row.change == "slower" for row in self.rows):
             return ExitCode.FAIL
         if not self.rows or any(row.change == "unsure" for row in self.rows) or (self.cut and self.only_old):
@@ -101,7 +101,7 @@ def side(path: str) -> Side:
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
         site = baselines.parse(text, path)
-        return Side(path, comparison.of_site(site), site.print())
+        return Side(path, comparison.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
     if schema == "nccl-tests":
         runs = read_runs(path)
         rows = [row for run in runs for row in run.rows]
@@ -182,45 +182,74 @@ def _remarks(old: Side, new: Side) -> Iterator[str]:
 
 def _name(key: RowKey) -> str:
     op, nbytes, how = key
+    return f"{op} {size(nbytes)} ({_measured(how)})"
+
+
+def _measured(how: Conditions, *, place: bool = True) -> str:
+    """Return how a row was measured: ``float32, in place, 2 ranks, blocking, gloo``."""
     redop = "" if how.redop in (None, "sum") else f" {how.redop}"
-    place = "in place" if how.place == "in" else "out of place"
-    return f"{op} {size(nbytes)} ({how.dtype}{redop}, {place}, {how.ranks} ranks, {how.mode}, {how.backend})"
+    where = ["in place" if how.place == "in" else "out of place"] if place else []
+    return ", ".join((f"{how.dtype}{redop}", *where, plural(how.ranks, "rank"), how.mode, how.backend))
 
 
 def _text(old: Side, new: Side, found: Comparison, *, quiet: bool) -> Iterator[str]:
     if not quiet:
         yield from (f"{name}: {side.path}  {side.about}".rstrip() for name, side in (("old", old), ("new", new)))
     if found.rows and not quiet:
-        yield _COLUMNS.format("op", "size", "in", "ranks", "old", "new", "change", "between", "verdict").rstrip()
-        yield _COLUMNS.format("", "", "plc", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
-        yield from map(_row, found.rows)
+        yield from _table(found.rows)
     if not quiet:
-        for title, texts in _lists(found):
-            yield from (f"{title}: {text}" for text in texts[:_MOST_LISTED])
+        for title, texts in _lists(old, new, found):
+            for text in texts[:_MOST_LISTED]:
+                yield from wrapped(f"{title}: ", text, delivery.width())
             if texts[_MOST_LISTED:]:
                 yield f"{title}: {len(texts) - _MOST_LISTED} more"
-    yield _last(found)
+    yield from [_last(found)] if quiet else wrapped("", _last(found), delivery.width())
 
 
-def _lists(found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
+def _lists(old: Side, new: Side, found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "new", found.new_findings
     yield "fixed", found.fixed_findings
     yield "changed", found.changed
-    yield "only in the old", found.only_old
-    yield "only in the new", found.only_new
+    yield "only in the old", _folded([key for key in old.points if key not in new.points])
+    yield "only in the new", _folded([key for key in new.points if key not in old.points])
     yield "note", found.notes
+
+
+def _folded(keys: Sequence[RowKey]) -> list[str]:
+    """Return a line for each operation, with its sizes."""
+    sizes: dict[tuple[str, Conditions], list[int]] = {}
+    for op, nbytes, how in keys:
+        sizes.setdefault((op, how), []).append(nbytes)
+    return [_several(op, how, each) for (op, how), each in sizes.items()]
+
+
+def _several(op: str, how: Conditions, sizes: Sequence[int]) -> str:
+    if len(sizes) == 1:
+        return _name((op, sizes[0], how))
+    return f"{op} {size(min(sizes))} to {size(max(sizes))}, {len(sizes)} sizes ({_measured(how)})"
+
+
+def _table(rows: Sequence[RowDifference]) -> Iterator[str]:
+    """Yield the rows below their columns; what rows have in common stands above them, once."""
+    before = None
+    for row in rows:
+        if (common := _measured(replace(row.how, place="in"), place=False)) != before:
+            before = common
+            yield f"{common}:"
+            yield _COLUMNS.format("op", "size", "at", "old", "new", "change", "between", "verdict").rstrip()
+            yield _COLUMNS.format("", "", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
+        yield _row(row)
 
 
 def _row(row: RowDifference) -> str:
     return _COLUMNS.format(
         row.op,
         size(row.nbytes),
-        "x" if row.how.place == "in" else "-",
-        row.how.ranks,
+        row.how.place,
         f"{row.old.value:#.4g}",
         f"{row.new.value:#.4g}",
         f"{100 * row.share:+.1f}",
-        f"{100 * row.low:+.1f} to {100 * row.high:+.1f}",
+        f"{100 * row.low:+.0f} to {100 * row.high:+.0f}",
         _WORDS.get(row.change, row.change),
     ).rstrip()
 

@@ -39,7 +39,7 @@ def wanted(options: argparse.Namespace) -> "RailsWanted":
     """Return what is to be tried, and with what: the verbs library, in children, and this machine's counters."""
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.host.live import LiveHost
-    from ncclprobe.probes.verbs.pair import try_rail
+    from ncclprobe.probes.verbs.pair import run_rail
 
     host = LiveHost((), lambda _name: False)
-    return RailsWanted(try_rail, host, budget(options), options.force, options.cross_rails)
+    return RailsWanted(run_rail, host, budget(options), options.force, options.cross_rails)

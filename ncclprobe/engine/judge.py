@@ -213,7 +213,7 @@ def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
-    """Return the status of a run and the exit code a gate should see (contract, Exit codes).
+    """Return the status of a run and the exit code a gate should see (docs/reference/exit-codes.md).
 
     `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
     nothing judges.
@@ -249,9 +249,9 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
     """Each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
-    comparison that cannot name a node, a node that never came (contract, Whose exit). What a comparison could not
-    learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were selected,
-    shares in these: see :func:`_compared`.
+    comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
+    not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
+    selected, shares in these: see :func:`_compared`.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     worst: dict[str, tuple[int, str, Finding]] = {}

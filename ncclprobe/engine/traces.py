@@ -1,8 +1,8 @@
 """The facts that collectors made of earlier answers: the machines of a fleet give equal answers, and so equal facts.
 
-A collector is a pure function of what the host answers and of the facts it is given (architecture: one door), so the
-questions that it asked, with the answers that decided the next one, are all there is to know about a run of it. They
-are kept as a tree: at each fork a question, below it a branch for each answer, at its end the fact. A node whose
+A collector is a pure function of what the host answers and of the facts it is given (docs/maintainers/architecture.md),
+so the questions that it asked, with the answers that decided the next one, are all there is to know about a run of it.
+They are kept as a tree: at each fork a question, below it a branch for each answer, at its end the fact. A node whose
 answers lead to an end gets that fact itself, which makes its check's verdict known too, by identity.
 """
 

@@ -16,6 +16,7 @@ from ncclprobe.localise.pairs.peers import FEWEST, TURNS, slow_each_turn
 from ncclprobe.localise.pairs.rails import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.pair_results import (
+    ONE_WAY_INSIDE,
     Blamed,
     Inside,
     Localisation,
@@ -46,7 +47,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
     found = suspects.verdict(results, placement.layout, rules, expected_GBps)
     levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
     if rates[0]:
-        levels["inside a node, one way"] = round(median(rates[0].values()), 6)
+        levels[ONE_WAY_INSIDE] = round(median(rates[0].values()), 6)
     excluded = {each.rank: each for each in measured.excluded}
     last_turn = max((row.turn for row in measured.node_all_reduces), default=0)
     own = tuple(row for row in measured.node_all_reduces if row.turn == last_turn)

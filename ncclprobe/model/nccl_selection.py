@@ -1,4 +1,4 @@
-"""What NCCL would choose on a node, and how the node is built, as a report carries both (contract, JSON report).
+"""What NCCL would choose on a node, and how the node is built, as a report carries both (docs/reference/report.md).
 
 Like :mod:`ncclprobe.model`, of which they are a part: frozen values without behaviour. Devices are spelled as NCCL
 spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.

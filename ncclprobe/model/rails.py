@@ -19,7 +19,7 @@ RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
 GPU's, registered by a DMA-BUF that the driver exports."""
 RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
-RailStepName = Literal["start", "open", "connect", "latency", "write", "verify"]
+RailStepName = Literal["open", "connect", "latency", "prepare", "write", "verify"]
 
 RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
 
@@ -56,7 +56,8 @@ class RailTest(Struct, frozen=True, kw_only=True):
     `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
     `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`; the end that receives
     compares what lies there afterwards with the pattern that `seed` makes, where `verify`. `seconds` bounds each of
-    these steps: one that has not ended by then is a failure of that step.
+    these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
+    to open a device and pin memory, to connect, to fill and compare memory.
     """
 
     round_trips: int = 1000
@@ -67,6 +68,7 @@ class RailTest(Struct, frozen=True, kw_only=True):
     verify: bool = True
     seed: int = 0
     seconds: float = 10.0
+    setup_seconds: float = 10.0
 
 
 class RailQueuePair(Struct, frozen=True):
@@ -117,7 +119,7 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
     ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
     asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
-    and told so; this end has nothing to add. ``channel`` the connection to the other end broke.
+    and told so, and this end has nothing to add. ``channel`` the connection to the other end broke.
     `direction` is that of a write.
     """
 
@@ -157,9 +159,10 @@ class RailStream(Struct, frozen=True, kw_only=True):
 class RailArrival(Struct, frozen=True, kw_only=True):
     """What lay at the end that was written to, once the writer was done or had failed.
 
-    Of `checked_bytes`, `arrived_bytes` were overwritten, and of these `wrong_bytes` hold something else than was sent;
-    `offset`, `expected`, `found` are the first of those. A writer whose acknowledgements are lost fails although its
-    data arrives: then it is the way back that is dead.
+    The writes go round a region of a few MiB, so it is the last ones that are seen. Of `checked_bytes`, `arrived_bytes`
+    were overwritten, and of these `wrong_bytes` hold something else than was sent; `offset`, `expected`, `found` are
+    the first of those. A writer whose acknowledgements are lost fails although its data arrives: then it is the way
+    back that is dead.
     """
 
     direction: RailDirection

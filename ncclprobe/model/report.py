@@ -1,4 +1,4 @@
-"""The report: everything that a run has to say, as the contract's ``ncclprobe.report/1``.
+"""The report: everything that a run has to say, ``ncclprobe.report/1`` of docs/reference/report.md.
 
 Frozen values without behaviour, so that a report can be written as JSON, read back and rendered anywhere. Units
 are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes per second, ``nbytes`` bytes, ``_s``
@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
@@ -85,12 +86,48 @@ class Scope(Struct, frozen=True):
     driver: bool = True
 
 
+class CheckNote(Struct, frozen=True):
+    """What a check is about: what is wrong where it fails, what holds where it passes, and why it matters."""
+
+    title: str
+    right: str = ""
+    why: str = ""
+
+
+class Excerpt(Struct, frozen=True):
+    """What stands in a source that findings cite: an answer of `node` as it gave it, or lines of a log (no node).
+
+    `source` is spelled as the evidence spells it, `title` is the question that was asked. `first`: the number of the
+    first line in the source; 0: its lines are not counted. `cited`: which of `lines` are cited, from 0. `cut`: what is
+    left out, in words.
+    """
+
+    source: str
+    node: str
+    title: str
+    lines: tuple[str, ...]
+    first: int = 0
+    cited: tuple[int, ...] = ()
+    cut: str = ""
+
+
+class PublishedRate(Struct, frozen=True):
+    """A bus bandwidth that was published of this type of machine, for as many ranks and nodes as were measured."""
+
+    op: str
+    nbytes: int
+    busbw_GBps: float
+    why: str
+    source: str
+
+
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything a run has to say: the contract's ``ncclprobe.report/1``. Renderers need nothing else.
+    """Everything a run has to say: ``ncclprobe.report/1``. Renderers need nothing else.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
-    of a job that failed; empty: the report is not about one.
+    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
+    check stands that found something.
     """
 
     tool: Tool
@@ -107,6 +144,7 @@ class Report(Struct, frozen=True, kw_only=True):
     areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()
     environment: dict[str, NodeEnvironment] = field(default_factory=dict)
@@ -116,6 +154,7 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
     nic_traffic: tuple[OperationTraffic, ...] = ()
+    rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
@@ -124,6 +163,9 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
+    published: tuple[PublishedRate, ...] = ()
+    explained: dict[str, CheckNote] = field(default_factory=dict)
+    excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     timeline: tuple[Moment, ...] = ()

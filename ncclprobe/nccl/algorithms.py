@@ -1,8 +1,8 @@
 """NCCL_ALGO and NCCL_PROTO: which algorithms and protocols are left to each collective.
 
 ``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
-(v2.30.7), nccl_semantics.md §0. Before 2.24 there was one list for all functions, unknown names were passed over, and
-Ring came back where nothing was left.
+(v2.30.7); in prose docs/how/nccl-selection.md. Before 2.24 there was one list for all functions, unknown names were
+passed over, and Ring came back where nothing was left.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def _old(text: str, names: Sequence[str]) -> Pin:
 
 
 def implemented(function: str, version: Version | None = None) -> frozenset[str]:
-    """Return the algorithms that NCCL has for a collective at all (nccl_semantics.md §0)."""
+    """Return the algorithms that NCCL has for a collective at all."""
     if function in ("Broadcast", "Reduce"):
         return _ONLY_RING
     if function == "AllReduce":

@@ -1,7 +1,8 @@
 """Which entry of a port's GID table NCCL uses for its connections.
 
-Source: src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateGidIndex (v2.30.7), nccl_semantics.md
-§2.2. Before 2.21 the index was 0 unless NCCL_IB_GID_INDEX said otherwise; routable FLIDs came with 2.22.
+Source: src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateGidIndex (v2.30.7); in prose
+docs/how/nccl-selection.md. Before 2.21 the index was 0 unless NCCL_IB_GID_INDEX said otherwise; routable FLIDs came
+with 2.22.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,8 @@
 
 Sources: src/transport/net_ib/gdr.cc (the files whose existence is a peer-memory module), src/init.cc dmaBufSupported,
 src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths (v2.30.7); the differences of
-older versions from their own tags. nccl_semantics.md §3.4 and §3.5. Only NCCL's own InfiniBand transport is meant: a
-network plugin decides for itself.
+older versions from their own tags. docs/how/nccl-selection.md says it in prose. Only NCCL's own InfiniBand transport is
+meant: a network plugin decides for itself.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Which ports of which HCAs NCCL's own InfiniBand transport takes, and what becomes of the others.
 
-Source: src/transport/net_ib/init.cc:300 ncclIbInitDevices (v2.30.7), nccl_semantics.md §2.1. Not modelled: fusing
-ports into virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes the
-same ports by another name (``mlx5_0_dma``).
+Source: src/transport/net_ib/init.cc:300 ncclIbInitDevices (v2.30.7); in prose docs/how/nccl-selection.md. Not modelled:
+fusing ports into virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes
+the same ports by another name (``mlx5_0_dma``).
 """
 
 from collections.abc import Sequence

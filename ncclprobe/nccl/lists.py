@@ -3,7 +3,7 @@
 ``[^][=]name[:port[:rail[:plane]]]{,…}``: ``^`` and ``=`` count for the whole list and only in front of it.
 
 Source: src/misc/utils.cc:189 parseStringList and :218 matchIf (v2.30.7). Rail and plane are read since
-2.30.7; before, an empty port (``mlx5_0:``) was port 0, which matches none. nccl_semantics.md §1.1 and §2.1.
+2.30.7; before, an empty port (``mlx5_0:``) was port 0, which matches none. In prose: docs/how/nccl-selection.md.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Choose the transport between two GPUs of one node, and whether NCCL uses the NVSwitches' multicast (NVLS).
 
 Sources: src/graph/paths.cc ncclTopoCheckP2p, src/transport/p2p.cc:130, src/transport/shm.cc:61, src/transport/nvls.cc
-ncclNvlsInit, src/graph/search.cc:1124 (v2.30.7); older versions from their own tags. nccl_semantics.md §3.2 to §3.6.
-Both GPUs are taken to belong to ranks of one host that share /dev/shm. Not modelled: NCCL prefers the network where
-both GPUs reach a NIC below their own switch faster than each other (it takes bandwidths to tell).
+ncclNvlsInit, src/graph/search.cc:1124 (v2.30.7); older versions from their own tags. In prose:
+docs/how/nccl-selection.md. Both GPUs are taken to belong to ranks of one host that share /dev/shm. Not modelled: NCCL
+prefers the network where both GPUs reach a NIC below their own switch faster than each other (it takes bandwidths to
+tell).
 """
 
 from collections.abc import Sequence

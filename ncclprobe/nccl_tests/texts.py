@@ -36,6 +36,8 @@ _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
 """What its NCCLCHECK and CUDACHECK say (src/common.h) before they end the run."""
 _TIMES = ("time", "cputime")
+OURS = "measured by ncclprobe with"
+"""Stands before the library and its version where that is not NCCL."""
 
 
 class _Section(Struct):
@@ -43,6 +45,7 @@ class _Section(Struct):
 
     op: str = ""
     nccl: str = "unknown"
+    ours: str = ""  # the version of gloo, which ncclprobe alone measures
     mode: Mode = "queued"
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
@@ -120,6 +123,8 @@ def _about(line: str, section: _Section) -> None:
         section.wrong, section.ended = int(wrong[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
+    if line.startswith(f"# {OURS} gloo"):
+        section.ours = line.removeprefix(f"# {OURS} gloo").strip() or "unknown"
     if _BROKEN.search(line):
         section.broken = section.broken or line.strip()[:160]
     if iters := _ITERS.search(line):
@@ -223,7 +228,8 @@ def _run(section: _Section, path: str) -> Iterator[Run]:
         ranks = _ranks(section)
         op = section.op or fitting(section.lines, section.roots, ranks)
         nodes = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
-        setup = Setup(op, ranks, nodes, section.mode, section.iters, section.nccl)
+        by = (section.ours, "gloo") if section.ours else (section.nccl, "nccl")
+        setup = Setup(op, ranks, nodes, section.mode, section.iters, *by)
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None

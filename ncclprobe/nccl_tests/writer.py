@@ -19,6 +19,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.nccl_tests.records import VERSION
 from ncclprobe.nccl_tests.rows import DTYPES, program
+from ncclprobe.nccl_tests.texts import OURS
 from ncclprobe.ops import OPS
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
@@ -67,7 +68,7 @@ def _config(report: Report, rows: Sequence[Measurement]) -> dict[str, Any]:
         "ngpus": 1,
         "minimum_bytes": min(row.nbytes for row in rows),
         "maximum_bytes": max(row.nbytes for row in rows),
-        "step_factor": 2,
+        "step_factor": _factor(rows),
         "warmup_iters": 0,
         "iterations": max(row.iters * row.batches for row in rows),
         "aggregated_iterations": 1,
@@ -82,6 +83,12 @@ def _config(report: Report, rows: Sequence[Measurement]) -> dict[str, Any]:
             for rank, host in enumerate(_hosts(report, first))
         ],
     }
+
+
+def _factor(rows: Sequence[Measurement]) -> int:
+    """Return the -f of a sweep: by how much its sizes grow, to the nearest whole number, where the last two tell."""
+    sizes = sorted({row.nbytes for row in rows if row.nbytes})
+    return max(2, round(sizes[-1] / sizes[-2])) if len(sizes) > 1 else 2
 
 
 def _hosts(report: Report, row: Measurement) -> list[str]:
@@ -135,9 +142,11 @@ def render_text(report: Report, rows: Sequence[Measurement]) -> str:
         [
             *([f"# nccl-tests version 2.19.6 nccl-headers={code} nccl-library={code}"] if code else []),
             f"# Collective test starting: {name}",
+            *([f"# {OURS} {first.backend} {first.library.version}"] if first.backend != "nccl" else []),
             f"# nThread 1 nGpus 1 minBytes {min(r.nbytes for r in rows)} maxBytes {max(r.nbytes for r in rows)} "
-            f"step: 2(factor) warmup iters: 0 iters: {max(r.iters * r.batches for r in rows)} agg iters: 1 "
-            f"validation: {int(any(r.wrong is not None for r in rows))} graph: {int(first.mode == 'graph')} unalign: 0",
+            f"step: {_factor(rows)}(factor) warmup iters: 0 iters: {max(r.iters * r.batches for r in rows)} "
+            f"agg iters: 1 validation: {int(any(r.wrong is not None for r in rows))} "
+            f"graph: {int(first.mode == 'graph')} unalign: 0",
             *(["# Blocking Enabled: wait after each inner iteration (-m), no barrier"] * (first.mode == "blocking")),
             "#",
             "# Using devices",

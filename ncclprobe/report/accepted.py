@@ -63,11 +63,17 @@ def _pairs(report: Report) -> str:
     near: dict[frozenset[int], bool] = {}
     for inside in (True, False):
         ways = [row for row in rows if row.inside is inside]
-        usual = median(row.GBps for row in ways) if ways else 0.0
+        usual = _usual(report, inside, [row.GBps for row in ways])
         for row in ways:
             pair = frozenset((row.src, row.dst))
             near[pair] = near.get(pair, True) and row.GBps >= (1 - _NEAR) * usual
     return f"{sum(near.values())} of {_count(len(near), 'pair')} within {100 * _NEAR:.0f} %"
+
+
+def _usual(report: Report, inside: bool, rates: Sequence[float]) -> float:
+    """Return what the pairs are compared with everywhere; their median where a report does not say it."""
+    known = report.localisation.usual_GBps(inside=inside) if report.localisation else None
+    return known or (median(rates) if rates else 0.0)
 
 
 def _ladder(rungs: Sequence[LadderRow]) -> str:

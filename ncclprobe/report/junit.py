@@ -13,6 +13,7 @@ are properties of their suite, and each row's own stand in its output too.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ncclprobe import page
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
@@ -222,4 +223,5 @@ def _story(verdict: Verdict) -> str:
         lines += [f"  see also: {finding.see_also}"] if finding.related else []
         lines += [f"  fix: {finding.remedy}"] if finding.remedy else []
         lines += [f"  {digest.blamed(finding)}"] if finding.severity is not Severity.NOTE else []
+    lines += [f"more: ncclprobe explain {verdict.id}, {page(verdict.id)}"] if lines else []
     return "\n".join(map(printable, lines))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ncclprobe import page
 from ncclprobe.model.causes import Cause, Moment
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Measurement
@@ -185,7 +186,13 @@ def _problem(problem: digest.Problem, report: Report) -> str:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
         lines.append(f"  - {text(digest.blamed(finding, problem.nodes))}")
+    lines.append(f"  - more: {code(f'ncclprobe explain {problem.id}')}, {_link(problem.id)}")
     return "\n".join(lines)
+
+
+def _link(check: str) -> str:
+    """Return the address of a check's page, as a link; none for an id that is not spelled like one of ours."""
+    return f"<{page(check)}>" if re.fullmatch(r"[a-z0-9.-]{1,64}", check) else ""
 
 
 def _gap(gap: digest.Gap, report: Report) -> str:

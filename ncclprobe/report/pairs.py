@@ -61,12 +61,12 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
 def words(found: Localisation) -> Iterator[str]:
     """Who is slow, and how sure that is, a sentence each."""
     tests = f"{found.tests} tests, {found.steps} rounds of retests"
-    usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
     yield from _alone(found)
+    yield f"usual: {found.usual or 'nothing came through'}"
     if found.all_slow:
-        yield f"everything is slower than expected ({usual}; {tests})"
+        yield f"everything is slower than expected ({tests})"
     elif not found.culprits:
-        yield f"nothing is confirmed as slow ({tests}; usual: {usual or 'nothing came through'})"
+        yield f"nothing is confirmed as slow ({tests})"
     for each in found.culprits:
         yield f"confirmed: {description(each)}"
     for each in found.suspects:

@@ -15,6 +15,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.report import digest
 from ncclprobe.units import printable
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _gauge(name: str, about: str, series: _Series, labels: Sequence[str] = (), u
 
 
 def _run(report: Report) -> "Iterator[Metric]":
-    who = (report.tool.version, report.launch.kind, report.status.value)
+    who = (report.tool.version, digest.launcher(report.launch.kind), report.status.value)
     about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
     yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
     began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []

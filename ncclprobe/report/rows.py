@@ -1,5 +1,6 @@
 """Measured rows as a table of a terminal: 80 columns, and more of each row where there is more room."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 
 from ncclprobe.model.measurement import Measurement
@@ -7,6 +8,7 @@ from ncclprobe.model.values import Struct
 from ncclprobe.report.lines import Style, unstyled, wrapped
 from ncclprobe.units import plural, size
 
+_JOINED = "\N{NO-BREAK SPACE}"
 ROOM_FOR_ALL = 110
 """Columns from which on everything known of a row is shown."""
 
@@ -42,8 +44,8 @@ def _expected(m: Measurement) -> str:
 
 def judged(m: Measurement) -> str:
     """Return the verdict with what the number was held against, and what else the reader must know of the row."""
-    below = m.expectation and m.status in ("warn", "fail", "inconclusive")
-    parts = [f"{m.status}, not {m.expectation.threshold:.4g}" if below and m.expectation else m.status]
+    least = m.expectation.threshold if m.expectation and m.status in ("warn", "fail", "inconclusive") else 0.0
+    parts = [f"{m.status}, not {least:.4g}" if m.busbw_GBps < least else m.status]
     parts += [f"{m.wrong} wrong"] if m.wrong else []
     parts += ["measured again"] if m.retest else []
     parts += ["launch-bound"] if m.launch_bound else []
@@ -51,10 +53,10 @@ def judged(m: Measurement) -> str:
 
 
 _COLUMNS = (
-    _Column("op", "", -15, _op, "the operation, and its reduction unless it is a sum"),
+    _Column("op", "", -14, _op, "the operation, and its reduction unless it is a sum"),
     _Column("size", "", 8, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
-    _Column("in", "place", 5, lambda m: "x" if m.place == "in" else "-", "x: the result is where the input was", False),
-    _Column("time", "(us)", 10, lambda m: f"{m.time_us.typical:.2f}", "the median time of a call"),
+    _Column("at", "", -3, lambda m: m.place, "in: the result is where the input was; out: elsewhere, out of place"),
+    _Column("time", "(us)", 9, lambda m: f"{m.time_us.typical:.2f}", "the median time of a call"),
     _Column("+-", "(%)", 4, lambda m: "-" if m.precision is None else _percent(m.precision),
             "how well that is known: half of its 95 % interval"),
     _Column("issue", "(us)", 9, lambda m: f"{m.issue_us:.2f}",
@@ -63,7 +65,7 @@ _COLUMNS = (
     _Column("algbw", "(GB/s)", 9, lambda m: rate(m.algbw_GBps), "size / time; GB/s is 1e9 bytes per second", False),
     _Column("busbw", "(GB/s)", 9, lambda m: rate(m.busbw_GBps),
             "what the busiest link carried, as nccl-tests computes it: the number that is judged"),
-    _Column("expected", "(GB/s)", 9, _expected, "what a healthy machine of this kind reaches"),
+    _Column("expected", "(GB/s)", 8, _expected, "what a healthy machine of this kind reaches"),
     _Column("verdict", "", -1, judged, "and the least that would have passed, where it did not"),
 )  # fmt: skip
 
@@ -77,7 +79,11 @@ def header(first: Measurement, width: int = 80) -> str:
     )
     shown = _columns(width)
     return "\n".join(
-        (*wrapped("", about, width), _line([c.name for c in shown], shown), _line([c.unit for c in shown], shown))
+        (
+            *wrapped("", about, width),
+            _line([c.name for c in shown], shown).rstrip(),
+            _line([c.unit for c in shown], shown).rstrip(),
+        )
     )
 
 
@@ -87,8 +93,12 @@ def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = 
     `before`: the operation of the row above; another one's stands apart.
     """
     shown = _columns(width)
-    line = _line([c.show(m) for c in shown], shown)
-    coloured = style(line, m.status) if m.status != "unjudged" else line
+    *cells, verdict = (c.show(m) for c in shown)
+    lead = f"{_line(cells, shown[:-1])} "
+    parts = verdict.replace(" ", _JOINED).replace(f",{_JOINED}", ", ")
+    lines = textwrap.wrap(parts, max(width - len(lead), 16), break_on_hyphens=False)
+    text = "\n".join((lead + lines[0], *(" " * len(lead) + line for line in lines[1:]))).replace(_JOINED, " ")
+    coloured = style(text, m.status) if m.status != "unjudged" else text
     return f"\n{coloured}" if before not in ("", m.op) else coloured
 
 
@@ -112,7 +122,7 @@ def _line(cells: Sequence[str], columns: Sequence[_Column]) -> str:
     padded = (
         f"{cell:<{-c.wide}}" if c.wide < 0 else f"{cell:>{c.wide}}" for cell, c in zip(cells, columns, strict=True)
     )
-    return " ".join(padded).rstrip()
+    return " ".join(padded)
 
 
 def _often(first: Measurement) -> str:

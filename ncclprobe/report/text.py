@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import TypeVar
 
+from ncclprobe import page
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import choices, digest, pairs, rows, traffic, training
+from ncclprobe.report import choices, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.lines import Style, labelled, unstyled, wrapped
 from ncclprobe.units import plural, printable, size
@@ -44,6 +45,7 @@ def render(
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
         *pairs.blocks(report.pairs, report.localisation, width),
+        *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
         *training.blocks(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
@@ -90,16 +92,14 @@ def _legible(value: T) -> T:
     return value
 
 
-_STARTED = {"self": " started by ncclprobe", "environment": " by hand", "single": ""}
-
-
 def _about(report: Report) -> str:
     """Return who looked at what, when."""
     launch = report.launch
-    by = _STARTED.get(launch.kind, f" by {launch.kind}")
-    ranks = f", {plural(launch.world_size, 'rank')}{by}" if launch.world_size else ""
+    by = digest.launcher(launch.kind)
+    joint = " " if by == "by hand" else " by "
+    ranks = f", {plural(launch.world_size, 'rank')}{joint}{by}" if launch.world_size and launch.kind != "single" else ""
     if launch.kind == "options":
-        ranks = f", {plural(launch.nnodes or 1, 'node')} by the command line"
+        ranks = f", {plural(launch.nnodes or 1, 'node')} by {by}"
     nodes = fold(node.name for node in report.nodes)
     return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.when(report.started)}"
 
@@ -112,7 +112,7 @@ def _answer(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _problems(report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Yield each problem; a remedy stands under the first one that has it."""
+    """Yield each problem; a remedy, and where to read more of a check, stand under the first one that has it."""
     given: dict[str, str] = {}
     for problem in digest.problems(report):
         yield list(_problem(problem, report, given, width, style))
@@ -138,24 +138,39 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
         yield from (f"{_INDENT}         {each}" for each in digest.copyable(finding.remedy) if mine)
     if finding.severity is not Severity.NOTE:
         yield from wrapped(_INDENT, digest.blamed(finding, nodes), width)
+    if name not in given:
+        given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"
+        yield f"{_INDENT}{page(name)}"
 
 
 def _areas(report: Report, width: int, style: Style) -> list[str]:
     lines: list[str] = []
     for area in report.areas:
         word, name = _AREA_WORDS[area.status], f"{area.name:<9}"
-        first, *rest = wrapped(f"{word:<8}{name}", _area(area), width)
+        first, *rest = _values(f"{word:<8}{name}", _area(area), width)
         lines += [style(word, area.status.value) + first[len(word) :], *rest]
     return lines
 
 
-def _area(area: Area) -> str:
-    """Return what it is, then the checks that make it worse than good."""
+def _values(lead: str, values: Sequence[str], width: int) -> list[str]:
+    """Return `values` after `lead`, none of them parted by the end of a line if it fits into one."""
+    lines, indent = [lead], " " * len(lead)
+    for value in values:
+        joint = " · " if len(lines[-1]) > len(lead) else ""
+        if len(lines[-1] + joint + value) > width and joint:
+            lines.append(indent)
+            joint = ""
+        lines[-1] += joint + value
+    return [part for line in lines for part in wrapped(line[: len(lead)], line[len(lead) :], width)]
+
+
+def _area(area: Area) -> list[str]:
+    """Return what it is, value by value, then the checks that make it worse than good."""
     shown = ", ".join(area.ids[:_MOST_EVIDENCE])
     more = f" and {len(area.ids) - _MOST_EVIDENCE} more" if len(area.ids) > _MOST_EVIDENCE else ""
     unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
-    return " · ".join(filter(None, (area.values, f"{shown}{more}", unseen)))
+    return [each for each in (*area.values.split(" · "), f"{shown}{more}", unseen) if each]
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:

@@ -1,4 +1,4 @@
-"""Regular machines for the search and the cost model, with the links of nccl_semantics.md §4.1."""
+"""Regular machines for the search and the cost model, with the links of docs/how/nccl-cost-model.md."""
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.graphs import Graphs
@@ -23,7 +23,7 @@ H100 = NodeSystem(
     nic_gbps=400,
     network="ib",
     gdr=True,
-    source="nccl_semantics.md §4.2",
+    source="src/graph/topo.h (v2.30.7)",
 )
 A100 = replace(
     H100,

@@ -1,4 +1,4 @@
-"""NCCL's cost model, against tables that NCCL printed and the worked numbers of nccl_semantics.md §4.3."""
+"""NCCL's cost model, against tables that NCCL printed and numbers that were worked out by hand."""
 
 import math
 

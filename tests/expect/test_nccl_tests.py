@@ -308,3 +308,11 @@ def test_what_was_measured_with_gloo_comes_back_as_gloos() -> None:
     row = replace(ROW, backend="gloo", mode="blocking", library=Library("gloo", "torch 2.13.0"))
     (back,) = parse_json(render_json(report(row), (row,)), "j").rows
     assert (back.backend, back.library) == ("gloo", row.library)
+    ((again,),) = (run.rows for run in parse_text(render_text(report(row), (row,)), "t"))
+    assert (again.backend, again.library) == ("gloo", row.library)
+
+
+def test_sizes_keep_the_factor_by_which_they_grow() -> None:
+    rows = [replace(ROW, nbytes=nbytes) for nbytes in (1 << 10, 1 << 14, 1 << 18)]
+    assert json.loads(render_json(report(*rows), rows))["config"]["step_factor"] == 16
+    assert "step: 16(factor)" in render_text(report(*rows), rows)

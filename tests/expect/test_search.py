@@ -1,4 +1,4 @@
-"""The channels that NCCL's search finds, against the worked examples of nccl_semantics.md §4.2 and of logs."""
+"""The channels that NCCL's search finds, against the worked examples of docs/how/nccl-cost-model.md and of logs."""
 
 import pytest
 from hypothesis import given

@@ -73,6 +73,7 @@ LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13
 
 
 _LOGGED = Certainty("high", "kernel log")
+_KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more where the journal is kept on disk."
 
 
 @check(
@@ -107,7 +108,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
         yield _judged(events, log, gpus)
     if log.oldest_s or log.dropped:
         message = f"begins {_ago(log.uptime_s - log.oldest_s)}: earlier messages are not known"
-        yield note("kernel log", message, evidence=log.source)
+        yield note("kernel log", message, evidence=log.source, remedy=_KEEP)
 
 
 def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Finding:

@@ -88,7 +88,8 @@ def _crowded(
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
-        return note(subject, f"{message}: this machine has no more", evidence=evidence)
+        remedy = "nothing can be set: start fewer ranks on such a machine, or take one with more processors."
+        return note(subject, f"{message}: this machine has no more", evidence=evidence, remedy=remedy)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
         return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
     if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known

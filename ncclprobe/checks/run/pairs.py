@@ -88,7 +88,7 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
             blame="node",
             action="retest",
             confidence=Certainty("medium", f"slow in each of {each.tests} turns, compared with other nodes"),
-            evidence=seen(f"{each.tests} measurements", f"usual are {each.usual_GBps:.3g} GB/s"),
+            evidence=seen(f"{each.tests} measurements", f"its peers reach {each.usual_GBps:.3g} GB/s"),
             remedy="look inside the node: NVLinks and PCIe links below their width or speed (`ncclprobe doctor`), "
             "processors shared with other jobs, affinity, CPU limits; its network only after that",
             nodes=(each.node,),
@@ -131,16 +131,16 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
+                + (f"; usual: {found.usual}" if found.usual else "")
                 + (_members(found) if each.kind == "uplink" else ""),
             ),
             remedy=_UPLINKS if each.kind == "uplink" else "",
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
-        usual = ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in found.level_GBps.items())
         yield warn(
             "all pairs",
-            f"everything is slower than expected: {usual}",
+            f"everything is slower than expected: {found.usual}",
             action="retest",
             evidence=f"{found.tests} pair tests",
         )

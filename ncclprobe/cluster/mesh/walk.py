@@ -16,7 +16,7 @@ from ncclprobe.facts.paths import MeshListener, Path, Paths
 from ncclprobe.model.values import replace
 
 AT_ONCE = 16
-"""Calls of one node at a time (contract, Manners)."""
+"""Calls of one node at a time (docs/how/manners.md)."""
 
 
 _TICK_S = 0.1

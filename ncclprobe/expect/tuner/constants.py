@@ -1,7 +1,7 @@
 """Speeds as NCCL counts them, and the steps of its search, per version. GB/s of 1e9 bytes, one direction.
 
-Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays, v2.20.5 to v2.30.7), nccl_semantics.md §4.1
-and §4.2. What changed between versions is a row of a table, not a branch of the code.
+Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays, v2.20.5 to v2.30.7),
+docs/how/nccl-cost-model.md. What changed between versions is a row of a table, not a branch of the code.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """What NCCL's search hands to its cost model: channels, speeds and types of path for each pattern.
 
 Found by :mod:`.search` from the links of a machine, or read by :mod:`.dumps` from what NCCL itself wrote. Source:
-src/graph/search.cc:1074 ncclTopoCompute and src/include/graph.h (v2.30.7), nccl_semantics.md §4.2.
+src/graph/search.cc:1074 ncclTopoCompute and src/include/graph.h (v2.30.7), docs/how/nccl-cost-model.md.
 """
 
 from typing import Final, Literal

@@ -2,7 +2,7 @@
 
 The search tries speeds from fast to slow and keeps the best of channels x speed; here the number of channels that fit
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
-:1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls (v2.30.7), nccl_semantics.md §4.2.
+:1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls (v2.30.7), docs/how/nccl-cost-model.md.
 
 It comes to what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not say:
 NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them;

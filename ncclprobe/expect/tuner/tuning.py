@@ -1,9 +1,9 @@
 """The constants of NCCL's cost model and how they changed from version to version: data.
 
-Source: src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to v2.30.7; nccl_semantics.md §4.3
-and §4.4. Latencies are microseconds, bandwidths GB/s. The newest stand in :class:`Tuning`'s defaults, and
-:data:`BEFORE` says what each release replaced. A version older than 2.20 is
-taken as 2.20: no torch that is supported comes with one.
+Source: src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to v2.30.7;
+docs/how/nccl-cost-model.md. Latencies are microseconds, bandwidths GB/s. The newest stand in :class:`Tuning`'s
+defaults, and :data:`BEFORE` says what each release replaced. A version older than 2.20 is taken as 2.20: no torch that
+is supported comes with one.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The links within one node, and how many of NCCL's channels fit on them at a speed: counted, not tried path by path.
 
-Source: src/graph/search.cc:1074 ncclTopoCompute and :330 ncclTopoSearchRecGpu (v2.30.7), nccl_semantics.md §4.2.
+Source: src/graph/search.cc:1074 ncclTopoCompute and :330 ncclTopoSearchRecGpu (v2.30.7), docs/how/nccl-cost-model.md.
 """
 
 import math

@@ -69,7 +69,7 @@ def worst(rows: Sequence[PairRow]) -> list[PairRow]:
 
 def words(found: Localisation) -> Iterator[Words]:
     """Who is slow, in the words of the terminal's report."""
-    usual = ", ".join(f"{value:.3g} GB/s {way}" for way, value in found.level_GBps.items()) or "nothing came through"
+    usual = found.usual or "nothing came through"
     tests = f"{plural(found.tests, 'test')} and {plural(found.steps, 'round')} of retests; usual: {usual}"
     if found.all_slow:
         yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
@@ -94,7 +94,7 @@ def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> Map
     shown = _chosen(ends, rows, blamed)
     left = len(ends) - len(shown)
     note = f"{left:,} of {len(ends):,} are left out: shown are the blamed and the slowest." if left else ""
-    usual = _usual(rows)
+    usual = _usual(rows, found)
     full = " and ".join(f"{rate(each)} GB/s{' within a node' * within}" for within, each in usual.items())
     frames = list(_frames(shown, ends, blamed, found.culprits if found else ()))
     cleared = frozenset(found.cleared) if found else frozenset()
@@ -125,10 +125,12 @@ def _chosen(ends: dict[int, str], rows: Sequence[PairRow], blamed: Sequence[Blam
     return sorted(ranked[:MOST_ENDS])
 
 
-def _usual(rows: Sequence[PairRow]) -> dict[bool, float]:
-    """Return the median rate between nodes and, apart, within nodes, where the transport is another."""
+def _usual(rows: Sequence[PairRow], found: Localisation | None) -> dict[bool, float]:
+    """Return what is usual between nodes and, apart, within nodes: what a run that is judged compares with."""
     rates = {within: [row.GBps for row in rows if row.inside is within] for within in (False, True)}
-    return {within: statistics.median(each) for within, each in rates.items() if each}
+    both = bool(rows) and rows[0].both
+    level = {within: found.usual_GBps(inside=within, both=both) if found else None for within in rates}
+    return {within: level[within] or statistics.median(each) for within, each in rates.items() if each}
 
 
 def _picture(
@@ -220,8 +222,8 @@ def _hover(row: PairRow | None) -> str:
         return "not measured"
     return (
         f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
-        f"latency {micros(row.latency_us)} µs\n"
-        f"{micros(row.min_us)} – {micros(row.max_us)} µs in {plural(len(row.samples_us), 'sample')}"
+        f"latency {micros(row.latency_us)}\n"
+        f"{micros(row.min_us)} – {micros(row.max_us)} in {plural(len(row.samples_us), 'sample')}"
     )
 
 
