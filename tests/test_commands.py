@@ -33,6 +33,16 @@ def test_the_version_is_the_packages() -> None:
     assert (done.returncode, done.stdout) == (0, f"ncclprobe {__version__}\n")
 
 
+def test_the_version_is_said_before_anything_slow_is_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "from ncclprobe.start import program; program()", "--version"],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.stdout == f"ncclprobe {__version__}\n"
+    assert "ncclprobe.start" in done.stderr
+    assert not {name for name in ("argparse", "msgspec", "pathlib", "typing") if f" {name}\n" in done.stderr}
+
+
 def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> None:
     done = ncclprobe("doctor")
     if Path("/dev/nvidia0").exists():
