@@ -7,7 +7,8 @@ from typing import Any
 
 from ncclprobe import stats
 from ncclprobe.commands import arguments, measuring
-from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.commands.arguments import known
+from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
@@ -54,8 +55,8 @@ def parse(argv: Sequence[str]) -> Options:
             raise UsageError(
                 f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
             )
-    known("--dtype", given.dtype, DTYPES)
-    known("--redop", given.redop, REDOPS)
+    known("--dtype", "data type", given.dtype, DTYPES)
+    known("--redop", "reduction", given.redop, REDOPS)
     if given.warmup < 0:
         raise UsageError(f"-w {given.warmup}: must be at least 0")
     steps, ops = _steps(given), _ops(given.op)
@@ -152,7 +153,7 @@ def _mode(given: argparse.Namespace) -> Mode | None:
 def _ops(text: str) -> tuple[str, ...]:
     names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        known("--op", name, OPS)
+        known("--op", "operation", name, OPS)
     return names
 
 
