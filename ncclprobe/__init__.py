@@ -7,5 +7,5 @@ DOCS = "https://ncclprobe.readthedocs.io/en/stable"
 
 
 def page(check: str) -> str:
-    """Return the address of what the documentation says of one check."""
-    return f"{DOCS}/checks/{check}/"
+    """Return the address of what the documentation says of one check: of a site's own, what such checks are."""
+    return f"{DOCS}/site-checks/" if check.startswith("site-") else f"{DOCS}/checks/{check}/"

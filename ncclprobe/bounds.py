@@ -18,6 +18,10 @@ REPORT_PARTS = 5_000_000
 """Lists and objects of a report: to look at one takes 60 bytes and more. Ours have one in 120 bytes, or fewer."""
 REPORT_DIGITS, REPORT_DECIMAL = 20, 1e60
 """Digits of a whole number in a report, and the largest decimal: beyond, products of them have no end."""
+SHOWN_CAPTURES = 512
+"""Captures whose answers are kept while they are judged, to show what findings cite: 0.1 MB each."""
+SERIES_REPORTS = 400
+"""Reports of one series: a year of one a day. Each is read whole, and what a series needs of it is kept."""
 RUN_FILE_BYTES = 64 << 20
 """A file of runs: a report to compare or to keep, output of nccl-tests, a baseline."""
 BASELINES = 1000
@@ -30,6 +34,12 @@ EXPECT_BYTES = 1 << 20
 """A file of --expect."""
 CONFIG_BYTES = 1 << 20
 """An ncclprobe.toml."""
+ENTRY_POINTS_BYTES = 1 << 20
+"""The entry_points.txt of an installed distribution."""
+SITE_FILES, SITE_FILE_BYTES = 100, 1 << 20
+"""Files in a site's folder of checks, and the largest of them."""
+SITE_LOAD_S, SITE_CHECK_S, SITE_FINDINGS = 10.0, 5.0, 1000
+"""For the import of a site's checks, for one of them, and what one may find on a node."""
 TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e15
 """Of a TOML file, of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries of a list, and
 the largest number."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What does measuring cost? ncclprobe's measuring loop beside a bare one, and an asked precision beside fixed calls.
 
-    .venv/bin/python scripts/bench.py [--ranks N] [--pairs N] [--sizes 4K,1M,64M] [--json PATH]
+    .venv/bin/python scripts/bench.py [--ranks N] [--pairs N] [--sizes 4K,1M,64M] [--rows N] [--json PATH]
 
 1. Host time per call on torch's `fake` process group, whose collectives do nothing: ours beside a bare loop.
 2. The time that ncclprobe reports for an all_reduce over gloo, divided by that of a loop written by hand, measured in
@@ -217,7 +217,7 @@ NOISES: dict[str, Callable[[random.Random], float]] = {
 BARRIER_S = 50e-6
 
 
-def simulated(noise: str, call_s: float, rows: int = 200) -> Simulated:
+def simulated(noise: str, call_s: float, rows: int) -> Simulated:
     """What sampling.py decides for `rows` rows. A barrier takes BARRIER_S, and to agree takes nothing."""
     draw = random.Random(3)
 
@@ -324,6 +324,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--sizes", default="4K,1M,64M", help="bytes of the all_reduce, binary suffixes")
+    parser.add_argument("--rows", type=int, default=200, help="made-up rows for each kind of noise")
     parser.add_argument("--json", type=Path, help="write the results there as well")
     parser.add_argument(
         "--only-rank", type=int, metavar="RANK", help="be only this rank of --ranks, for 3. alone, and …"
@@ -349,7 +350,7 @@ def main() -> None:
         print(f"  {units.size(each.nbytes)}: {each.time}; {each.reached:.0%} of rows came to it,", end=" ")
         print(f"the median row to {each.precision:.1%}; answers deviate by {each.ours:.1%}, fixed {each.fixed:.1%}")
     print("made-up times around a known truth: ±2 % asked for, beside 20 calls after 5")
-    made_up = [simulated(noise, call_s) for noise in NOISES for call_s in (20e-6, 2e-3, 50e-3)]
+    made_up = [simulated(noise, call_s, given.rows) for noise in NOISES for call_s in (20e-6, 2e-3, 50e-3)]
     for made in made_up:
         print(f"  {made.noise}, {made.call_us:g} us per call: {made.seconds:.3g} s,", end=" ")
         print(f"{made.time:.2f} times as long;", end=" ")

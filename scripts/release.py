@@ -119,7 +119,7 @@ def _left_to_do(version: str, untried: list[str]) -> Iterator[str]:
     tag = f"v{version}"
     if untried:
         yield f"\nNot tried, for want of an interpreter with ensurepip: Python {', '.join(untried)}"
-    yield "\nLeft to do by hand, in this order (docs/deploy.md, Releasing):"
+    yield "\nLeft to do by hand, in this order (docs/maintainers/releasing.md):"
     yield f"  git tag -s {tag} -m 'ncclprobe {version}' && git push origin {tag}"
     yield "  .venv/bin/python -m twine upload dist/*.tar.gz dist/*.whl"
     yield "  attach dist/ncclprobe.pyz and dist/SHA256SUMS to the release of that tag"

@@ -18,6 +18,7 @@ from ncclprobe.__main__ import main
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import doctor, nodes
+from ncclprobe.engine import doctor as doctors
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.rank import RankProcess
@@ -229,7 +230,7 @@ def test_half_a_surrogate_pair_in_a_capture_reaches_no_file(option: str, tmp_pat
 
 @pytest.mark.parametrize(("timeout_s", "look_s"), [(120.0, 108.0), (20.0, 18.0), (5.0, 4.0), (1.0, 0.5), (0.1, 0.05)])
 def test_a_part_of_the_time_is_left_for_judging_what_was_seen(timeout_s: float, look_s: float) -> None:
-    assert doctor._look_s(timeout_s) == pytest.approx(look_s)
+    assert doctors.look_s(timeout_s) == pytest.approx(look_s)
 
 
 def test_a_machine_that_does_not_answer_in_time_is_judged_by_what_is_known(

@@ -15,7 +15,7 @@ from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check
 
 
-def checks() -> tuple[Check, ...]:
+def checks(_folder: str = "") -> tuple[Check, ...]:
     return discover("ncclprobe.checks", Check)
 
 
@@ -23,11 +23,11 @@ ENTRY = '[[ignore]]\ncheck = "env.bool-word"\nsubject = "NCCL_IB_DISABLE"\nreaso
 
 
 def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
-    (entry,) = suppressions.parse(ENTRY, "p.toml")
+    (entry,) = suppressions.parse(ENTRY, "p.toml").entries
     assert (entry.check, entry.subject, entry.where) == ("env.bool-word", "NCCL_IB_DISABLE", "p.toml: ignore 1")
-    (every,) = suppressions.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml")
+    (every,) = suppressions.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml").entries
     assert every.subject == "*"
-    assert suppressions.parse("", "p.toml") == ()
+    assert suppressions.parse("", "p.toml") == suppressions.Accepted()
 
 
 @pytest.mark.parametrize(

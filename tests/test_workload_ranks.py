@@ -45,12 +45,6 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     assert "pipeline: 4 stages and 2 micro-batches" in process.out
 
 
-def test_a_group_that_nothing_judges_is_measured_and_that_is_all(lab: Lab) -> None:
-    process = lab.start([*OWN, "--nproc", "2", "--groups", "dp=2", "-e", "4K"])
-    assert process.wait() == 0
-    assert "dp" in process.out.split()
-
-
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

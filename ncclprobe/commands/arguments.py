@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ncclprobe.engine.suppressions import NO_FILE
+from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
@@ -159,6 +159,9 @@ def selection(parser: argparse.ArgumentParser) -> None:
     add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
     add("--select", help="Run only these checks, such as 'env.*' (default: all).")
     add("--ignore", help="Leave out these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
+    group.add_argument("--new-checks", choices=NEW_CHECKS,
+        help="Let checks that this release brings warn, or fail as they will from the next one on (default: "
+        "warn).")  # fmt: skip
     accepted = group.add_mutually_exclusive_group()
     accepted.add_argument("--config", type=Path, metavar="PATH",
         help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip

@@ -5,14 +5,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe import stats
+from ncclprobe import bounds, stats
 from ncclprobe.commands import arguments, measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
+from ncclprobe.commands.run_files import expected_bands
+from ncclprobe.engine.diagnose import MEASURED, Asked, Question, ask
 from ncclprobe.errors import UsageError
-from ncclprobe.model.measurement import Mode
+from ncclprobe.model.measurement import Band, Mode
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Job
 from ncclprobe.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
 from ncclprobe.session.options import LARGEST, Options
+from ncclprobe.session.ranks.identity import Backend
 from ncclprobe.units import size
 
 _ABOUT = """\
@@ -63,6 +68,74 @@ def parse(argv: Sequence[str]) -> Options:
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
     return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
+
+
+def in_group(
+    group: Any,
+    timeout_s: float,
+    judging: Asked,
+    *,
+    ops: tuple[str, ...],
+    sizes: tuple[int, ...],
+    dtype: str,
+    precision: float,
+    budget_s: float | None,
+    expect: str | None,
+    baseline: str | None,
+    require_judged: bool,
+) -> Report:
+    """Measure inside the caller's process `group`, on all of its ranks; returns the report on each.
+
+    Raises UsageError and ProbeError: see :mod:`ncclprobe.session.measure.in_group`.
+    """
+    from ncclprobe.session.measure.in_group import measured
+
+    def prepare(backend: Backend) -> tuple[Options, Question, Sequence[Band]]:
+        for op in ops:
+            known("ops", "operation", op, OPS)
+        known("dtype", "data type", dtype, DTYPES)
+        wrong = [nbytes for nbytes in sizes if not 0 < nbytes <= bounds.BYTES]
+        if not ops or wrong or not 0 < precision <= 0.5 or not (budget_s is None or budget_s > 0):
+            raise UsageError("ops is empty, a size is no number of bytes, or precision is not above 0 and up to 0.5")
+        steps = sizes or default_sizes(1, LARGEST[backend])
+        rows = len(steps) * sum(len(OPS[op].places) for op in ops)
+        options = Options(
+            command="api.bandwidth",
+            argv=(),
+            what=("collectives",),
+            nproc=None,
+            backend=backend,
+            timeout_s=timeout_s,
+            phase_timeout_s=timeout_s,
+            select=judging.select,
+            ignore=judging.ignore,
+            config=judging.config,
+            keep=None,
+            json=None,
+            junit=None,
+            markdown=None,
+            html=None,
+            prometheus=None,
+            nodes_out=None,
+            fail_on=judging.fail_on,
+            quiet=True,
+            verbose=True,
+            no_color=True,
+            ops=ops,
+            sizes=steps,
+            open_end=not sizes,
+            precision=precision,
+            budget_s=budget_s or min(_BUDGET_S, timeout_s / 2 / rows),
+            dtype=dtype,
+            expect=expect,
+            baseline=baseline,
+            repeat=1,
+            require_judged=require_judged,
+        )
+        measuring.readable(baseline)
+        return options, ask(options, ("api.bandwidth",), Job(backend), MEASURED), expected_bands(expect)
+
+    return measured(group, prepare, measuring.this_host(), timeout_s)
 
 
 def _parser() -> argparse.ArgumentParser:

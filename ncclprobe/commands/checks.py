@@ -1,23 +1,69 @@
-"""``ncclprobe checks``: every check there is, with what it finds and whether a run depends on it."""
+"""``ncclprobe checks``: every check there is; with ``--test`` whether a site's own keep what all promise."""
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
+from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import every_check
+from ncclprobe.errors import UsageError
+from ncclprobe.model.additions import CHECKS, installed
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.rules import Check
+
+_EXIT_CODES = """\
+exit codes:
+  0  the checks are listed; with --test they keep all promises
+  2  wrong usage, or a file that cannot be read
+  4  with --test a promise is broken"""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the catalogue. Raises UsageError."""
+    """Print the catalogue, or what is wrong with a site's checks. Raises UsageError."""
     parser = arguments.Parser(
-        "checks", "List every check: its id, its two titles, and whether a run is inconclusive without it (required)."
+        "checks",
+        "List every check: its id, its two titles, and whether a run is inconclusive without it (required).",
+        _EXIT_CODES,
     )
     parser.add_argument("--json", action="store_true", help="Print JSON.")
-    checks = sorted(every_check(), key=lambda check: check.id)
-    print(_json(checks) if parser.parse_args(argv).json else _table(checks))
-    return 0
+    parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
+        help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
+    parser.add_argument("--test", metavar="NAME",
+        help="Try the checks of an installed distribution, by the name or the module of its entry point, or those in "
+        "NAME.py: examples, explanations, and that nothing passes unlooked.")  # fmt: skip
+    options = parser.parse_args(argv)
+    if options.test:
+        return _test(options.test)
+    folder = suppressions.load(options.config, lambda folder: every_check(None, folder)).checks
+    checks = sorted(every_check(None, folder), key=lambda check: check.id)
+    print(_json(checks) if options.json else _table(checks))
+    return ExitCode.OK
+
+
+def _test(name: str) -> int:
+    """Print each check of a site with the promises that it breaks; returns the exit code. Raises UsageError."""
+    found = [(check, list(promises.broken(check))) for check in _named(name)]
+    for check, wrong in found:
+        print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
+        for each in wrong:
+            print(f"       {each}")
+    print(f"{len(found)} checks of {found[0][0].origin}, {sum(bool(wrong) for _, wrong in found)} break a promise")
+    return ExitCode.FAIL if any(wrong for _, wrong in found) else ExitCode.OK
+
+
+def _named(name: str) -> tuple[Check, ...]:
+    if name.endswith(".py"):
+        return site.of_file(Path(name))
+    for each in installed(CHECKS):
+        if name in (each.name, each.module):
+            return site.installed_as(each)
+    known = ", ".join(each.name for each in installed(CHECKS)) or "none"
+    raise UsageError(
+        f"--test {name[:80]!r}: no installed distribution has an entry point of that name or module; known: "
+        f"{known}; or name a .py file"
+    )
 
 
 def _table(checks: Sequence[Check]) -> str:
@@ -45,4 +91,6 @@ def _row(check: Check) -> dict[str, Any]:
         "requires": check.requires,
         "applies": check.applies.words if check.applies else "",
         "facts": [need.fact.__name__ for need in check.needs],
+        "since": check.since,
+        "origin": check.origin,
     }

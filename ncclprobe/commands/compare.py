@@ -12,10 +12,9 @@ from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
 from ncclprobe.expect.site import baselines, comparison
 from ncclprobe.expect.site.bands import parse_tolerance
 from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
-from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
-from ncclprobe.model.measurement import Conditions, Fingerprint
+from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, field, replace
 from ncclprobe.report import delivery, digest

@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import get_args
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.checks.sync.roster import missing
 from ncclprobe.commands import arguments, nodes, rail_options
-from ncclprobe.engine import diagnose
+from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.observe import observed, of_capture, replayed
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import OutOfTime, UsageError
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump
-from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
@@ -90,7 +87,7 @@ def _look_and_judge(
         return report
 
     if options.captures:
-        return _deliver(options, question, partial(_judge_captures, options, question, collectors), waiting)
+        return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
@@ -101,8 +98,8 @@ def _look_and_judge(
             return ExitCode.OK
         if options.keep:
             nodes.make_folder(options.keep)
-        snapshot, answers = observed(collectors, question.clock + _look_s(options.timeout), given)
-        if written := _written(snapshot, question.clock + _look_s(options.timeout)):
+        snapshot, answers = observed(collectors, question.clock + doctor.look_s(options.timeout), given)
+        if written := _written(snapshot, question.clock + doctor.look_s(options.timeout)):
             answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
             snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
@@ -125,33 +122,19 @@ def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
     return written_alone(snapshot, deadline)
 
 
-def _look_s(timeout_s: float) -> float:
-    """Return how much of --timeout may go into looking, so that what was seen by then is judged within it."""
-    return timeout_s - min(max(timeout_s / 10, 1.0), timeout_s / 2)
-
-
 def _deliver(
     options: argparse.Namespace, question: diagnose.Question, judge: Callable[[], Report], waiting: Waiting
 ) -> int:
-    """Deliver what `judge` makes within --timeout, and return its exit code; it is left behind where time is over."""
+    """Deliver what `judge` makes within --timeout, and return its exit code."""
     try:
-        report = until(question.clock + options.timeout, judge)
+        report = doctor.within(question, options.timeout, judge)
         waiting.end()
-    except TimeoutError:
+    except OutOfTime as late:
         waiting.end()
-        print("ncclprobe: no time was left to judge within --timeout; nothing was judged", file=sys.stderr, flush=True)
+        print(f"ncclprobe: {late}; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
     delivery.deliver(report, options)
     return report.exit_code
-
-
-def _judge_captures(
-    options: argparse.Namespace, question: diagnose.Question, collectors: Sequence[Collector]
-) -> Report:
-    """Judge the machines of captures. Raises UsageError."""
-    snapshots = replayed(options.captures, collectors)
-    absent = () if options.local else missing(Every({s.node: diagnose.launch_of(s) for s in snapshots}))
-    return diagnose.diagnose(question, snapshots, missing=absent)
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:

@@ -3,19 +3,19 @@
 import argparse
 import json
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
+from ncclprobe.engine.machine import machine_of
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import composed, elsewhere, rendering
-from ncclprobe.expect.context import ExpectationContext, expectation_context
+from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, Shape
-from ncclprobe.expect.table import TableRequest, lines
+from ncclprobe.expect.table import MOST_SIZES, TableRequest, lines, shape_of
 from ncclprobe.expect.tables import faq, links, machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.graphs import Graphs
@@ -24,8 +24,6 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS, sizes
@@ -53,8 +51,6 @@ exit codes:
   4  with --judge a row fails"""
 
 ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree"}
-_MOST_NODES, _MOST_GPUS, _MOST_SIZES = 1 << 16, 128, 64
-_LOOK_S = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         known = links.table().values()
         print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
-    here = _context(options)
+    here = machine_of(options.machine, options.file)
     if options.judge:
         return _judge(options, here)
     if isinstance(here.system, Absent):
@@ -146,24 +142,6 @@ def _version(text: str) -> NcclVersion:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def _context(options: argparse.Namespace) -> ExpectationContext:
-    """The machine that was named, captured, or is this one. Raises UsageError."""
-    if options.machine and options.file:
-        raise UsageError(f"{options.file} and --machine {options.machine[:40]!r}: give one")
-    if options.machine and composed.is_composed(options.machine):
-        box = composed.composed(options.machine)
-        return ExpectationContext(box, None, f"composed of its parts: {options.machine}")
-    if options.machine:
-        machine = machines.find(options.machine)
-        return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
-    from ncclprobe.engine import observe
-
-    collectors = discover("ncclprobe.facts", Collector, {"machine"})
-    if options.file:
-        return expectation_context(observe.replayed([options.file], collectors)[0].facts)
-    return expectation_context(observe.observed(collectors, time.monotonic() + _LOOK_S)[0].facts)
-
-
 def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.commands.run_files import read_runs
@@ -228,8 +206,8 @@ def _change(options: argparse.Namespace) -> WhatIf:
 def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableRequest:
     assert not isinstance(here.system, Absent)
     steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
-    if len(steps) > _MOST_SIZES:
-        raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {_MOST_SIZES} sizes")
+    if len(steps) > MOST_SIZES:
+        raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {MOST_SIZES} sizes")
     asked = TableRequest(
         system=here.system,
         shape=_shape(options, here.system.gpus),
@@ -265,16 +243,4 @@ def _shape(options: argparse.Namespace, gpus: int) -> Shape:
     text = options.gpus_per_node or str(gpus)
     if not re.fullmatch(r"\d{1,3}(,\d{1,3}){0,4095}", text):
         raise UsageError(f"--gpus-per-node {text[:40]!r}: give a number, or one for each node such as 8,8,4")
-    counts = tuple(map(int, text.split(",")))
-    nodes = options.nodes or len(counts)
-    if nodes > _MOST_NODES:
-        raise UsageError(f"--nodes {nodes}: at most {_MOST_NODES}")
-    if len(counts) not in (1, nodes):
-        raise UsageError(f"--gpus-per-node {text[:40]} speaks of {len(counts)} nodes and --nodes of {nodes}")
-    for each in counts:
-        if not 0 < each <= gpus:
-            raise UsageError(f"--gpus-per-node {each}: this machine has {gpus} GPUs")
-    shape = Shape(counts * nodes if len(counts) == 1 else counts)
-    if shape.ranks < 2:
-        raise UsageError("one GPU sends nothing to anybody: give --nodes 2 or more")
-    return shape
+    return shape_of(tuple(map(int, text.split(","))), options.nodes, gpus)

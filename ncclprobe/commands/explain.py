@@ -4,18 +4,12 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.model.report import Report
-from ncclprobe.model.values import replace
 from ncclprobe.report.delivery import FORMATS
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
-
-if TYPE_CHECKING:
-    from ncclprobe.engine.left import LeftBehind
 
 _HEAD_BYTES = 4096
 _EXIT_CODES = """\
@@ -71,35 +65,20 @@ def _is_file(text: str) -> bool:
 
 def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine import diagnose
-    from ncclprobe.engine.left import looked_at, refuse_nothing_read
+    from ncclprobe.engine.explain import explain
     from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
     from ncclprobe.report import delivery
+    from ncclprobe.report import json as as_json
 
     redactor = arguments.redactor(options)
     files = left.named(options.what)
     question = diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT)
-    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
-        found = looked_at(files, signs, waiting.say)
-    refuse_nothing_read(found, files)
-    report = _with_what_was_checked(diagnose.diagnose(question, [], left=found), found)
+        report = explain(question, files, as_json.read, waiting.say)
     report = redactor.report(report) if redactor else report
     delivery.deliver(report, options)
     return report.exit_code if options.exit_code else 0
-
-
-def _with_what_was_checked(report: Report, found: "LeftBehind") -> Report:
-    """Return `report` with what the checks that find its causes said in the reports and captures that were given."""
-    if not (found.reports or found.captures):
-        return report
-    from ncclprobe.engine.before import of_captures, with_verdicts
-    from ncclprobe.report import json as as_json
-
-    said = {path: as_json.read(path).checks for path in found.reports}
-    if found.captures:
-        said["captures"] = of_captures(found.captures, report.causes)
-    return replace(report, causes=with_verdicts(report.causes, said))
 
 
 def _parser() -> argparse.ArgumentParser:

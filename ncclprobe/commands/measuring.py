@@ -123,13 +123,13 @@ def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
         if log := os.environ.get(LOG):
             return _report_on(Path(log), options, question)
         expected = expected_bands(options.expect, options.tolerance)
-        _readable(options.baseline)
+        readable(options.baseline)
         if options.nproc is not None and rank_files.FOLDER not in os.environ:
             return _start_ranks(options, question, options.nproc, launch)
         identity = identify(launch, os.environ)
         if identity is None or identity.ranks == 1:
             return _alone(options, question, launch)
-        host = _this_host()
+        host = this_host()
         _refuse_early(options, identity.ranks, host)
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
         return Rank(options, question, identity, host, expected, backend).run()
@@ -150,7 +150,7 @@ def _let_rank_zero_speak() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _readable(baseline: str | None) -> None:
+def readable(baseline: str | None) -> None:
     """Whether what --baseline names can be read, found out before any rank is started. Raises UsageError."""
     if baseline is not None:
         from ncclprobe.expect.site.baselines import load
@@ -169,7 +169,7 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     if count == 1:
         return _alone(options, question, launch)
-    host = _this_host()
+    host = this_host()
     choose_backend(options.backend, "torchrun", count, devices(host))
     cpus = len(os.sched_getaffinity(0))
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
@@ -223,7 +223,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
 
     Raises UsageError.
     """
-    gpus = devices(_this_host()).nodes
+    gpus = devices(this_host()).nodes
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
     if options.nproc is None and rank_files.FOLDER not in os.environ:
         if backend == "nccl" and gpus > 1:
@@ -233,7 +233,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
             _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo")
             return _start_ranks(options, question, options.gloo_ranks, launch)
     if options.what == ("copies",):
-        return single_rank.copies(options, question, launch.kind, _this_host(), backend)
+        return single_rank.copies(options, question, launch.kind, this_host(), backend)
     raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(options.command, backend, gpus)}")
 
 
@@ -251,7 +251,8 @@ def _how_to_be_more(command: str, backend: Backend, gpus: int) -> str:
     )
 
 
-def _this_host() -> Host:
+def this_host() -> Host:
+    """Return this machine, to be asked for single facts."""
     from ncclprobe.host.live import LiveHost
     from ncclprobe.nccl.parameters import looks_like_ours, table
 

@@ -21,8 +21,12 @@ from ncclprobe.report import delivery
 
 _TIMEOUT_S = 180.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
-_SELECT = ("rail.*", "ib.*", "pci.*", "launch.*", "path.*", "sync.*")
-"""What is judged where --select does not say: the rails, and what may be why one of them fails."""
+_SELECT = (
+    *("rail.*", "launch.*", "path.*", "pci.nic-*", "sync.address-twice", "sync.env", "sync.limits", "sync.mtu"),
+    *("ib.flap-history", "ib.losses", "ib.perm", "ib.rate", "ib.roce-*", "ib.same-subnet", "ib.state"),
+    *("sync.nic-*", "sync.node-*", "sync.pkey", "sync.port-state", "sync.rate", "sync.roce-qos", "sync.subnet-prefix"),
+)
+"""What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""
 _EXIT_CODES = """\
 exit codes:
   0  every rail that was tried is well

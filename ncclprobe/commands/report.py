@@ -1,14 +1,25 @@
-"""``ncclprobe report FILE``: render a saved report again; exits with the code the report carries."""
+"""``ncclprobe report FILE…``: render a saved report again, or several as a series; exits with the newest one's code."""
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.report import delivery
+from ncclprobe.model.report import Report
+from ncclprobe.report import delivery, trends
 from ncclprobe.report import json as as_json
+from ncclprobe.report import text as as_text
+from ncclprobe.report.delivery import FORMATS
+from ncclprobe.report.trends import Past
+
+if TYPE_CHECKING:
+    from ncclprobe.redact.redactor import Redactor
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,10 +30,13 @@ def main(argv: Sequence[str]) -> int:
         print()
         return 0
     redactor = arguments.redactor(options)
-    if not options.file:
+    if not options.files:
         raise UsageError("report: name a JSON report, or ask for --schema")
-    arguments.refuse_input(options, options.file)
-    report = as_json.read(options.file)
+    for file in options.files:
+        arguments.refuse_input(options, file)
+    if len(options.files) > 1:
+        return _series(options, redactor)
+    report = as_json.read(options.files[0])
     report = redactor.report(report) if redactor else report
     if options.nccl_tests:
         from ncclprobe.nccl_tests.writer import save
@@ -30,6 +44,40 @@ def main(argv: Sequence[str]) -> int:
         save(report, options.nccl_tests)
     delivery.deliver(report, options)
     return report.exit_code
+
+
+def _series(options: argparse.Namespace, redactor: "Redactor | None") -> int:
+    """Show several reports in the order of their time, and the newest as the page. Raises UsageError."""
+    for name in (*FORMATS, "nodes_out", "nccl_tests"):
+        if name != "html" and getattr(options, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} takes one report; of several --html and the terminal show trends"
+            )
+    if len(options.files) > bounds.SERIES_REPORTS:
+        raise UsageError(f"{len(options.files)} reports; give {bounds.SERIES_REPORTS} at most")
+    newest, history = _read_series(options.files, redactor)
+    if options.html:
+        from ncclprobe.report import html
+
+        delivery.put(html.render(newest, history), options.html)
+    if options.html != "-":
+        told = [as_text.quiet(newest)] if options.quiet else list(trends.lines(history, delivery.width()))
+        print("\n".join(told))
+    return newest.exit_code
+
+
+def _read_series(files: Sequence[str], redactor: "Redactor | None") -> tuple[Report, list[Past]]:
+    """Return the newest report, and what a series keeps of each, oldest first; the others are not held in memory."""
+    newest, history, at = None, [], -math.inf
+    for file in files:
+        report = as_json.read(file)
+        report = redactor.report(report) if redactor else report
+        name = Path(file).name
+        history.append(trends.past(report, redactor.text(name) if redactor else name))
+        if newest is None or history[-1].time_s >= at:
+            newest, at = report, history[-1].time_s
+    assert newest is not None
+    return newest, sorted(history, key=lambda each: each.time_s)
 
 
 def _file(text: str) -> str:
@@ -40,8 +88,12 @@ def _file(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("report", "Render a saved JSON report, and exit with the code of its verdict.")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="Read this report, written with --json.")
+    parser = arguments.Parser(
+        "report",
+        "Render a saved JSON report, and exit with the code of its verdict. Of several, show the trends: what each "
+        "said, how fast each operation was, since when a node fails; the exit code is the newest one's.",
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="Read this report, written with --json.")
     parser.add_argument("--schema", action="store_true", help="Print the JSON Schema of reports, and end.")
     parser.add_argument("--nccl-tests", type=_file, action=arguments.Place, metavar="PATH",
                         help="Also write its rows in the format of nccl-tests: JSON (-J), or a table where PATH "

@@ -17,6 +17,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.paths import Paths
+from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
@@ -36,6 +37,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "GPUs": ("gpu", "nvl"),
     "PCIe": ("pci",),
     "NICs": ("ib",),
+    "rails": ("rail",),
     "host": ("host",),
     "NCCL": ("env",),
     "settings": ("env",),
@@ -64,7 +66,7 @@ def areas(
     said = _by_prefix(verdicts)
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
     values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
-    values = {"nodes": _nodes(snapshots, expected), **values, "measured": rows}
+    values = {"nodes": _nodes(snapshots, expected), **values, "rails": _rails(snapshots), "measured": rows}
     made = (_area(name, values.get(name, ""), said) for name in wanted)
     return tuple(area for area in made if area.values or area.ids)
 
@@ -112,6 +114,17 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
     open_ = sum(row.outcome == "ok" for row in rows)
     paths = f" · {'all' if open_ == len(rows) else f'{open_:,} of'} {plural(len(rows), 'path')}" if rows else ""
     return f"{here:,} of {wanted:,}{paths}"
+
+
+def _rails(snapshots: Sequence[Snapshot]) -> str:
+    """Return how much was tried of the rails: ``8 × 4 nodes · 252 tests``; empty: they were not asked for."""
+    seen = [rails for s in snapshots if isinstance(rails := s.facts.get(Rails), Rails)]
+    if not seen:
+        return ""
+    counts = Counter(len(each.ports) for each in seen)
+    kinds = ", ".join(f"{rails} on {plural(nodes, 'node')}" for rails, nodes in counts.most_common(_MOST_KINDS))
+    tests = {row.number for each in seen for row in each.rows}
+    return f"{kinds} · {plural(len(tests), 'test') if tests else 'none tried'}"
 
 
 def _gpus(facts: Mapping[type, Any]) -> str:
@@ -238,5 +251,5 @@ _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "settings": _settings,
     "data": _data,
 }
-_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL")}
+_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL", "rails")}
 """What is not shown in a report on jobs with this library."""

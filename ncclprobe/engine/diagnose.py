@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ncclprobe import __version__, page, run_clock
-from ncclprobe.engine import areas, suppressions
+from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
+from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.rules import Check, Source
@@ -55,6 +57,21 @@ class Judging(Protocol):
     def json(self) -> str | None: ...
     @property
     def html(self) -> str | None: ...
+    @property
+    def new_checks(self) -> str | None: ...
+
+
+class Asked(Struct, frozen=True):
+    """The same without a command line. The report holds all that its JSON does."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    config: Path | None = suppressions.NO_FILE
+    fail_on: str = "fail"
+    verbose: bool = True
+    json: str | None = None
+    html: str | None = None
+    new_checks: str | None = None
 
 
 class Question(Struct, frozen=True):
@@ -80,7 +97,8 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
     clock = run_clock.began()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
-    found = every_check(sources)
+    accepted = suppressions.load(options.config, lambda folder: every_check(None, folder))
+    found = new_checks.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
     checks, wanted = selected(found, options.select, options.ignore), selected(found, options.select)
@@ -89,7 +107,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         checks=checks,
         left_out=tuple(c.id for c in wanted if c not in checks),
         ignore=tuple(options.ignore),
-        accepted=suppressions.load(options.config, every_check),
+        accepted=accepted,
         fail_on=options.fail_on,
         job=job,
         pictures=bool(options.verbose or options.json or options.html) or command[:1] == ("accept",),
@@ -103,10 +121,12 @@ def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Questio
     return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
 
 
-def every_check(sources: frozenset[Source] | None = None) -> tuple[Check, ...]:
-    """The checks whose needs all come from `sources` (null: any), in the order of their modules."""
+def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
+    """The checks whose needs all come from `sources` (null: any), in the order of their modules; then the site's own,
+    of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
+    """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
-    return found
+    return (*found, *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:
@@ -145,7 +165,7 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *notes)
+    notes = (*question.accepted.announce(lived_with), *_of_site(question.checks), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
@@ -183,8 +203,32 @@ def diagnose(
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
         **said,
-        notes=tuple(dict.fromkeys((*notes, *(measured.notes(run) if run is not None else ())))),
+        rails=_rail_ways(snapshots),
+        explained=cited.explained(verdicts, question.checks),
+        excerpts=cited.of_machines(verdicts, snapshots) if question.pictures else (),
+        notes=tuple(dict.fromkeys((*notes, *_plans(snapshots), *(measured.notes(run) if run is not None else ())))),
     )
+
+
+def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
+    """The report's `rails`: imported only where some were tried."""
+    if not any(isinstance(snapshot.facts.get(Rails), Rails) for snapshot in snapshots):
+        return ()
+    from ncclprobe.engine.rails import rail_ways
+
+    return rail_ways(snapshots)
+
+
+def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
+    """What was asked of the fabric, as node 0 planned it."""
+    seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
+    return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
+
+
+def _of_site(checks: Sequence[Check]) -> list[str]:
+    """Which checks are not ncclprobe's own, and where they come from."""
+    origins = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
+    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in origins.items()]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:

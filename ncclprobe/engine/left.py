@@ -3,13 +3,14 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
 
 import msgspec
 
+from ncclprobe.engine.cited import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.collect import Facts
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, read_dumps
@@ -21,7 +22,8 @@ from ncclprobe.facts.files.log_reader import Reader, ReadLog
 from ncclprobe.facts.files.ras import RasStatus, read_answer
 from ncclprobe.host.left import Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild
-from ncclprobe.model.causes import NotUnderstood
+from ncclprobe.model.causes import Cause, NotUnderstood
+from ncclprobe.model.report import Excerpt
 from ncclprobe.model.values import Struct
 from ncclprobe.units import plural, size
 
@@ -30,6 +32,8 @@ _ALONE_BYTES = 48 << 20
 _LAST_WORDS_S = 30.0  # for what was read, once the time for reading is over
 _FEWEST_EVENTS = 64
 _SHOW_EVERY_S = 1.0
+_MOST_FILES, _CITED_IN_ONE, _MOST_READ = 12, 4, 64 << 20
+"""Logs of which lines are shown, lines of one that are cited, and how many bytes of one are read again for them."""
 _OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
 
 Show = Callable[[str], None]
@@ -170,3 +174,50 @@ def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
     if not found.facts:
         shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")
+
+
+def excerpts(causes: Sequence[Cause], files: Sequence[LeftFile]) -> tuple[Excerpt, ...]:
+    """Return the lines around those of the logs that causes cite; a pipe cannot be read again."""
+    by_name = {file.name: file for file in files if not file.once}
+    wanted: dict[str, dict[int, None]] = {}
+    for cause in causes:
+        for each in (*cause.evidence, *(one for what in cause.consequences for one in what.evidence[:1])):
+            if each.source in by_name and each.line is not None:
+                wanted.setdefault(each.source, {})[each.line] = None
+    found = []
+    for name, numbers in list(wanted.items())[:_MOST_FILES]:
+        lines = _around(by_name[name], sorted(numbers)[:_CITED_IN_ONE])
+        found += [_of_log(name, number, lines) for number in list(numbers)[:_CITED_IN_ONE] if number in lines]
+    return tuple(found[:MOST])
+
+
+def _of_log(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
+    near = [at for at in range(number - AROUND, number + AROUND + 1) if at in lines]
+    return Excerpt(name, "", f"{name}:{number}", tuple(lines[at] for at in near), near[0], (near.index(number),))
+
+
+def _around(file: LeftFile, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the lines of `file` around `numbers`, by number, reading no further than they stand."""
+    wanted = {at for number in numbers for at in range(number - AROUND, number + AROUND + 1)}
+    found: dict[int, str] = {}
+    number, rest, read = 1, b"", 0
+    try:
+        for block in Blocks(file):
+            read += len(block)
+            *whole, rest = (rest + block).split(b"\n")
+            if wanted.isdisjoint(range(number, number + len(whole))):
+                number += len(whole)
+            else:
+                for line in whole:
+                    if number in wanted:
+                        found[number] = line[:LONGEST_LINE].decode(errors="replace").rstrip("\r")
+                    number += 1
+            rest = rest[-_MOST_READ:]
+            if number > max(wanted) or read > _MOST_READ:
+                break
+        else:
+            if number in wanted and rest:
+                found[number] = rest[:LONGEST_LINE].decode(errors="replace")
+    except UsageError:
+        return found  # it was there when it was read; what is gone cannot be shown
+    return found

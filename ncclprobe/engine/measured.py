@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
 from ncclprobe.errors import ParseError
-from ncclprobe.expect import copies, of_run
+from ncclprobe.expect import copies, of_run, published
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
@@ -232,8 +232,10 @@ def _bands(run: Facts) -> tuple[Band, ...]:
 def sections(run: Facts) -> dict[str, Any]:
     """The report's fields that hold what was measured."""
     first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
+    rows = rows_of(run)
     return {
-        "measurements": rows_of(run),
+        "measurements": rows,
+        "published": published.behind(rows),
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "nic_traffic": _rows(run, NicTraffic),

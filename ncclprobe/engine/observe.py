@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.engine.collect import collect, collect_rank
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import HostError, UsageError
@@ -13,6 +14,7 @@ from ncclprobe.host.capture import Recorder, Replay, load
 from ncclprobe.model.registry import modules
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
 
 Heard = dict[Question, str | HostError]
 
@@ -39,7 +41,8 @@ def observed(
         with_live.close()
     system = facts[System]
     node = "this node" if isinstance(system, Absent) else system.hostname
-    return Snapshot(node, facts, _own_rank(facts, collectors)), with_live.host.answers
+    answers = with_live.host.answers
+    return Snapshot(node, facts, _own_rank(facts, collectors), answers), answers
 
 
 def heard_by_rank(collectors: Sequence[Collector], deadline: float) -> Heard:
@@ -74,7 +77,9 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
         host = load(path)
         if host.node in snapshots:
             raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
-        snapshots[host.node] = of_capture(host, collectors, traces)
+        snapshot = of_capture(host, collectors, traces)
+        kept = len(paths) <= bounds.SHOWN_CAPTURES
+        snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})
     return list(snapshots.values())
 
 
@@ -82,7 +87,7 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
     """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes."""
     facts = collect(host, collectors, traces=traces)
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
-    return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others})
+    return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others}, host.answers)
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

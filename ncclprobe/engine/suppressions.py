@@ -1,6 +1,9 @@
-"""The project file ``ncclprobe.toml``: findings that the site accepts, each with its reason.
+"""The project file ``ncclprobe.toml``: findings that the site accepts, each with its reason, and checks of its own.
 
 ::
+
+    checks = "/etc/ncclprobe/checks"    # a folder of the site's own checks; only in a file that --config names
+    new_checks = "fail"                 # what a check may do that this release brings; "warn" if left out
 
     [[ignore]]
     check = "ib.state"            # an id, or a pattern such as "ib.*"
@@ -35,6 +38,8 @@ NO_FILE = Path(os.devnull)
 _MOST_NAMED = 3
 _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
+NEW_CHECKS = ("warn", "fail")
+"""What a check may do that this release brings."""
 
 
 class Ignore(Struct, frozen=True):
@@ -47,10 +52,16 @@ class Ignore(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The entries of a project file. `found`: its path where it was read because it lies there, not on request."""
+    """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
+
+    `checks`: the folder of the site's own checks, empty: there is none. `new_checks`: what checks may do that this
+    release brings; empty: the file does not say.
+    """
 
     entries: tuple[Ignore, ...] = ()
     found: str = ""
+    checks: str = ""
+    new_checks: str = ""
 
     def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
         """Return what the report says of a file that was read unasked: which, how many entries, and what they
@@ -65,24 +76,33 @@ class Accepted(Struct, frozen=True):
         return (f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",)
 
 
-def load(path: Path | None, checks: Callable[[], Iterable[Check]]) -> Accepted:
-    """Return the entries of the project file: of `path`, or of ncclprobe.toml in the working directory, if there is
-    one.
+def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepted:
+    """Return what the project file says: `path`, or ncclprobe.toml in the working directory, if there is one.
 
-    NO_FILE: of none. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
-    which are asked for only where there is a file; and as root for a file of the working directory that another user
-    owns or may write.
+    NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
+    which are asked for, with those in the file's folder, only where there is a file; and as root for a file of the
+    working directory that another user owns or may write.
     """
     if path == NO_FILE or (path is None and not Path(NAME).is_file()):
         return Accepted()
     chosen = path or Path(NAME)
-    text = files.read(chosen, limit=bounds.CONFIG_BYTES, refuse=(lambda _: None) if path else _refuse_foreign)
-    entries = parse(text, str(chosen))
-    known = tuple(checks())
-    for entry in entries:
+    seen: list[os.stat_result] = []
+    text = files.read(chosen, limit=bounds.CONFIG_BYTES, refuse=seen.append if path else _refuse_foreign)
+    said = parse(text, str(chosen))
+    if said.checks:
+        _refuse_to_run(chosen, seen)
+    known = tuple(checks(said.checks))
+    for entry in said.entries:
         if not selected(known, [entry.check]):
             raise UsageError(f"{entry.where}: check {entry.check!r} matches none; `ncclprobe checks` lists them")
-    return Accepted(entries, "" if path else str(Path.cwd() / NAME))
+    return replace(said, found="" if path else str(Path.cwd() / NAME))
+
+
+def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
+    """Raise UsageError where a file names code to run that was not asked for, or that another user may have written."""
+    if not seen:
+        raise UsageError(f"{path}: checks is not followed in a file of the working directory: pass --config ./{NAME}")
+    files.refuse_foreign(path, seen[0])
 
 
 def _refuse_foreign(found: os.stat_result) -> None:
@@ -99,17 +119,17 @@ def _refuse_foreign(found: os.stat_result) -> None:
         )
 
 
-def parse(text: str, path: str) -> tuple[Ignore, ...]:
-    """Return the entries written in TOML. Raises UsageError."""
+def parse(text: str, path: str) -> Accepted:
+    """Return what is written in TOML. Raises UsageError."""
     from ncclprobe.expect import strict  # here, because most runs have no such file
 
+    settings = {"checks": strict.KeySchema("text"), "new_checks": strict.KeySchema("text", among=NEW_CHECKS)}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
-    if document:
-        raise UsageError(f"{path}: unknown key {next(iter(document))!r}; known is [[ignore]]")
+    told = strict.table(document, settings, path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: ignore: write [[ignore]], with two brackets, above each entry")
-    return tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1))
+    return Accepted(tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1)), **told)
 
 
 def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:

@@ -7,11 +7,13 @@ drawn to them, in the logarithm of the time over that of the size.
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables.machine_types import Latency, MachineType, Published
-from ncclprobe.model.measurement import Expectation
+from ncclprobe.expect.tables.machines import table
+from ncclprobe.model.measurement import Expectation, Measurement
+from ncclprobe.model.report import PublishedRate
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
 from ncclprobe.units import size
@@ -43,6 +45,21 @@ def at_size(
         return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
     times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]
     return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
+
+
+def behind(rows: Sequence[Measurement]) -> tuple[PublishedRate, ...]:
+    """Return what was published, at the sizes of `rows`, of the machine type that they were judged by.
+
+    It is what a reader compares with: an expectation uses one number, and here are all that fit the ranks and nodes.
+    """
+    found: dict[PublishedRate, None] = {}
+    for row in rows:
+        machine = table().get(row.expectation.why.partition(":")[0]) if row.expectation else None
+        for one in machine.published if machine else ():
+            fits = (one.op, one.nodes, one.ranks) == (row.op, row.nodes, row.ranks)
+            if fits and one.min_bytes <= row.nbytes <= one.max_bytes:
+                found[PublishedRate(row.op, row.nbytes, one.busbw_GBps, one.why, one.source)] = None
+    return tuple(found)
 
 
 def _rates(machine: MachineType, op: str, shape: Shape) -> list[Published]:

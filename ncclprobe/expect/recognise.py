@@ -99,7 +99,7 @@ def _gpus(facts: Facts) -> int | None:
 
 
 def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recognised:
-    """Return the type that fits, of `types` or all that come with ncclprobe."""
+    """Return the type that fits, of `types` or all that are known; a site's own before ours."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
     if not possible:
@@ -109,6 +109,7 @@ def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recogn
     fitting = exact or [machine for machine, differs in judged if _bearable(machine, differs)]
     if not fitting:
         return Recognised(None, why=_nearest(judged))
+    fitting = [machine for machine in fitting if machine.origin] or fitting  # a site knows its machines
     if len(fitting) > 1 or fitting[0].match.twins:
         names = tuple(sorted({m.name for m in fitting} | {t for m in fitting for t in m.match.twins}))
         return Recognised(None, names, why=f"ambiguous: {' or '.join(names)} fit; --machine says which")

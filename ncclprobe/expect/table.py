@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ncclprobe.errors import UsageError
 from ncclprobe.expect.expected import Call, expectation
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
@@ -13,6 +14,8 @@ from ncclprobe.expect.whatif import NOTHING, WhatIf, changed
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
+
+_MOST_NODES, MOST_SIZES = 1 << 16, 64
 
 
 class Line(Struct, frozen=True):
@@ -40,6 +43,17 @@ class Line(Struct, frozen=True):
         return self.nbytes * OPS[self.op].bus_factor(ranks) / self.expectation.value / 1e3
 
 
+class Outlook(Struct, frozen=True):
+    """What a machine should reach: a line per operation and size of which anything is known.
+
+    `machine`: its type, null: none was recognised. `why`: how it was recognised, or why nothing is expected.
+    """
+
+    machine: str | None
+    why: str
+    lines: tuple[Line, ...] = ()
+
+
 class TableRequest(Struct, frozen=True, kw_only=True):
     """For what numbers are asked: links, as many of them, what of, and what if."""
 
@@ -53,6 +67,26 @@ class TableRequest(Struct, frozen=True, kw_only=True):
     changed_version: NcclVersion | None = None
     graphs: Graphs | None = None
     settings: Pinned = NOT_SET
+
+
+def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
+    """Return the ranks on so many nodes (null: as listed), with one count for each or one for all.
+
+    `gpus` are there. Raises UsageError for counts that do not fit the number of nodes, or GPUs that are not there.
+    """
+    nodes = nodes or len(counts)
+    if nodes > _MOST_NODES:
+        raise UsageError(f"--nodes {nodes}: at most {_MOST_NODES}")
+    if len(counts) not in (1, nodes):
+        listed = ",".join(map(str, counts))[:40]
+        raise UsageError(f"--gpus-per-node {listed} speaks of {len(counts)} nodes and --nodes of {nodes}")
+    for each in counts:
+        if not 0 < each <= gpus:
+            raise UsageError(f"--gpus-per-node {each}: this machine has {gpus} GPUs")
+    shape = Shape(counts * nodes if len(counts) == 1 else counts)
+    if shape.ranks < 2:
+        raise UsageError("one GPU sends nothing to anybody: give --nodes 2 or more")
+    return shape
 
 
 def lines(asked: TableRequest) -> tuple[Line, ...]:

@@ -31,6 +31,37 @@ def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = l
         raise UsageError(f"{path}: cannot be read: it is not UTF-8 text") from None
 
 
+def trusted_folder(path: Path) -> Path:
+    """Return a folder whose files may be run: no user but this one and root can change it, or a folder on the way.
+
+    Raises UsageError for any other, and for a path that depends on the working directory.
+    """
+    if not path.is_absolute():
+        raise UsageError(f"{path}: give the folder in full, from /")
+    try:
+        folder = path.resolve(strict=True)
+        if not folder.is_dir():
+            raise UsageError(f"{path}: is no folder")
+        refuse_foreign(folder, folder.stat())
+        for each in folder.parents:
+            found = each.stat()
+            sticky = found.st_uid == 0 and found.st_mode & stat.S_ISVTX  # what is in it cannot be replaced by others
+            if not sticky:
+                refuse_foreign(each, found)
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return folder
+
+
+def refuse_foreign(path: Path, found: os.stat_result) -> None:
+    """Raise UsageError where a user who is neither root nor this one may change what is at `path`."""
+    if found.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{path}: not trusted, because uid {found.st_uid} owns it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        raise UsageError(f"{path}: not trusted, because its mode {mode} lets other users write it")
+
+
 def read_start(path: Path, *, limit: int) -> str:
     """Return the first `limit` bytes of the regular file `path` as text, whatever they hold. Raises UsageError."""
     return _bytes(path, limit).decode(errors="replace")

@@ -77,25 +77,30 @@ def until(deadline: float, work: Callable[[], T]) -> T:
     """
     if deadline == math.inf:
         return work()
-    outcome: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+    found, error = outcome(deadline, work)
+    if error:
+        raise error
+    return cast(T, found)
+
+
+def outcome(deadline: float, work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Return what `work` returns, or what it raises, whatever that is. Raises TimeoutError as :func:`until` does."""
+    done: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def attempt() -> None:
         try:
-            outcome.put((True, work()))
+            done.put((work(), None))
         except BaseException as error:  # noqa: BLE001 - not caught but handed on to the waiting thread
-            outcome.put((False, error))
+            done.put((None, error))
 
     try:
         _thread.start_new_thread(attempt, ())
     except RuntimeError:  # no thread is left to this process, and so no way to leave the work behind
-        return work()
+        attempt()
     try:
-        returned, value = outcome.get(timeout=max(0.0, deadline - time.monotonic()))
+        return done.get(timeout=max(0.0, deadline - time.monotonic()))
     except Empty:
         raise TimeoutError from None
-    if not returned:
-        raise value
-    return cast(T, value)
 
 
 def _hired(what: str) -> _Worker:

@@ -13,7 +13,7 @@ from ncclprobe.model.rails import RailArrival, RailDirection, RailFailure, RailO
 from ncclprobe.model.values import Struct
 
 Way = tuple[End, End]
-_OPENING = ("start", "open")
+_OPENING = ("open", "prepare")
 """Steps that take no other node: what fails there is this end's own."""
 _HANGING = ("hangs", "died", "event")
 """A driver, or a device, that does so fails by itself, whatever the step."""
@@ -130,7 +130,12 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
 
 def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:
     """Return the samples of pairs, for the search: rails of equal number, in host memory, all of two nodes together."""
-    return [result for each in tried(rows, names) for result in _results(each)]
+    return results_of(tried(rows, names))
+
+
+def results_of(found: Iterable[Tried]) -> list[Result]:
+    """Return the samples of these tests."""
+    return [result for each in found for result in _results(each)]
 
 
 def _results(each: Tried) -> Iterable[Result]:
@@ -154,7 +159,7 @@ def _is_own(failure: RailFailure) -> bool:
 
 
 def _unmet(outcome: RailOutcome) -> bool:
-    return any(each.step == "start" and each.kind == "channel" for each in outcome.failures)
+    return outcome.own is None and any(each.step == "open" and each.kind == "channel" for each in outcome.failures)
 
 
 def _stream(writer: Seen, direction: RailDirection) -> RailStream | None:

@@ -3,6 +3,7 @@ what the first calls cost, and on what machine it was measured.
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Literal
 
 from ncclprobe.model.values import Struct, field
@@ -101,6 +102,24 @@ class Fingerprint(Struct, frozen=True):
     machine: dict[str, str] = field(default_factory=dict)
     topology: str | None = None
     software: dict[str, str] = field(default_factory=dict)
+
+
+def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
+    """Return what differs, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is no difference."""
+    if old is None or new is None:
+        return ()
+    topologies = {"topology": old.topology}, {"topology": new.topology}
+    parts: tuple[tuple[Mapping[str, str | None], Mapping[str, str | None]], ...] = (
+        (old.machine, new.machine),
+        topologies,
+        (old.software, new.software),
+    )
+    return tuple(
+        f"{name}: {before[name]} -> {after[name]}"
+        for before, after in parts
+        for name in before
+        if None not in (before[name], after.get(name)) and before[name] != after[name]
+    )
 
 
 class Retest(Struct, frozen=True):

@@ -119,7 +119,7 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
     ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
     asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
-    and told so; this end has nothing to add. ``channel`` the connection to the other end broke.
+    and told so, and this end has nothing to add. ``channel`` the connection to the other end broke.
     `direction` is that of a write.
     """
 
@@ -159,9 +159,10 @@ class RailStream(Struct, frozen=True, kw_only=True):
 class RailArrival(Struct, frozen=True, kw_only=True):
     """What lay at the end that was written to, once the writer was done or had failed.
 
-    Of `checked_bytes`, `arrived_bytes` were overwritten, and of these `wrong_bytes` hold something else than was sent;
-    `offset`, `expected`, `found` are the first of those. A writer whose acknowledgements are lost fails although its
-    data arrives: then it is the way back that is dead.
+    The writes go round a region of a few MiB, so it is the last ones that are seen. Of `checked_bytes`, `arrived_bytes`
+    were overwritten, and of these `wrong_bytes` hold something else than was sent; `offset`, `expected`, `found` are
+    the first of those. A writer whose acknowledgements are lost fails although its data arrives: then it is the way
+    back that is dead.
     """
 
     direction: RailDirection

@@ -99,6 +99,7 @@ def check(
     applies: Condition | None = None,
     slows: bool = False,
     cause: CauseRule | None = None,
+    since: str = "",
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
     it passes, ``Why:`` it matters, and ``Fix:``.
@@ -107,7 +108,7 @@ def check(
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
     looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `slows`:
     what it finds makes transfers slower, and so may be why a measured number is low. `cause`: what a check of a job's
-    logs means.
+    logs means. `since`: the minor release that brings it, such as ``0.2``, until whose successor it only warns.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -129,6 +130,7 @@ def check(
             applies=applies,
             slows=slows,
             cause=cause,
+            since=since,
         )
 
     return declare

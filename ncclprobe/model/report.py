@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
@@ -85,6 +86,41 @@ class Scope(Struct, frozen=True):
     driver: bool = True
 
 
+class CheckNote(Struct, frozen=True):
+    """What a check is about: what is wrong where it fails, what holds where it passes, and why it matters."""
+
+    title: str
+    right: str = ""
+    why: str = ""
+
+
+class Excerpt(Struct, frozen=True):
+    """What stands in a source that findings cite: an answer of `node` as it gave it, or lines of a log (no node).
+
+    `source` is spelled as the evidence spells it, `title` is the question that was asked. `first`: the number of the
+    first line in the source; 0: its lines are not counted. `cited`: which of `lines` are cited, from 0. `cut`: what is
+    left out, in words.
+    """
+
+    source: str
+    node: str
+    title: str
+    lines: tuple[str, ...]
+    first: int = 0
+    cited: tuple[int, ...] = ()
+    cut: str = ""
+
+
+class PublishedRate(Struct, frozen=True):
+    """A bus bandwidth that was published of this type of machine, for as many ranks and nodes as were measured."""
+
+    op: str
+    nbytes: int
+    busbw_GBps: float
+    why: str
+    source: str
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: ``ncclprobe.report/1``. Renderers need nothing else.
 
@@ -118,6 +154,7 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
     nic_traffic: tuple[OperationTraffic, ...] = ()
+    rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
@@ -126,6 +163,9 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
+    published: tuple[PublishedRate, ...] = ()
+    explained: dict[str, CheckNote] = field(default_factory=dict)
+    excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     timeline: tuple[Moment, ...] = ()

@@ -62,7 +62,8 @@ class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
     ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
-    tuples that the check must object to, or accept: they run as tests.
+    tuples that the check must object to, or accept: they run as tests. ``since``: the minor release that brought it,
+    empty: the first one. ``origin``: the distribution or file of a site's own check, empty: it is ncclprobe's.
     """
 
     id: str
@@ -80,6 +81,8 @@ class Check(Struct, frozen=True):
     applies: Condition | None = None
     slows: bool = False
     cause: CauseRule | None = None
+    since: str = ""
+    origin: str = ""
 
     def titled(self, verdict: Verdict) -> Verdict:
         """Return `verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a

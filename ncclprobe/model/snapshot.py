@@ -29,9 +29,11 @@ class Job(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """All facts of one node, by their type. A value is the fact itself or ``Absent``.
 
-    `ranks`: of each rank of this node that spoke, its own facts, by rank.
+    `ranks`: of each rank of this node that spoke, its own facts, by rank. `answers`: what the node answered, by
+    question, for a report to show what findings cite; empty where it is not kept.
     """
 
     node: str
     facts: Mapping[type, Any]
     ranks: Mapping[int, Mapping[type, Any]] = field(default_factory=dict)
+    answers: Mapping[tuple[str | int, ...], Any] = field(default_factory=dict)

@@ -62,14 +62,20 @@ class _Host:
 
 
 class CpuClock(_Host):
-    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
+    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for.
+
+    `group`: whose ranks meet in a barrier; null: those of the default group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
 
     def synchronise(self) -> None:
         """Do nothing: the host is the device."""
 
     def barrier(self) -> None:
-        """Wait for all ranks of the default group."""
-        dist.barrier()
+        """Wait for all ranks of the group."""
+        dist.barrier(self._group)
 
     def mark(self) -> None:
         """Return nothing to compare: the host is the device."""
@@ -83,7 +89,10 @@ class CpuClock(_Host):
 
 
 class CudaClock(_Host):
-    """For tensors on the current CUDA device."""
+    """For tensors on the current CUDA device. `group`: whose ranks meet in a barrier; null: the default group's."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
 
     def synchronise(self) -> None:
         """Wait for every stream of the device."""
@@ -91,7 +100,7 @@ class CudaClock(_Host):
 
     def barrier(self) -> None:
         """Wait for all ranks; without its device NCCL would guess one (distributed_c10d.py, barrier)."""
-        dist.barrier(device_ids=[torch.cuda.current_device()])
+        dist.barrier(self._group, device_ids=[torch.cuda.current_device()])
 
     def mark(self) -> torch.cuda.Event:
         """Record an event on the current stream, where torch's blocking collectives run (2.8) or are waited for."""
@@ -113,9 +122,9 @@ class CudaClock(_Host):
         return replay
 
 
-def clock_of(device: torch.device) -> Clock:
-    """Return the clock for calls on tensors of `device`, which must be the current one."""
-    return CudaClock() if device.type == "cuda" else CpuClock()
+def clock_of(device: torch.device, group: dist.ProcessGroup | None = None) -> Clock:
+    """Return the clock for calls of `group` on tensors of `device`, which must be the current one."""
+    return CudaClock(group) if device.type == "cuda" else CpuClock(group)
 
 
 class Batch(Struct, frozen=True):

@@ -46,7 +46,7 @@ class Exchange(Protocol):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to measure, the same on every rank but for `rank` and `device`.
+    """What to measure, the same on every rank but for `rank`, `device` and `group` (null: the default group).
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
     messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
@@ -74,6 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     mode: Mode = "queued"
     verify: bool = True
     footprint_bytes: int = 64 << 20
+    group: dist.ProcessGroup | None = None
 
     @property
     def target(self) -> Target | None:
@@ -106,7 +107,7 @@ class SweepContext(Struct, frozen=True):
         """Return up to `most` places in memory for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         pairs = self.buffers.views(shape, place, plan.rank, most)
-        return [BufferView(send, recv, plan.rank, plan.ranks, redop) for send, recv in pairs]
+        return [BufferView(send, recv, plan.rank, plan.ranks, redop, plan.group) for send, recv in pairs]
 
 
 @contextmanager

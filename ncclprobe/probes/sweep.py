@@ -42,7 +42,7 @@ def run(
     clock: Clock | None = None,
     reach: Reach = lambda row, precision: None,
 ) -> Iterator[Measurement | SkippedRow]:
-    """Measure everything in `plan`, row by row, over the default process group, which must exist.
+    """Measure everything in `plan`, row by row, over its process group, which must exist.
 
     `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
     sizes that have no room are left out, and reported. `reach` hears how far a row is. On rank 0 a measurement is over
@@ -59,7 +59,7 @@ def run(
     need = max(_footprint(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
-    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device), buffers, reach)
+    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device, plan.group), buffers, reach)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name in plan.ops:
         yield from _sweep(context, OPS[name], probes[name])

@@ -60,12 +60,30 @@ def on_stdout(wanted: Wanted) -> str | None:
     return next((name for name in FORMATS if getattr(wanted, name) == "-"), None)
 
 
+def rendered(report: Report, name: str) -> str:
+    """Return `report` as ``text``, or in one of FORMATS. Raises UsageError for another, and without its packages."""
+    if name == "text":
+        from ncclprobe.report import causes
+
+        return causes.render(report) if report.files else as_text.render(report, width=100)
+    if name not in FORMATS:
+        raise UsageError(f"format {name!r} is unknown; choose from text, {', '.join(FORMATS)}")
+    try:
+        return str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
+    except ImportError as error:
+        raise UsageError(f"{name} needs {error.name}: pip install {error.name}") from None
+
+
 def write(name: str, report: Report, path: str) -> None:
     """Write `report` in one of FORMATS to `path`; ``-`` is standard output. A reader never sees half a file.
 
     Raises UsageError where it cannot be written.
     """
-    text = str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
+    put(rendered(report, name), path)
+
+
+def put(text: str, path: str) -> None:
+    """Write `text` to `path`; ``-`` is standard output. Raises UsageError where it cannot be written."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()

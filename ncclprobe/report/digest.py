@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status
+from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
 from ncclprobe.units import plural
@@ -214,6 +214,46 @@ def verdict_line(report: Report) -> str:
         )
         return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     return f"{report.status.value.upper()}  {counts(report)}  (exit {report.exit_code})"
+
+
+def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
+    """Return the nodes on which `finding` was found; none: it is about the run as a whole."""
+    return finding.nodes or own_node(verdict)
+
+
+def own_node(verdict: Verdict) -> tuple[str, ...]:
+    """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
+    return (verdict.node,) if verdict.node and not verdict.id.startswith("run.") else ()
+
+
+def node_states(report: Report) -> dict[str, str]:
+    """Return each node with its own state: that of its row, or missing.
+
+    A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
+    finding names it, as long as every failure names a node: otherwise all are red and none stands out.
+    """
+    worst: dict[str, Status] = {}
+    for verdict in report.checks:
+        if verdict.status is Status.UNKNOWN and verdict.required:
+            _worsen(worst, own_node(verdict), Status.UNKNOWN)
+        for finding in verdict.findings:
+            if finding.severity is not Severity.NOTE:
+                _worsen(worst, nodes_of(verdict, finding), Status(finding.severity.value))
+    failures = [(v, f) for v in report.checks for f in v.findings if f.severity is Severity.FAIL]
+    clear = bool(failures) and all(nodes_of(*each) for each in failures)
+    own = {
+        node.name: worst.get(node.name, Status.PASS) if clear and node.status is Status.FAIL else node.status
+        for node in report.nodes
+    }
+    return {name: state.value for name, state in own.items()} | dict.fromkeys(report.missing_nodes, "missing")
+
+
+_WORSE = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+
+
+def _worsen(worst: dict[str, Status], nodes: Sequence[str], status: Status) -> None:
+    for node in nodes:
+        worst[node] = min(worst.get(node, status), status, key=_WORSE.index)
 
 
 def gaps(report: Report) -> list[Gap]:

@@ -75,8 +75,12 @@ def write(report: Report, path: str) -> None:
 
 def read(path: str) -> Report:
     """Return the report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
+    return parse(_bounded(Path(path)), path)
+
+
+def parse(text: str, path: str) -> Report:
+    """Return the report that `text` is; `path` says where it comes from. Raises UsageError."""
     try:
-        text = _bounded(Path(path))
         found = msgspec.json.decode(text, type=_Head).schema
         if found != SCHEMA:
             raise UsageError(f"{path}: its schema is {_shown(found)}; this version reads {SCHEMA}")

@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import choices, digest, pairs, rows, traffic, training
+from ncclprobe.report import choices, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.lines import Style, labelled, unstyled, wrapped
 from ncclprobe.units import plural, printable, size
@@ -45,6 +45,7 @@ def render(
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
         *pairs.blocks(report.pairs, report.localisation, width),
+        *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
         *training.blocks(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),

@@ -1,5 +1,6 @@
 """The options of a measuring run: a checked command line, which every rank has."""
 
+import zlib
 from pathlib import Path
 
 from ncclprobe import stats
@@ -72,6 +73,7 @@ class Options(Struct, frozen=True, kw_only=True):
     require_judged: bool = False
     gloo_ranks: int | None = None
     notes: tuple[str, ...] = ()
+    new_checks: str | None = None
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """Return the sizes to measure with `backend`."""
@@ -82,6 +84,13 @@ class Options(Struct, frozen=True, kw_only=True):
     def itemsize(self) -> int:
         """Return the bytes of one element."""
         return DTYPES[self.dtype]
+
+    @property
+    def digest(self) -> int:
+        """Return a digest of what all ranks must share: with different options they would wait for each other."""
+        calls = (self.iters, self.warmup, self.batches, self.precision, self.budget_s)
+        shared = (self.ops, self.sizes, self.open_end, calls, self.dtype, self.redop, self.mode, self.what)
+        return zlib.crc32(repr((*shared, self.training, self.pair_sizes, self.rounds, self.transport)).encode())
 
     @property
     def writes_files(self) -> bool:

@@ -1,7 +1,7 @@
 """Fingerprints: what changed is said in words, and what only one side knows is no change."""
 
-from ncclprobe.expect.site.fingerprint import changes, digest, same_machine, unknown
-from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.expect.site.fingerprint import digest, same_machine, unknown
+from ncclprobe.model.measurement import Fingerprint, changes
 
 OLD = Fingerprint({"gpu": "8 x NVIDIA H100", "cpu": "96 x Xeon"}, "abc", {"torch": "2.7", "nccl": "2.26.2"})
 

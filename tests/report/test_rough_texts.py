@@ -73,7 +73,7 @@ def test_any_text_in_any_place_leaves_a_page_with_the_same_elements(text: str) -
 
     made, plain = (html.render(each) for each in (riddled(FULL, text), FULL))
     assert not control_characters(made)
-    assert {*tags(made)} <= {*tags(plain)}
+    assert {*tags(made)} <= {*tags(plain), "wbr"}  # a list of names may break after a comma
 
 
 @settings(max_examples=40, deadline=None)

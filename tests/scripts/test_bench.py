@@ -13,7 +13,7 @@ BENCH = Path(__file__).parents[2] / "scripts/bench.py"
 def test_all_comparisons_run_and_say_what_they_compared(tmp_path: Path) -> None:
     result = tmp_path / "bench.json"
     process = subprocess.Popen(
-        [sys.executable, BENCH, "--pairs", "2", "--sizes", "64K", "--json", result],
+        [sys.executable, BENCH, "--pairs", "2", "--sizes", "64K", "--rows", "20", "--json", result],
         env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         stdout=subprocess.PIPE,
         text=True,

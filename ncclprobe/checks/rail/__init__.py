@@ -176,10 +176,11 @@ def certainty(each: Broken) -> Certainty:
 
 def both_ends(each: Tried) -> str:
     """Return the choices of both ends beside each other."""
-    return " | ".join(_choices(seen) for seen in each.seen)
+    return " | ".join(choices(seen) for seen in each.seen)
 
 
-def _choices(seen: Seen) -> str:
+def choices(seen: Seen) -> str:
+    """Return what NCCL's rules chose at one end, and what is read from its port."""
     outcome = seen.outcome
     if outcome is None:
         return f"{seen.end.node}: not told"

@@ -30,6 +30,9 @@ _LIST_S = 8.0
 _REPLY_S = 2.0
 _STEPS = 4
 """Steps of a test that may each take all of its patience: what does not hang fails at the first."""
+GPU_ROUNDS = 3
+"""In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
+nodes each sits out one round."""
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
 
@@ -211,24 +214,27 @@ def _asked(jobs: Sequence[RailJob], rows: Sequence[RailRow]) -> list[RailRow]:
 
 
 class _Measure:
-    """Measures the rounds of the search; the first one has more to it."""
+    """Measures the rounds of the search; the first ones have more to them."""
 
     def __init__(self, run: RailRun, plan: RailPlan, rails: Mapping[str, Sequence[int]]) -> None:
         self._run, self._plan, self._rails = run, plan, rails
-        self._begun = False
+        self._rounds = 0
 
     def __call__(self, pairs: PairRound, step: int) -> list[Result]:
-        """Measure each pair, all rails of two nodes together; before the first round every rail alone."""
-        found: list[Result] = []
-        if not self._begun:
-            self._begun = True
-            for wave in waves(pairs, self._plan, alone=True) if self._plan.alone else ():
+        """Measure each pair, all rails of two nodes together; in the first rounds more than that."""
+        self._rounds += 1
+        if self._rounds <= GPU_ROUNDS:
+            self._more(pairs, step)
+        return [result for wave in waves(pairs, self._plan) for result in self._run.play(wave, step)]
+
+    def _more(self, pairs: PairRound, step: int) -> None:
+        """Try every rail alone, with GPUs' memory, and with rails of other numbers."""
+        alone = list(waves(pairs, self._plan, alone=True))
+        for wave in alone:
+            direct = self._run.with_gpus(wave)
+            if (self._rounds == 1 and self._plan.alone) or direct:
                 self._run.play(wave, step)
-            for wave in waves(pairs, self._plan, alone=True):
-                self._run.play(self._run.with_gpus(wave), step, gpu=True)
-            if self._plan.cross:
-                nodes = list(dict.fromkeys((one.node, other.node) for one, other in pairs))
-                self._run.play(cross_wave(self._rails, nodes, self._plan), step)
-        for wave in waves(pairs, self._plan):
-            found += self._run.play(wave, step)
-        return found
+            self._run.play(direct, step, gpu=True)
+        if self._plan.cross and self._rounds == 1:
+            nodes = list(dict.fromkeys((one.node, other.node) for one, other in pairs))
+            self._run.play(cross_wave(self._rails, nodes, self._plan), step)

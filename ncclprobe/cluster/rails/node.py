@@ -32,9 +32,9 @@ _GREETING_S = 5.0
 _LAST_S = 1.0
 """Before an answer is due, the tests must be over."""
 _TIMEOUT = 14
-"""Of queue pairs, 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute or more to tell that a path
-is dead, 14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1, 9.7.6.1.3,
-allows). It matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to 2.14."""
+"""Of queue pairs: 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute and more to tell a dead path,
+14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1, 9.7.6.1.3, allows). It
+matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to 2.14."""
 _TOGETHER_S = 2.0
 """Rails of a node wait so long for each other: one whose path is dead takes longer than the others."""
 _KEPT = 9
@@ -166,7 +166,7 @@ class RailNode(Struct):
         try:
             outcome = await self._outcome(job, asked, deadline, start)
         except (WireError, ValueError) as error:
-            failure = RailFailure(step="start", kind="channel", text=str(error))
+            failure = RailFailure(step="open", kind="channel", text=str(error))
             outcome = RailOutcome(asked=asked, failures=(failure,))
         finally:
             start.leave()

@@ -97,6 +97,7 @@ class RailPlan(Struct, frozen=True):
             directions=_ONE_WAY if alone else _BOTH,
             seed=seed,
             seconds=self.budget.patience_s,
+            setup_seconds=self.budget.patience_s,
         )
 
 
@@ -138,7 +139,7 @@ def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = Fal
 
 def cross_wave(rails: Mapping[str, Sequence[int]], pairs: Sequence[tuple[str, str]], plan: RailPlan) -> Wave:
     """Return one test of each rail with the next one of the other node: whether there is a way, not how fast it is."""
-    jobs, test = [], replace(_CROSS, seconds=plan.budget.patience_s)
+    jobs, test = [], replace(_CROSS, seconds=plan.budget.patience_s, setup_seconds=plan.budget.patience_s)
     for one, other in pairs:
         theirs = rails[other]
         for place, rail in enumerate(rails[one]):

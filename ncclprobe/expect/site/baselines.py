@@ -19,9 +19,18 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.fingerprint import changes
 from ncclprobe.host import files
-from ncclprobe.model.measurement import Band, Conditions, Expectation, Fingerprint, Measurement, Mode, Place, conditions
+from ncclprobe.model.measurement import (
+    Band,
+    Conditions,
+    Expectation,
+    Fingerprint,
+    Measurement,
+    Mode,
+    Place,
+    changes,
+    conditions,
+)
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size

@@ -1,22 +1,11 @@
-"""Which part of a fingerprint changed, in words: numbers of another machine, topology or software are no baseline."""
+"""Whether two fingerprints are of one machine: numbers of another machine, topology or software are no baseline."""
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclprobe.model.measurement import Fingerprint
-
-
-def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
-    """Return what differs, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is no difference."""
-    if old is None or new is None:
-        return ()
-    return (
-        *_changed(old.machine, new.machine),
-        *([f"topology: {old.topology} -> {new.topology}"] if _differ(old.topology, new.topology) else []),
-        *_changed(old.software, new.software),
-    )
+from ncclprobe.model.measurement import Fingerprint, changes
+from ncclprobe.model.values import replace
 
 
 def unknown(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
@@ -33,7 +22,7 @@ def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
     if old is None or new is None:
         return False
     common = set(old.machine) & set(new.machine)
-    return bool(common) and not _changed(old.machine, new.machine) and not _differ(old.topology, new.topology)
+    return bool(common) and not changes(replace(old, software={}), replace(new, software={}))
 
 
 def digest(devices: Any) -> str:
@@ -47,17 +36,3 @@ def _flat(print_: Fingerprint | None) -> dict[str, str]:
         return {}
     topology = {"topology": print_.topology} if print_.topology else {}
     return {**print_.machine, **topology, **print_.software}
-
-
-def _differ(old: str | None, new: str | None) -> bool:
-    return old is not None and new is not None and old != new
-
-
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return list(_words(old, new))
-
-
-def _words(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    for name in old:
-        if name in new and old[name] != new[name]:
-            yield f"{name}: {old[name]} -> {new[name]}"

@@ -96,7 +96,7 @@ class MachineType(Struct, frozen=True):
     """One type of machine. `gpu` is NVML's name of the product that it is described with.
 
     `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; where both
-    say something, its own do.
+    say something, its own do. `origin`: the distribution of a site's own type; empty: it comes with ncclprobe.
     """
 
     name: str
@@ -109,6 +109,7 @@ class MachineType(Struct, frozen=True):
     latencies: tuple[Latency, ...] = ()
     title: str = ""
     note: str = ""
+    origin: str = ""
 
     def system(self) -> NodeSystem:
         """Return the machine as the cost model sees it."""

@@ -41,12 +41,17 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import from_toml
 from ncclprobe.expect.tables.machine_types import Latency, MachineType, Match, Published
+from ncclprobe.model.additions import MACHINES, Addition, installed, module_of
 from ncclprobe.model.values import replace
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # its place in Python 3.10
 
 __all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "from_toml", "table"]
 
@@ -55,11 +60,31 @@ _FOLDER = "machines"
 
 @cache
 def table() -> Mapping[str, MachineType]:
-    """Every type that comes with ncclprobe, by name."""
-    folder = resources.files("ncclprobe.expect.tables").joinpath(_FOLDER)
+    """Every type that comes with ncclprobe, or with a distribution that has an entry point for machines, by name.
+
+    Raises UsageError for one of a distribution that cannot be read, or has the name of another.
+    """
+    own = _types(resources.files("ncclprobe.expect.tables").joinpath(_FOLDER), "")
+    return by_name([*own, *(machine for each in installed(MACHINES) for machine in _of_site(each))])
+
+
+def _types(folder: "Traversable", origin: str) -> list[MachineType]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
     found = [from_toml(folder.joinpath(name).read_text(encoding="utf-8"), name) for name in names]
-    return by_name(found)
+    return [replace(machine, origin=origin) for machine in found]
+
+
+def _of_site(addition: Addition) -> list[MachineType]:
+    """Return the types in the package that a distribution names. Raises UsageError."""
+    try:
+        found = _types(resources.files(module_of(addition.module)), addition.origin)
+    except UsageError as error:
+        raise UsageError(f"{addition.origin}: {error}") from None
+    except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError, OSError) as error:
+        raise UsageError(f"{addition.origin}: {addition.module} has no machine types to read: {error}") from None
+    if not found:
+        raise UsageError(f"{addition.origin}: {addition.module} holds no .toml file of a machine type")
+    return found
 
 
 def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
@@ -70,7 +95,8 @@ def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     named: dict[str, MachineType] = {}
     for machine in found:
         if machine.name in named:
-            raise UsageError(f"two machine types are called {machine.name}")
+            whose = f"; {machine.origin} has to name its own otherwise" if machine.origin else ""
+            raise UsageError(f"two machine types are called {machine.name}{whose}")
         named[machine.name] = machine
     for machine in named.values():
         for twin in machine.match.twins:

@@ -93,12 +93,12 @@ class _End:
         other can adapt to what the leading one's device offers, as NCCL's do (ibv_set_ece).
         """
         failure, made = await self._ask(first)
+        self._note(own=made.address)
         if self._leads:
             await self._tell(failure, made.address)
-        else:
-            self._note(own=made.address)
         theirs, peer = await self._hear(None)
-        self._note(own=made.address, peer=peer)
+        self._note(peer=peer)
+        self._blame(theirs, unless=failure)
         if not failure and not theirs and peer:
             failure, connected = await self._ask(
                 Request(do="connect", step="connect", seconds=self._test.setup_seconds, peer=peer)
@@ -110,13 +110,17 @@ class _End:
             await self._tell(failure)
         if failure or theirs or not peer:
             raise _OverError
-        if not self._leads and (await self._hear(self._test.setup_seconds + 2 * GRACE_S))[0]:
-            raise _OverError
+        if not self._leads:
+            theirs, _ = await self._hear(self._test.setup_seconds + 2 * GRACE_S)
+            self._blame(theirs)
+            if theirs:
+                raise _OverError
         self._connected = True
 
     async def _latency(self) -> None:
         await self._begin("latency", None)
-        request = Request(do="ping", step="latency", seconds=self._seconds(), leads=self._leads)
+        seconds = self._seconds(waits=not self._leads)
+        request = Request(do="ping", step="latency", seconds=seconds, leads=self._leads)
         answer = await self._together(request)
         self.outcome = replace(self.outcome, half_round_trip_us=answer.half_round_trip_us)
 
@@ -131,7 +135,7 @@ class _End:
         )
         failure, _ = await self._ask(preparing)
         await self._begin(direction, failure)
-        seconds = self._seconds()
+        seconds = self._seconds(waits=not writes)
         request = Request(do="stream", step="write", seconds=seconds, direction=direction, writes=writes, reads=reads)
         answer = await self._together(request)
         if answer.stream:
@@ -150,13 +154,14 @@ class _End:
             await self._before(name)
         await self._tell(failure)
         theirs, _ = await self._hear(None)
+        self._blame(theirs, unless=failure)
         if failure or theirs:
             raise _OverError
 
     async def _together(self, request: Request) -> Answer:
         """Do what the other end does as well, and hear what came of it there. Raises _OverError."""
         asking = asyncio.ensure_future(self._ask(request))
-        hearing = asyncio.ensure_future(self._hear(request.seconds + 2 * GRACE_S))
+        hearing = asyncio.ensure_future(self._hear(self._test.seconds + 4 * GRACE_S))  # longer than _seconds
         try:
             await asyncio.wait({asking, hearing}, return_when=asyncio.FIRST_COMPLETED)
             if hearing.done() and not asking.done() and (hearing.exception() or hearing.result()[0]):
@@ -168,6 +173,7 @@ class _End:
         finally:
             asking.cancel()
             hearing.cancel()
+        self._blame(theirs, unless=failure)
         self._connected = not (failure or theirs or answer.stopped)
         if any(each and each.kind in _ENDS for each in (failure, theirs)):
             raise _OverError
@@ -175,8 +181,10 @@ class _End:
 
     # The child, and the other end.
 
-    def _seconds(self) -> float:
-        return max(0.0, min(self._test.seconds, self._deadline - time.monotonic()))
+    def _seconds(self, *, waits: bool) -> float:
+        """Return how long a step may take; an end that only waits has longer, for the other one can say why."""
+        most = self._test.seconds + (2 * GRACE_S if waits else 0.0)
+        return max(0.0, min(most, self._deadline - time.monotonic()))
 
     async def _ask(self, request: Request) -> tuple[RailFailure | None, Answer]:
         """Return what came of `request` here, and note its failure and its time."""
@@ -209,15 +217,20 @@ class _End:
             failure = msgspec.convert(message.get("failure"), RailFailure | None)
             address = msgspec.convert(message.get("address"), RailAddress | None)
             if address and len(bytes.fromhex(address.gid)) != 16:
-                raise ValueError(address.gid)
+                raise ValueError(f"a GID of {address.gid[:80]}")
+            if address and len(address.queue_pairs) != self.outcome.asked.queue_pairs:
+                raise ValueError(f"{len(address.queue_pairs)} queue pairs for {self.outcome.asked.queue_pairs}")
         except WireError as error:
             raise self._alone(str(error)) from None
         except (msgspec.ValidationError, ValueError) as error:
             raise self._alone(f"sent what no end of a rail sends: {str(error)[:200]}") from None
-        if failure:
-            text = f"the other end: {failure.text}"
-            self._failed(RailFailure(step=failure.step, kind="peer", text=text, direction=failure.direction))
         return failure, address
+
+    def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:
+        """Note that the other end failed, where this one has nothing to say itself: else that is told twice."""
+        if theirs and not unless:
+            text = f"the other end: {theirs.text}"
+            self._failed(RailFailure(step=theirs.step, kind="peer", text=text, direction=theirs.direction))
 
     def _alone(self, why: str) -> _OverError:
         step = self.outcome.steps[-1][0] if self.outcome.steps else "open"

@@ -45,8 +45,8 @@ class Port:
     def _opened(self) -> Any:
         with self.library.devices() as devices:
             if self.asked.device not in devices:
-                seen = f"those of the verbs library are {', '.join(sorted(devices))}" if devices else "it finds none"
-                raise VerbsError("missing", f"the verbs library has no device {self.asked.device}: {seen}")
+                seen = f"has {', '.join(sorted(devices))}" if devices else "finds none"
+                raise VerbsError("missing", f"no RDMA device {self.asked.device}: the verbs library {seen}")
             return self.library.call("ibv_open_device", devices[self.asked.device])
 
     def _attributes(self) -> abi.PortAttr:
@@ -93,12 +93,14 @@ class Port:
             return call("ibv_reg_mr_iova2", self._pd, at, nbytes, at, access)
         return call("ibv_reg_mr", self._pd, at, nbytes, access)
 
-    def look_at_events(self) -> None:
-        """Keep what the device reports. Raises VerbsError for what ends a transfer."""
+    def look_at_events(self) -> VerbsError | None:
+        """Keep what the device reports. Return the error that it makes; None: nothing that ends a transfer."""
+        found = None
         for number, words in self.library.events(self.context):
             self.events.append(words)
             if number in abi.FATAL_EVENTS:
-                raise VerbsError("event", f"{self.asked.device} reports: {words}", event=words)
+                found = found or VerbsError("event", f"{self.asked.device} reports: {words}", event=words)
+        return found
 
     # Queue pairs.
 

@@ -15,6 +15,7 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.model.rails import RailStepName
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
@@ -57,13 +58,18 @@ class _End:
         direction = asked.direction if asked.step in ("prepare", "write", "verify") else None
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
-            if self._port:
-                self._port.look_at_events()
         except VerbsError as error:
             answer = Answer(failure=error.failure(asked.step, direction=direction))
         except Stopped:
             answer = Answer(stopped=True)
-        return replace(answer, events=tuple(self._port.events)) if self._port else answer
+        return self._with_events(answer, asked.step) if self._port else answer
+
+    def _with_events(self, answer: Answer, step: RailStepName) -> Answer:
+        """Add what the device has reported meanwhile: a failure, where nothing else says so."""
+        reported = self.port.look_at_events()
+        if reported and not answer.failure:
+            answer = replace(answer, failure=reported.failure(step))
+        return replace(answer, events=tuple(self.port.events))
 
     def _at(self, call: str) -> None:
         self._place[:] = call.encode()[:PLACE_BYTES].ljust(PLACE_BYTES, b"\0")

@@ -95,7 +95,8 @@ class Traffic:
     def _waited(self, until: float, what: str) -> None:
         """Look up from polling: at the time, the parent and the device. Raises VerbsError, or Stopped."""
         os.sched_yield()
-        self.port.look_at_events()
+        if failure := self.port.look_at_events():
+            raise failure
         if self._stopped():
             raise Stopped
         if time.monotonic() > until:

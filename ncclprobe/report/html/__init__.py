@@ -4,15 +4,18 @@ All text is there with JavaScript off. What a machine said is escaped wherever i
 the browser run this page's own scripts alone and fetch nothing.
 """
 
+from collections.abc import Sequence
+
 from ncclprobe.model.report import Report
+from ncclprobe.report.trends import Past
 
 
-def render(report: Report) -> str:
-    """Return the whole page."""
+def render(report: Report, history: Sequence[Past] = ()) -> str:
+    """Return the whole page, also with the trends of `history`, whose newest is `report`."""
     if report.files:
         from ncclprobe.report.html import causes
 
         return causes.page(report)
     from ncclprobe.report.html.page import page  # here, so that asking for no page costs nothing
 
-    return page(report)
+    return page(report, history)

@@ -7,13 +7,15 @@ What is expected is drawn in steps where it is known, with gaps where not.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html import svg
-from ncclprobe.report.html.legible import micros, printable, rate
+from ncclprobe.report.html.backgrounds import MOST, Ghost
+from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
 from ncclprobe.units import plural, size
 
@@ -31,7 +33,9 @@ Value = Callable[[Measurement], float | None]
 
 
 class Chart(Struct, frozen=True):
-    """The two pictures of one collective. `names`: of the curves, in the order of their colours."""
+    """The two pictures of one collective. `names`: of the curves, in the order of their colours; `behind`: the kinds of
+    points behind them.
+    """
 
     op: str
     bandwidth: Markup
@@ -39,30 +43,42 @@ class Chart(Struct, frozen=True):
     names: tuple[str, ...]
     expected: bool
     judged: tuple[str, ...]
+    behind: tuple[str, ...]
 
 
-def charts(rows: Sequence[Measurement]) -> tuple[list[Chart], int]:
-    """Return a chart per operation and reduction, in the order of the rows, and how many more there would be."""
+def charts(rows: Sequence[Measurement], ghosts: Sequence[Ghost] = ()) -> tuple[list[Chart], int]:
+    """Return a chart per operation and reduction, in the order of the rows, and how many more there would be.
+
+    `ghosts`: points that stand behind the curves.
+    """
     by_op: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
     for row in rows:
         redop = row.redop if row.redop not in (None, "sum") else ""
         by_op[row.op, redop or ""].append(row)
     shown = list(by_op.items())[:MOST_OPS]
-    return [_chart(" ".join(filter(None, key)), each) for key, each in shown], len(by_op) - len(shown)
+    made = [_chart(" ".join(filter(None, key)), each, _behind(key, ghosts)) for key, each in shown]
+    return made, len(by_op) - len(shown)
 
 
-def _chart(op: str, rows: Curve) -> Chart:
+def _behind(key: tuple[str, str], ghosts: Sequence[Ghost]) -> list[Ghost]:
+    """Return the points behind the curves of one operation and reduction."""
+    mine = (ghost for ghost in ghosts if (ghost.op, "" if ghost.redop in (None, "sum") else ghost.redop) == key)
+    return list(islice(mine, MOST))
+
+
+def _chart(op: str, rows: Curve, ghosts: Sequence[Ghost]) -> Chart:
     curves = dict(list(_curves(rows).items())[:_MOST_CURVES])
     best = max(rows, key=lambda row: row.busbw_GBps)
     spoken = f"{op}: at most {rate(best.busbw_GBps)} GB/s, at {size(best.nbytes)}; all numbers are in the table below"
     names = tuple(name for name in curves if name)
     return Chart(
         op,
-        _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth"),
-        _picture(list(curves.values()), _latency, f"{spoken}; time per call"),
+        _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth", ghosts),
+        _picture(list(curves.values()), _latency, f"{spoken}; time per call", ghosts),
         names if len(curves) > 1 else (),
         any(_expected(row, _bandwidth) for row in rows),
         _grounds(rows),
+        tuple(sorted({ghost.kind for ghost in ghosts})),
     )
 
 
@@ -122,14 +138,20 @@ def _expected(row: Measurement, value: Value) -> tuple[float, float] | None:
     return (low, high) if low and high else None
 
 
-def _picture(curves: Sequence[Curve], value: Value, spoken: str) -> Markup:
+def _picture(curves: Sequence[Curve], value: Value, spoken: str, ghosts: Sequence[Ghost]) -> Markup:
     rows = [row for curve in curves for row in curve if row.nbytes > 0 and value(row)]
     if not rows:
         return Markup("")
     sizes = sorted({row.nbytes for row in rows})
     bounds = [end for row in rows for end in _expected(row, value) or ()]
-    x, y = svg.axes(sizes, [*(value(row) or 1.0 for row in rows), *bounds], _size_ticks(sizes))
+    behind = [(ghost, up) for ghost in ghosts if (up := _drawn(ghost.time_us if value is _latency else ghost.GBps))]
+    heights = [*(value(row) or 1.0 for row in rows), *bounds, *(up for _, up in behind)]
+    words = micros_tick if value is _latency else None
+    x, y = svg.axes([*sizes, *(ghost.nbytes for ghost, _ in behind)], heights, _size_ticks(sizes), words)
     parts = svg.grid(x, y) + _steps(curves[0], x, y, value)
+    for kind in ("earlier", "published"):
+        parts.append(svg.crosses([(x.at(g.nbytes), y.at(up)) for g, up in behind if g.kind == kind], kind))
+    parts += [svg.hint(x.at(ghost.nbytes), y.at(up), ghost.hover) for ghost, up in behind if ghost.hover]
     for number, curve in enumerate(curves):
         parts += _curve([row for row in curve if row in rows], number, x, y, value)
     return svg.drawing(svg.WIDE, svg.HIGH, "chart", spoken, parts)
@@ -174,10 +196,10 @@ def _hover(row: Measurement) -> str:
     lines = [
         f"{size(row.nbytes)}, {'in place' if row.place == 'in' else 'out of place'}: {row.status}",
         f"bus {rate(row.busbw_GBps)} GB/s, algorithm {rate(row.algbw_GBps)} GB/s",
-        f"median {micros(row.time_us.median)} µs, mean {micros(row.time_us.mean)} µs",
+        f"median {micros(row.time_us.median)}, mean {micros(row.time_us.mean)}",
     ]
     if row.interval_us:
-        lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} µs (95 %)")
+        lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} (95 %)")
     if row.expectation:
         e = row.expectation
         least = "" if row.status == "unjudged" else f", at least {rate(e.threshold)}"

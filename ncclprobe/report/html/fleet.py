@@ -1,7 +1,7 @@
 """All nodes: who is in which state, and the kinds of node that differ in what they are made of or in what ails them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -9,6 +9,8 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
+from ncclprobe.report.digest import node_states
+from ncclprobe.report.html.findings import Card, Given
 from ncclprobe.report.html.legible import folded
 from ncclprobe.report.html.pictures import Mark, Marks, part_of, picture
 from ncclprobe.report.html.rows import Row, device
@@ -17,6 +19,8 @@ MOST_TILES = 4096
 NAMED_TILES = 64
 """Up to that many nodes have their name in their tile."""
 MOST_KINDS = 4
+MOST_GROUPS = 40
+Anchors = Mapping[tuple[str, str, str, str], str]
 ORDER = ("fail", "missing", "unknown", "warn", "pass", "skip")
 _SIGN = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!"}
 
@@ -44,28 +48,9 @@ class Kind(Struct, frozen=True):
         return [each.name for each in (*(self.topology.gpus or ()), *(self.topology.nics or ()))]
 
 
-def _states(report: Report, found: Sequence[Row]) -> list[tuple[str, str]]:
-    """Each node with its own state.
-
-    A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
-    finding names it, as long as every failure names a node: otherwise all are red and none stands out.
-    """
-    named: dict[str, set[str]] = defaultdict(set)
-    for row in found:
-        for name in row.nodes if row.kind in ("fail", "warn") or (row.kind == "unknown" and row.required) else ():
-            named[name].add(row.kind)
-    failing = [row for row in found if row.kind == "fail"]
-    clear = bool(failing) and all(row.nodes for row in failing)
-    told = []
-    for node in report.nodes:
-        own = next((state for state in ORDER if state in named[node.name]), "pass")
-        told.append((node.name, own if clear and node.status is Status.FAIL else node.status.value))
-    return told + [(name, "missing") for name in report.missing_nodes]
-
-
-def tiles(report: Report, found: Sequence[Row]) -> tuple[list[Tile], int]:
+def tiles(report: Report) -> tuple[list[Tile], int]:
     """Return the nodes in the report's order, and how many are not shown. Where not all fit: the loudest first."""
-    states = _states(report, found)
+    states = list(node_states(report).items())
     if len(states) > MOST_TILES:
         states.sort(key=lambda each: ORDER.index(each[1]))
     return [Tile(name, state, _SIGN.get(state, "")) for name, state in states[:MOST_TILES]], max(
@@ -73,17 +58,65 @@ def tiles(report: Report, found: Sequence[Row]) -> tuple[list[Tile], int]:
     )
 
 
-def states(report: Report, found: Sequence[Row]) -> list[tuple[str, int, str]]:
-    """Return (state, how many, who), the loudest first."""
-    by_state: dict[str, list[str]] = defaultdict(list)
-    for name, state in _states(report, found):
-        by_state[state].append(name)
-    return [(state, len(by_state[state]), folded(by_state[state], 400)) for state in ORDER if by_state[state]]
+class Group(Struct, frozen=True):
+    """Nodes in one state for the same reasons: `why` has an anchor and words for each, `since` is when it began."""
+
+    state: str
+    nodes: str
+    number: int
+    why: tuple[tuple[str, str], ...]
+    since: str
 
 
-def kinds(report: Report, found: Sequence[Row]) -> tuple[list[Kind], int, int]:
+def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Group], int]:
+    """Return which nodes are in which state, why, and since when, the loudest first; and how many nodes are left out.
+
+    Nodes of a state without a finding of their own come together.
+    """
+    ailing: dict[str, list[Card]] = defaultdict(list)
+    for card in cards:
+        for name in card.names:
+            ailing[name].append(card)
+    found: dict[tuple[str, tuple[Card, ...]], list[str]] = defaultdict(list)
+    for name, state in node_states(report).items():
+        found[state, tuple(ailing.get(name, ()))].append(name)
+    ranked = sorted(found.items(), key=lambda each: (ORDER.index(each[0][0]), -len(each[1])))
+    blind = _blind(report)
+    shown = [_group(state, why, names, blind, since) for (state, why), names in ranked[:MOST_GROUPS]]
+    return shown, sum(len(names) for _, names in ranked[MOST_GROUPS:])
+
+
+def _blind(report: Report) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the required checks that could not look, by node."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for verdict in report.checks:
+        if verdict.required and verdict.status is Status.UNKNOWN and verdict.node:
+            found[verdict.node].append(verdict.id)
+    return {name: tuple(ids) for name, ids in found.items()}
+
+
+def _group(
+    state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]], since: Given
+) -> Group:
+    why = [(card.anchor, card.about.title if card.about else card.id) for card in cards]
+    unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
+    why += (
+        [("blind", f"not looked at: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []
+    )
+    why += [("blind", "did not report to the run")] if state == "missing" else []
+    ids = {card.id for card in cards}
+    began = sorted(
+        {when for (check, name), when in since.items() if check in ids and name in set(names)},
+        key=lambda when: (when.when, not when.open),
+    )
+    words = str(began[0]) if began else ""
+    later = f"; the latest {began[-1]}" if len(began) > 1 else ""
+    return Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why), f"{words}{later}")
+
+
+def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[Kind], int, int]:
     """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
-    marks = _marks(report, found)
+    marks = _marks(report, found, anchors)
     groups: dict[tuple[str, tuple[tuple[str, tuple[Mark, ...]], ...]], list[str]] = defaultdict(list)
     for name, topology in report.topology.items():
         groups[repr(topology), tuple(sorted(marks.get(name, {}).items()))].append(name)
@@ -102,14 +135,15 @@ def _kind(report: Report, names: Sequence[str], marks: Marks) -> Kind:
     return Kind(folded(names, 80), len(names), topology, picture(topology, marks), said)
 
 
-def _marks(report: Report, found: Sequence[Row]) -> dict[str, dict[str, tuple[Mark, ...]]]:
+def _marks(report: Report, found: Sequence[Row], anchors: Anchors) -> dict[str, dict[str, tuple[Mark, ...]]]:
     """By node and device, what failures and warnings say of a device that the node has."""
     devices = {name: _names(topology) for name, topology in report.topology.items()}
     marks: dict[str, dict[str, tuple[Mark, ...]]] = defaultdict(dict)
     for row in found:
         if row.kind not in ("fail", "warn"):
             continue
-        mark = Mark(row.kind, part_of(row.id), f"{row.id}: {row.subject} {row.message}")
+        words = f"{row.id}: {row.subject} {row.message}"
+        mark = Mark(row.kind, part_of(row.id), words, row.id, anchors.get(row.key, "checks"))
         for node in row.nodes:
             for name in set(device(row.subject)) & devices.get(node, frozenset()):
                 marks[node][name] = (*marks[node].get(name, ()), mark)

@@ -53,10 +53,35 @@ def rate(value: float | None) -> str:
 
 
 def micros(value: float | None) -> str:
-    """Return microseconds with two digits after the point up to a thousand, and none beyond a hundred thousand."""
+    """Return a time given in microseconds, with four digits and its unit: ``12.34 µs``, ``1.234 ms``, ``1.234 s``."""
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value:,.2f}" if value < 1000 else f"{value:,.1f}" if value < 100_000 else f"{value:,.0f}"
+    for least, unit in ((1e6, "s"), (1e3, "ms")):
+        if abs(value) >= 0.99995 * least:
+            return f"{value / least:#,.4g} {unit}".replace(". ", " ")
+    return f"{value:#.4g} µs".replace(". ", " ") if value else "0 µs"
+
+
+def micros_tick(value: float) -> str:
+    """Return a round time given in microseconds: ``20 µs``, ``5 ms``."""
+    for least, unit in ((1e6, "s"), (1e3, "ms")):
+        if value >= 0.999 * least:
+            return f"{value / least:,.3g} {unit}"
+    return f"{value:.3g} µs"
+
+
+def lasting(seconds: float) -> str:
+    """Return a duration as people read it: ``9.6 s``, ``3 min 5 s``, ``1 h 2 min``, ``2 d 3 h``; below a second ms."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "not known"
+    if seconds < 60:
+        return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{1e3 * seconds:.3g} ms"
+    whole = round(seconds)
+    for unit, name, least, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // least
+            return f"{whole // unit:,} {name}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
 
 
 def data(value: Any) -> Markup:

@@ -222,8 +222,8 @@ def _hover(row: PairRow | None) -> str:
         return "not measured"
     return (
         f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
-        f"latency {micros(row.latency_us)} µs\n"
-        f"{micros(row.min_us)} – {micros(row.max_us)} µs in {plural(len(row.samples_us), 'sample')}"
+        f"latency {micros(row.latency_us)}\n"
+        f"{micros(row.min_us)} – {micros(row.max_us)} in {plural(len(row.samples_us), 'sample')}"
     )
 
 

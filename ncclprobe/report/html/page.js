@@ -39,13 +39,83 @@
     });
   }
 
+  /* Tables are sorted by a column that is clicked. */
+  const UNITS = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, ms: 1e3, s: 1e6 };
+  const worth = (cell) => {
+    const text = cell.textContent.trim();
+    const number = parseFloat(text.replaceAll(",", ""));
+    return Number.isNaN(number) ? text : number * (UNITS[text.split(/\s/)[1]] || 1);
+  };
+  const compare = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
+  for (const table of document.querySelectorAll("table.sweep, table.worst")) {
+    [...table.tHead.rows[0].cells].forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      head.append(button);
+      head.classList.add("sortable");
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending";
+        for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", down ? "descending" : "ascending");
+        const rows = [...table.tBodies[0].rows].map((row) => [worth(row.cells[column]), row]);
+        rows.sort(([a], [b]) => (down ? compare(b, a) : compare(a, b)));
+        table.tBodies[0].append(...rows.map(([, row]) => row));
+      });
+    });
+  }
+
+  /* Charts: a rectangle drawn with the mouse is shown larger; a double click or Escape shows all again. */
+  const charts = [...document.querySelectorAll("svg.chart")];
+  const whole = new Map(charts.map((chart) => [chart, chart.getAttribute("viewBox")]));
+  const all = (chart) => { chart.setAttribute("viewBox", whole.get(chart)); chart.classList.remove("zoomed"); };
+  for (const chart of charts) {
+    let from, box;
+    const part = (event) => {
+      const to = new DOMPoint(event.clientX, event.clientY).matrixTransform(chart.getScreenCTM().inverse());
+      from ||= to;
+      return [Math.min(from.x, to.x), Math.min(from.y, to.y), Math.abs(to.x - from.x), Math.abs(to.y - from.y)];
+    };
+    const end = () => { if (box) box.remove(); from = box = undefined; };
+    chart.addEventListener("pointerdown", (event) => {
+      if (event.pointerType !== "mouse" || event.button) return;
+      part(event);
+      box = chart.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
+      box.setAttribute("class", "drag");
+      chart.setPointerCapture(event.pointerId);
+      event.preventDefault();
+    });
+    chart.addEventListener("pointermove", (event) => {
+      if (box) part(event).forEach((value, n) => box.setAttribute(["x", "y", "width", "height"][n], value));
+    });
+    chart.addEventListener("pointerup", (event) => {
+      const chosen = box && part(event);
+      end();
+      if (!chosen || chosen[2] < 12 || chosen[3] < 12) return;
+      chart.setAttribute("viewBox", chosen.join(" "));
+      chart.classList.add("zoomed");
+    });
+    chart.addEventListener("pointercancel", end);
+    chart.addEventListener("dblclick", () => all(chart));
+  }
+  addEventListener("keydown", (event) => { if (event.key === "Escape") charts.forEach(all); });
+
+  /* A link to something within a fold opens it. */
+  const reveal = () => {
+    const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let each = wanted; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+  };
+  addEventListener("hashchange", reveal);
+  reveal();
+
   /* Filter: rows of the page are shown or hidden; those that are only data are made when they are asked for. */
   const body = document.getElementById("rows");
   if (!body) return;
   const table = given("table");
   const place = new Map(table.names.map((name, number) => [name.toLowerCase(), number]));
   const standing = [...body.rows].map((row, number) => ({
-    row, kind: row.dataset.kind, words: row.textContent.toLowerCase(), on: table.on[number],
+    row, kind: row.dataset.kind, on: table.on[number],
+    words: (row.textContent + " " + table.said[number]).toLowerCase(),
   }));
   const waiting = table.more.map((cells) => ({
     cells, kind: cells[0], words: cells.slice(0, 10).join(" ").toLowerCase(), on: cells[10],
@@ -66,7 +136,7 @@
     columns[1].append(element("code", id), element("span", title, "title"));
     columns[2].append(where);
     columns[3].append(element("b", subject), " " + message);
-    for (const [name, text] of [["Seen", seen], ["See also", also], ["Fix", fix], ["Blame", blame]]) {
+    for (const [name, text] of [["Seen", seen], ["See also", also], ["Fix", fix], ["At fault", blame]]) {
       if (text) columns[3].appendChild(element("p", "", "sub")).append(element("b", name), " " + text);
     }
     return row;

@@ -13,10 +13,24 @@ from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
+from ncclprobe.report import trends
 from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
-from ncclprobe.report.html import charts, differences, fleet, legible, matrix, nccl_selection, tables
-from ncclprobe.report.html.legible import breaks, folded, micros, rate
-from ncclprobe.report.html.rows import ORDER, Row, blind, first_steps, rows, where
+from ncclprobe.report.html import (
+    backgrounds,
+    charts,
+    differences,
+    findings,
+    fleet,
+    legible,
+    matrix,
+    nccl_selection,
+    over_time,
+    tables,
+)
+from ncclprobe.report.html.findings import Cards, Given
+from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate
+from ncclprobe.report.html.rows import ORDER, Row, blind, rows, where
+from ncclprobe.report.trends import Past
 from ncclprobe.units import plural, size
 
 HERE = Path(__file__).resolve().parent
@@ -30,11 +44,13 @@ MOST_SETTINGS = 200
 _LONGEST_HEADLINE = 240
 
 
-def page(report: Report) -> str:
-    """Return `report` as HTML."""
-    script, found = read("page.js"), rows(report)
+def page(report: Report, history: Sequence[Past] = ()) -> str:
+    """Return `report`, the newest of `history`, as HTML."""
+    script, found, since = read("page.js"), rows(report), trends.since(history)
+    cards = findings.cards(report, since)
     return environment().get_template("page.html.j2").render(
-        **_about(report, found), **_found(report, found), **_measured(report), **_nodes(report, found),
+        **_about(report, found), **_found(report, found, cards), **_measured(report, history),
+        **_nodes(report, found, cards, since), trends=over_time.trends(history),
         style=Markup(read("style.css")), script=Markup(script), script_rules=_hash(script),
     )  # fmt: skip
 
@@ -53,6 +69,7 @@ def environment() -> Environment:
     made.filters |= {
         "rate": rate,
         "micros": micros,
+        "lasting": lasting,
         "size": size,
         "plural": plural,
         "fold": folded,
@@ -117,20 +134,20 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
-    steps, more_steps = first_steps(report, found)
+def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]:
     unseen = blind(found)
     places = {node.name: n for n, node in enumerate(report.nodes)}
     counts = [(kind, sum(row.kind == kind for row in found)) for kind in ORDER]
     everywhere = len(report.nodes)
     return {
-        "steps": steps,
-        "more_steps": more_steps,
+        "cards": cards.cards,
+        "hidden": cards.hidden,
+        "shown_places": findings.SHOWN_PLACES,
         "unjudged": _unjudged(report),
         "blind": unseen[:MOST_BLIND],
         "more_blind": len(unseen) - MOST_BLIND,
         "most_listed": MOST_LISTED,
-        "rows": [(row, where(row, everywhere)) for row in found[:MOST_ROWS]],
+        "rows": [(row, where(row, everywhere), cards.anchors.get(row.key)) for row in found[:MOST_ROWS]],
         "more_rows": max(0, len(found) - MOST_ROWS),
         "beyond_filter": max(0, len(found) - MOST_FILTERED),
         "kinds_of_row": [(kind, number) for kind, number in counts if number],
@@ -138,6 +155,7 @@ def _found(report: Report, found: Sequence[Row]) -> dict[str, Any]:
             {
                 "names": list(places),
                 "on": [_spans(row.nodes, places) for row in found[:MOST_ROWS]],
+                "said": [row.message[:300] if row.key in cards.anchors else "" for row in found[:MOST_ROWS]],
                 "more": [_cells(row, everywhere, places) for row in found[MOST_ROWS:MOST_FILTERED]],
             }
         ),
@@ -169,8 +187,8 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
     return [row.kind, row.id, *short, _spans(row.nodes, places)]
 
 
-def _measured(report: Report) -> dict[str, Any]:
-    drawn, more = charts.charts(report.measurements)
+def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
+    drawn, more = charts.charts(report.measurements, backgrounds.of(report, history))
     heat = matrix.maps(report.pairs, report.localisation)
     return {
         "charts": drawn,
@@ -188,16 +206,19 @@ def _measured(report: Report) -> dict[str, Any]:
     }
 
 
-def _nodes(report: Report, found: Sequence[Row]) -> dict[str, Any]:
-    kinds, more_kinds, more_nodes = fleet.kinds(report, found)
-    shown, hidden = fleet.tiles(report, found)
+def _nodes(report: Report, found: Sequence[Row], cards: Cards, since: Given) -> dict[str, Any]:
+    kinds, more_kinds, more_nodes = fleet.kinds(report, found, cards.anchors)
+    shown, hidden = fleet.tiles(report)
+    groups, ungrouped = fleet.groups(report, cards.cards, since)
     settings = differences.settings(report.environment)
     choices, unshown = nccl_selection.equal_choices(report)
     return {
         "tiles": shown,
         "hidden_tiles": hidden,
         "tiles_named": len(shown) <= fleet.NAMED_TILES,
-        "states": fleet.states(report, found),
+        "groups": groups,
+        "ungrouped": ungrouped,
+        "ailing": len(report.nodes) + len(report.missing_nodes) > 1 and any(each.why for each in groups),
         "kinds": kinds,
         "more_kinds": more_kinds,
         "more_nodes": more_nodes,

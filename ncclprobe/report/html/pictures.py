@@ -19,11 +19,15 @@ _BOX, _LONGEST_BAR = 78, 60
 
 
 class Mark(Struct, frozen=True):
-    """What a finding says of a device: `kind` is fail or warn, `part` what of it is meant, `text` the finding."""
+    """What a finding of the check `id` says of a device: `kind` is fail or warn, `part` what of it is meant, `text` the
+    finding, `anchor` its place in the page.
+    """
 
     kind: str
     part: str
     text: str
+    id: str
+    anchor: str
 
 
 Marks = Mapping[str, tuple[Mark, ...]]

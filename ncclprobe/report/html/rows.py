@@ -5,20 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.pair_results import Blamed
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded
-from ncclprobe.report.pairs import description
-from ncclprobe.units import plural
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
 """Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
-
-
-_OF_THE_RUN = "run."
-"""Checks of a measurement: their verdict stands under the first node and speaks of all that took part."""
 
 
 class Row(Struct, frozen=True):
@@ -38,6 +31,11 @@ class Row(Struct, frozen=True):
     blame: str = ""
     required: bool = False
     see_also: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Return what the row's card knows it by."""
+        return self.kind, self.id, self.subject, self.message
 
     @property
     def prefix(self) -> str:
@@ -80,7 +78,7 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
     """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it
     made.
     """
-    own = (verdict.node,) if verdict.node and not verdict.id.startswith(_OF_THE_RUN) else ()
+    own = digest.own_node(verdict)
     for finding in verdict.findings:
         yield _found(verdict, finding), finding.nodes or own
     if verdict.status in (Status.PASS, Status.SKIP, Status.UNKNOWN):
@@ -99,83 +97,6 @@ def _found(verdict: Verdict, finding: Finding) -> Row:
         finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.seen,
         finding.remedy, blame, verdict.required, finding.see_also,
     )  # fmt: skip
-
-
-class Step(Struct, frozen=True):
-    """Something to do: what is wrong, where, and the remedy. `kind` as of a Row, `nodes` where the head has no room."""
-
-    kind: str
-    id: str
-    head: str
-    text: str
-    remedy: str = ""
-    nodes: str = ""
-
-
-def first_steps(report: Report, found: Sequence[Row], most: int = 3) -> tuple[list[Step], int]:
-    """Return the `most` things to do first, and how many more there are: lost nodes, failures, then what is not known.
-
-    Rows of one check are one thing: one visit to a machine serves all findings of a check.
-    """
-    steps = [_absent(report)] if report.missing_nodes else []
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in found:
-        if row.kind in ("fail", "warn"):
-            groups[row.kind, row.id].append(row)
-        elif row.kind == "unknown" and row.required:
-            groups[row.kind, row.message].append(row)
-    ranked = sorted(groups.values(), key=lambda group: (ORDER.index(group[0].kind), -_breadth(group)))
-    steps += [_step(group, len(report.nodes)) for group in ranked]
-    if report.localisation and not any(step.kind == "fail" for step in steps):
-        steps = [*map(_suspect_step, report.localisation.culprits), *steps]
-    return steps[:most], max(0, len(steps) - most)
-
-
-def _breadth(group: Sequence[Row]) -> int:
-    return sum(len(row.nodes) or 1 for row in group)
-
-
-def _absent(report: Report) -> Step:
-    missing = report.missing_nodes
-    remedy = "see whether they are up and whether the launcher started anything there."
-    return Step("unknown", "", f"{plural(len(missing), 'node')} did not report", folded(missing), remedy)
-
-
-def _suspect_step(blamed: Blamed) -> Step:
-    """Where nothing but the pairs themselves says who is slow."""
-    return Step(
-        "fail",
-        "",
-        f"Slow: {blamed.where}",
-        description(blamed),
-        "look at its cable, port and switch; then measure again.",
-    )
-
-
-_SHORT = 60
-
-
-def _step(group: Sequence[Row], everywhere: int) -> Step:
-    row = group[0]
-    names = list(dict.fromkeys(name for each in group for name in each.nodes))
-    place = where(_on(row, names), everywhere) if names and everywhere > 1 else ""
-    short = len(place) <= _SHORT
-    on = (
-        ""
-        if not place or place in row.subject.split()
-        else f" on {place}"
-        if short
-        else f" on {plural(len(names), 'node')}"
-    )
-    nodes = "" if short else place
-    if row.kind == "unknown":
-        ids = ", ".join(dict.fromkeys(each.id for each in group))
-        return Step("unknown", "", f"Not looked at{on}: {ids}", row.message, "make it readable, then run again.", nodes)
-    if len({each.subject for each in group}) == 1:
-        more = f" (and {plural(len(group) - 1, 'finding')} like it)" if group[1:] else ""
-        return Step(row.kind, row.id, f"{row.subject}{on}", f"{row.message}{more}", row.remedy, nodes)
-    text = f"{row.subject} {row.message}; and {plural(len(group) - 1, 'finding')} like it"
-    return Step(row.kind, row.id, f"{row.title}{on}", text, row.remedy, nodes)
 
 
 def blind(found: Sequence[Row]) -> list[tuple[str, bool, tuple[str, ...], tuple[str, ...]]]:

@@ -4,15 +4,17 @@ A picture needs no script, suits light, dark and paper, and is as large as what 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import printable
 
-WIDE, HIGH = 520, 270
+WIDE, HIGH = 520, 250
 """Units of a chart; the page scales it to the room there is."""
+SMALL_WIDE, SMALL_HIGH = 360, 170
+"""Units of one of several small pictures in a row."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 24
 
 
@@ -31,13 +33,50 @@ class Axis(Struct, frozen=True):
         return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
 
 
-def axes(xs: Sequence[float], ys: Sequence[float], x_ticks: Sequence[tuple[float, str]]) -> tuple[Axis, Axis]:
-    """Return axes on which all of `xs` and `ys`, finite and above zero, have a place."""
+class Linear(Struct, frozen=True):
+    """An axis of equal steps between two pixels."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+
+    def at(self, value: float) -> float:
+        """Return the pixel of `value`; what lies outside stands at the edge."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
+
+
+def small_grid(
+    x: Linear, y: Linear, x_ticks: Sequence[tuple[float, str]], words: Callable[[float], str]
+) -> list[Markup]:
+    """Return lines across a small picture with their words: none, half and all of a round number."""
+    power = 10.0 ** math.floor(math.log10(y.high))
+    step = next(each for each in (5 * power, 2 * power, power, power / 2, power / 5) if 2 * each <= y.high)
+    parts = []
+    for value in (n * step for n in range(int(y.high / step) + 1)):
+        parts += [
+            line(x.first, y.at(value), x.last, y.at(value), "grid"),
+            text(x.first - 6, y.at(value) + 4, words(value) if value else "0", "y"),
+        ]
+    for word, value in {word: value for value, word in x_ticks}.items():
+        parts.append(text(x.at(value), y.first + 16, word, "x"))
+    return parts
+
+
+def axes(
+    xs: Sequence[float],
+    ys: Sequence[float],
+    x_ticks: Sequence[tuple[float, str]],
+    words: Callable[[float], str] | None = None,
+) -> tuple[Axis, Axis]:
+    """Return axes on which all of `xs` and `ys`, finite and above zero, have a place. `words`: of a tick of `ys`."""
     low, high = _room(xs)
     bottom, top = _room(ys)
     shown = tuple((value, words) for value, words in x_ticks if low <= value <= high)
     x = Axis(low, high, _LEFT, WIDE - _RIGHT, shown)
-    return x, Axis(bottom, top, HIGH - _BOTTOM, _TOP, tuple(_ticks(bottom, top)))
+    ticks = tuple((value, words(value) if words else told) for value, told in _ticks(bottom, top))
+    return x, Axis(bottom, top, HIGH - _BOTTOM, _TOP, ticks)
 
 
 def _room(values: Sequence[float]) -> tuple[float, float]:
@@ -112,6 +151,18 @@ def mark(x: float, y: float, kind: str, hover: str) -> Markup:
     shape = Markup('<path d="{}"/>').format(shapes[status]) if status in shapes else Markup('<circle r="3.2"/>')
     room = Markup('<circle class="near" r="9"/>')  # where a pointer counts as being on it
     return around + room + shape + _title(hover) + Markup("</g>")
+
+
+def crosses(places: Sequence[tuple[float, float]], kind: str) -> Markup:
+    """Return points behind the curves as one shape."""
+    told = "".join(f"M{_number(x - 3)} {_number(y)}h6m-3-3v6" for x, y in places)
+    return Markup('<path class="ghost {}" d="{}"/>').format(kind, told) if told else Markup("")
+
+
+def hint(x: float, y: float, hover: str) -> Markup:
+    """Return a place that says `hover` and shows nothing."""
+    room = Markup('<circle class="near" cx="{}" cy="{}" r="7">{}</circle>')
+    return room.format(_number(x), _number(y), _title(hover))
 
 
 def text(x: float, y: float, words: str, kind: str) -> Markup:

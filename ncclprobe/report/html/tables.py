@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import micros, rate
+from ncclprobe.report.rails import RailEnd, ends
 from ncclprobe.units import plural, size
 
 T = TypeVar("T")
@@ -32,8 +33,10 @@ def tables(report: Report) -> list[Table]:
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
     found = [
         _table("Copies within a node", _COPIES, copies, _copy),
+        _table("Rails", _RAILS, sorted(ends(report.rails), key=lambda end: end.state == "ok"), _rail),
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
+        _table("Ladder of training: the same step on more and more ranks", _LADDER, report.ladder, _rung),
         _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
         _table("NICs that the bytes took", _NIC_TRAFFIC, list(_nics(report.nic_traffic)), _nic),
     ]
@@ -57,6 +60,19 @@ _WAYS = {
 }
 
 
+_RAILS = "State|Rail|>Sends GB/s|>Receives GB/s|>Latency µs|>Partners|Chosen as NCCL would|What failed"
+
+
+def _rail(end: RailEnd) -> Iterator[str]:
+    yield "pass" if end.state == "ok" else "fail"
+    yield end.name
+    yield from ("–" if each is None else rate(each) for each in (end.rate(end.out), end.rate(end.into)))
+    yield "–" if end.latency_us is None else micros(end.latency_us)
+    yield str(len({way.dst for way in end.out}))
+    yield end.choices
+    yield "; ".join(dict.fromkeys(way.why for way in end.bad))[:300]
+
+
 def _copy(row: CopyRow) -> Iterator[str]:
     near = {True: " (near)", False: " (far)", None: ""}[row.near]
     yield from (row.status, row.node, _WAYS[row.kind], f"{row.device} to {row.peer}" if row.peer else row.device)
@@ -69,29 +85,42 @@ def _copy(row: CopyRow) -> Iterator[str]:
     )
 
 
-_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone, µs|>GB/s|>Concurrent, µs|>GB/s|>Slower"
+_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone|>GB/s|>Concurrent|>GB/s|>Slower"
 
 
 def _group(row: GroupRow) -> Iterator[str]:
     yield from (row.kind, row.op, size(row.nbytes), str(row.size), str(row.groups), str(row.crossing))
     yield from (micros(row.alone_us), rate(row.alone_busbw_GBps))
     yield from (micros(row.together_us), rate(row.together_busbw_GBps))
-    yield "–" if row.slowdown is None else f"{row.slowdown:.2f} ×"
+    slower = row.slowdown
+    yield (
+        "–" if slower is None else f"{slower:.2f} ×" if slower > 1 else "no"
+    )  # groups at once lose nothing to each other
 
 
-_STEPS = (
-    "Strategy|Overlap|>Ranks|>Calls|>Bytes|>Compute, ms|>Calls, ms|>Step, ms|>Predicted, ms|>Exposed, ms|>Efficiency"
-)
+_STEPS = "Strategy|Overlap|>Ranks|>Calls|>Bytes|>Compute|>Calls|>Step|>Predicted|>Exposed|>Efficiency"
 
 
 def _step(row: StepRow) -> Iterator[str]:
     yield from (row.strategy, "yes" if row.overlap else "no", str(row.ranks), str(row.calls), size(row.call_bytes))
-    times = (row.compute_us, row.calls_us, row.step_us, row.predicted_us, row.exposed_us)
-    yield from ("–" if us is None else f"{us / 1e3:,.1f}" for us in times)
+    yield from map(micros, (row.compute_us, row.calls_us, row.step_us, row.predicted_us))
+    yield micros(row.exposed_us) if row.exposed_us > 0 else "none"  # a step that is no longer than its compute
     yield f"{row.efficiency:.0%}"
 
 
-_AFFINITY = ">Rank|Node|Processors|Better|>As it is, µs|>Better, µs|>Ratio|What to do"
+_LADDER = "State|Rung|>Ranks|>Groups|>Step|>Speed-up|>Efficiency|>Between|>GB/s|>Expected"
+_RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
+
+
+def _rung(row: LadderRow) -> Iterator[str]:
+    yield from (row.status, _RUNGS[row.rung], str(row.ranks), str(row.groups), micros(row.step_us))
+    yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
+    yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
+    yield f"{row.interval[0]:.0%} – {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "–"
+    yield from (rate(row.busbw_GBps), rate(row.expectation.value if row.expectation else None))
+
+
+_AFFINITY = ">Rank|Node|Processors|Better|>As it is|>Better|>Ratio|What to do"
 
 
 def _affinity(row: AffinityRow) -> Iterator[str]:

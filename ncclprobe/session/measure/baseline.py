@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from ncclprobe.expect.site import baselines
 from ncclprobe.expect.site.baselines import load
-from ncclprobe.expect.site.fingerprint import changes, same_machine, unknown
-from ncclprobe.model.measurement import Fingerprint
+from ncclprobe.expect.site.fingerprint import same_machine, unknown
+from ncclprobe.model.measurement import Fingerprint, changes
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.session.measure.fingerprint import of_facts
 from ncclprobe.session.measure.recorder import Recorder

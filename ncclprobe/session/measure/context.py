@@ -16,6 +16,42 @@ _LONGEST_BUDGETS = 4.0
 """A row of a size that the user did not ask for takes no longer than so many budgets."""
 
 
+def plan_of(
+    options: Options,
+    identity: RankIdentity,
+    config: RunConfig,
+    device: str,
+    *,
+    sizes: tuple[int, ...] = (),
+    group: Any = None,
+) -> Any:
+    """Return the probes.plan.Plan of one rank. `sizes`: in place of those that the options say.
+
+    `group`: torch's process group to measure; null: the default one.
+    """
+    from ncclprobe.probes.plan import Plan
+
+    return Plan(
+        ops=options.ops,
+        sizes=sizes or options.sizes_for(config.backend),
+        rank=identity.rank,
+        ranks=identity.ranks,
+        nodes=config.nodes,
+        backend=config.backend,
+        device=device,
+        dtype=options.dtype,
+        redop=options.redop,
+        iters=options.iters,
+        warmup=options.warmup,
+        batches=options.batches,
+        precision=options.precision,
+        budget_s=options.budget_s,
+        longest_s=_LONGEST_BUDGETS * options.budget_s if options.open_end else options.phase_timeout_s / 2,
+        mode=options.mode or "queued",
+        group=group,
+    )
+
+
 class RankContext(Struct, frozen=True):
     """One rank that has met the others, and what it measures with.
 
@@ -39,27 +75,7 @@ class RankContext(Struct, frozen=True):
 
     def plan(self) -> Any:
         """Return the probes.plan.Plan of this run."""
-        from ncclprobe.probes.plan import Plan
-
-        options = self.options
-        return Plan(
-            ops=options.ops,
-            sizes=self.sizes or options.sizes_for(self.config.backend),
-            rank=self.identity.rank,
-            ranks=self.identity.ranks,
-            nodes=self.config.nodes,
-            backend=self.config.backend,
-            device=self.device,
-            dtype=options.dtype,
-            redop=options.redop,
-            iters=options.iters,
-            warmup=options.warmup,
-            batches=options.batches,
-            precision=options.precision,
-            budget_s=options.budget_s,
-            longest_s=_LONGEST_BUDGETS * options.budget_s if options.open_end else options.phase_timeout_s / 2,
-            mode=options.mode or "queued",
-        )
+        return plan_of(self.options, self.identity, self.config, self.device, sizes=self.sizes)
 
     def look_at(self, node: str) -> Look:
         """Return the snapshot of this rank's node, or an empty one where another rank has it."""

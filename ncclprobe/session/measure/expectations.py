@@ -16,11 +16,37 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.session.measure.baseline import record_fingerprint
 from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import RunConfig
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
+
+
+def learn(
+    options: Options,
+    config: RunConfig,
+    exchange: Exchange,
+    identity: RankIdentity,
+    host: Host,
+    look: Look | None,
+    hosts: Sequence[str],
+    recorder: Recorder | None,
+) -> Expecting:
+    """Find what to judge the rows by, and record it on rank 0. Every rank of the run calls this at the same time.
+
+    Raises UsageError for a baseline that cannot be read.
+    """
+    if recorder and look:
+        record_fingerprint(recorder, options.baseline, look.snapshot())
+    found = expecting(options, config, exchange, identity, host, look, hosts)
+    if recorder:
+        recorder.expect((*found.bands, *(found.node_bands if "ladder" in options.what else ())))
+        if found.note:
+            recorder.note(found.note)
+    return found
 
 
 def expecting(

@@ -22,6 +22,7 @@ from ncclprobe.host.run_log import FILE
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.session.ranks.store import Exchange
 
 LOOK_S = 30.0
 """A collector that has not answered after so long is absent."""
@@ -82,6 +83,18 @@ def unpack(packed: Any, node: str) -> str | None:
 def rank_capture(node: str) -> str:
     """Make the capture of a rank alone: affinity, visible devices, control group."""
     return dump(heard_by_rank(_collectors(), time.monotonic() + _RANK_S), node)
+
+
+def gather_captures(
+    exchange: Exchange, look: Look | None, hostname: str, hosts: Sequence[str]
+) -> list[tuple[str, str]] | None:
+    """Return the captures of all nodes, on rank 0; None elsewhere. Every rank of the run calls this.
+
+    `look` is None on all but one rank of each node, which tell of themselves alone; `hosts` are those of all ranks.
+    """
+    text = look.capture() if look else rank_capture(hostname)
+    received = exchange.collect([look is not None, pack(text)])
+    return None if received is None else node_captures(hosts, received)
 
 
 def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 import warnings
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,17 +17,14 @@ from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host, scratch
 from ncclprobe.interrupt import leave
-from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.report.progress import Progress
-from ncclprobe.session.measure import interference, parts
-from ncclprobe.session.measure.baseline import record_fingerprint
+from ncclprobe.session.measure import joining, parts
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.expectations import expecting, judgeable
-from ncclprobe.session.measure.look import Look, node_captures, pack, rank_capture, replayed_nodes, write_captures
-from ncclprobe.session.measure.numa import gpu_index
+from ncclprobe.session.measure.expectations import judgeable, learn
+from ncclprobe.session.measure.look import Look, gather_captures, write_captures
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
@@ -245,40 +241,18 @@ class Rank:
         infos = [RankInfo(**info) for info in exchange.collect(asdict(self._rank_info(torch))) or ()]
         config = RunConfig(**exchange.share(asdict(agree_on(infos, self._identity.nnodes)) if infos else None))
         if infos and not config.error:
-            self._record_participants(infos, config)
+            assert self._recorder
+            joining.record_participants(self._recorder, _kind(self._identity), infos, config)
         exchange.collect(None)
         if config.error:
             raise UsageError(config.error)
         return config
 
-    def _record_participants(self, infos: Sequence[RankInfo], config: RunConfig) -> None:
-        hosts, gpus = tuple(info.host for info in infos), tuple(info.gpu_index for info in infos)
-        assert self._recorder
-        self._recorder.take_part(
-            Participants(
-                kind=_kind(self._identity),
-                ranks=self._identity.ranks,
-                hosts=hosts,
-                backend=config.backend,
-                versions=infos[0].versions,
-                nnodes=config.nodes,
-                fallback=config.note,
-                gpus=tuple(gpu for gpu in gpus if gpu is not None) if None not in gpus else (),
-            )
-        )
-        self._recorder.meet()
-        self._recorder.disturbed(interference.of_settings([info.falsifying for info in infos]))
-
     def _expect(self, exchange: Exchange, config: RunConfig) -> None:
         """Find what to judge the rows by, where no file says it."""
         self._watchdog.set_phase("learn what to expect")
-        if self._recorder and self._look:
-            record_fingerprint(self._recorder, self._options.baseline, self._look.snapshot())
-        found = expecting(self._options, config, exchange, self._identity, self._host, self._look, self._hosts())
-        if self._recorder:
-            self._recorder.expect((*found.bands, *(found.node_bands if "ladder" in self._options.what else ())))
-            if found.note:
-                self._recorder.note(found.note)
+        identity, host, hosts = self._identity, self._host, self._hosts()
+        found = learn(self._options, config, exchange, identity, host, self._look, hosts, self._recorder)
         if self._options.only_judged:
             chosen = judgeable(self._options.sizes_for(config.backend), found.bands, config.backend)
             self._sizes = tuple(exchange.share(chosen))
@@ -294,42 +268,14 @@ class Rank:
         usable = torch.cuda.device_count()
         self._device = device_index(self._identity, usable)
         seen = Devices(devices(self._host).nodes, usable, torch.__version__)
-        nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
-        versions = {"torch": str(torch.__version__), "nccl": ".".join(map(str, nccl)) if nccl else None}
-        try:
-            backend, note = choose_backend(self._options.backend, self._identity.kind, self._identity.local_ranks, seen)
-        except UsageError as error:
-            return RankInfo(self._hostname, self._plan_digest(), versions, error=str(error))
-        if backend == "gloo" and self._options.mode == "graph":
-            why = "--graph captures calls of NCCL in a CUDA graph, and this would measure gloo; leave it out"
-            return RankInfo(self._hostname, self._plan_digest(), versions, error=why)
-        if backend == "nccl":
-            self._gpu = str(getattr(torch.cuda.get_device_properties(self._device), "uuid", self._device))
-        index = gpu_index(self._device) if backend == "nccl" else None
-        falsifying = interference.falsifying(backend, os.environ, self._host, nccl)
-        host_id = os.environ.get("NCCL_HOSTID", "")
-        own = (self._hostname, self._plan_digest(), versions, backend, self._gpu, note, "", index, falsifying, host_id)
-        return RankInfo(*own)
-
-    def _plan_digest(self) -> int:
-        """Digest the options that all ranks must share: with different ones they would wait for each other for ever."""
         o = self._options
-        calls = (o.iters, o.warmup, o.batches, o.precision, o.budget_s)
-        plan = (
-            o.ops,
-            o.sizes,
-            o.open_end,
-            calls,
-            o.dtype,
-            o.redop,
-            o.mode,
-            o.what,
-            o.training,
-            o.pair_sizes,
-            o.rounds,
-            o.transport,
-        )
-        return zlib.crc32(repr(plan).encode())
+        try:
+            backend, note = choose_backend(o.backend, self._identity.kind, self._identity.local_ranks, seen)
+        except UsageError as error:
+            return RankInfo(self._hostname, o.digest, joining.versions(), error=str(error))
+        info = joining.rank_info(o, self._hostname, self._host, backend, self._device, note)
+        self._gpu = info.gpu
+        return info
 
     def _open_group(self, backend: Backend) -> float:
         """Make the group that is measured; return the seconds that torch took."""
@@ -366,15 +312,10 @@ class Rank:
 
     def _gather_captures(self, exchange: Exchange) -> None:
         """Send the capture of each node, and of each other rank, to rank 0, after the last row."""
-        text = self._look.capture() if self._look else rank_capture(self._hostname)
-        received = exchange.collect([self._look is not None, pack(text)])
-        if received is None or self._recorder is None:
+        captures = gather_captures(exchange, self._look, self._hostname, self._hosts())
+        if captures is None or self._recorder is None:
             return
-        hosts = self._recorder.participants.hosts
-        captures = node_captures(hosts, received)
-        self._nodes = replayed_nodes(captures)
-        if missing := sorted(set(hosts) - {host for host, _ in captures}):
-            self._recorder.note(f"not looked at: {fold(missing)}: no capture came from there")
+        self._nodes = self._recorder.take_captures(captures)
         folder = os.environ.get(rank_files.FOLDER) or self._options.keep
         if folder:
             write_captures(Path(folder), captures)

@@ -24,6 +24,7 @@ from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
@@ -31,6 +32,7 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Progress
+from ncclprobe.session.measure.look import replayed_nodes
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
@@ -220,6 +222,12 @@ class Recorder:
         """Return the threshold of a pair of so many bytes; None without an expectation."""
         return self._expected.least_pair_GBps(nbytes)
 
+    def take_captures(self, captures: Sequence[tuple[str, str]]) -> list[Snapshot]:
+        """Return the snapshots of the nodes that these are of, and record which nodes sent none."""
+        if missing := sorted({*self.participants.hosts} - {host for host, _ in captures}):
+            self.note(f"not looked at: {fold(missing)}: no capture came from there")
+        return replayed_nodes(captures)
+
     def open(self) -> None:
         """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
         self._publisher.write(self._report(()))
@@ -251,6 +259,11 @@ class Recorder:
                 self.progress.stop()
                 return self._code
             return self._publish(ending)
+
+    def report(self, snapshots: Sequence[Snapshot]) -> Report:
+        """End the log, and return the report without showing it."""
+        self._end(Ending())
+        return self._report(snapshots)
 
     def _end(self, ending: Ending) -> None:
         if ending.arrivals:

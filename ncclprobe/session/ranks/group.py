@@ -87,8 +87,8 @@ def last_open(record: dict[str, Any]) -> str:
     return f"{name}, call {number} of its group, sizes {last.get('input_sizes')}, is {last.get('state')} and not over"
 
 
-def abort(backend: Backend) -> None:
-    """Abort NCCL's communicator, so that a stuck kernel keeps neither this process nor its peers.
+def abort(backend: Backend, group: Any = None) -> None:
+    """Abort NCCL's communicator, of `group` or the default one, so that a stuck kernel keeps no process.
 
     Only NCCL can (torch's _abort_process_group says so). The abort itself may hang, so wait only a moment.
     """
@@ -98,7 +98,7 @@ def abort(backend: Backend) -> None:
 
     def abort_group() -> None:
         with contextlib.suppress(RuntimeError, AttributeError, ValueError):
-            dist.group.WORLD.abort()
+            (group or dist.group.WORLD).abort()
 
     thread = threading.Thread(target=abort_group, daemon=True)
     thread.start()

@@ -5,6 +5,7 @@ rank 0 serves it on MASTER_PORT. Everything of ours lies under one key prefix, a
 """
 
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -81,8 +82,9 @@ class Exchange:
     sends.
     """
 
-    def __init__(self, store: Store, identity: RankIdentity, deadline_s: float) -> None:
-        self._store, self._identity, self._deadline_s = store, identity, deadline_s
+    def __init__(self, store: Store, identity: RankIdentity, deadline_s: float, until: float = math.inf) -> None:
+        """`until`: when all waits end, on time.monotonic()."""
+        self._store, self._identity, self._deadline_s, self._until = store, identity, deadline_s, until
         self._round = 0
         self._shared: list[str] = []  # which all have read once all have answered again
         self.excluded: set[int] = set()
@@ -156,8 +158,8 @@ class Exchange:
         began, pause_s = clock(), _FIRST_POLL_S
         while not self._store.check(list(names)):
             waited_s = clock() - began
-            if waited_s > self._deadline_s:
+            if waited_s > self._deadline_s or clock() > self._until:
                 silent = [name.rpartition("/")[2] for name in names if not self._store.check([name])]
-                raise ProbeError(f"no answer from rank {', '.join(silent)} within {self._deadline_s:.0f} s")
+                raise ProbeError(f"no answer from rank {', '.join(silent)} within {waited_s:.0f} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _POLL_S if waited_s < _LONG_S else _LONG_POLL_S)

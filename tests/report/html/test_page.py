@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ncclprobe.model.findings import Status, Suppression, Verdict, fail
-from ncclprobe.model.report import NodeRow, Report
+from ncclprobe import DOCS
+from ncclprobe.model.findings import Status, Suppression, Verdict, fail, seen
+from ncclprobe.model.report import CheckNote, Excerpt, NodeRow, Report
 from ncclprobe.model.values import replace
-from ncclprobe.report.html import fleet, matrix, render, rows, tables
+from ncclprobe.report.html import findings, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place
 
@@ -67,7 +68,8 @@ def test_nothing_that_a_machine_said_becomes_an_element_or_a_script(report: Repo
     page = Page(render(report))
     assert not {"img", "iframe", "object", "link", "base", "b onerror"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert not [value for name, value in page.attributes if name in ("href", "src") and value and value[0] != "#"]
+    links = [value for name, value in page.attributes if name in ("href", "src") and value and value[0] != "#"]
+    assert not [link for link in links if not re.fullmatch(rf"{re.escape(DOCS)}/checks/[a-z0-9.-]+/", link)]
     own = (HERE / "page.js").read_text()
     assert [data_only for data_only, _ in page.scripts] == [True, False]
     assert page.scripts[-1][1] == own
@@ -178,11 +180,11 @@ def test_a_map_of_many_ends_keeps_the_blamed_and_says_what_it_leaves_out() -> No
     assert shown.note.startswith("6 of 70 are left out")
 
 
-def test_what_could_not_be_looked_at_stands_before_the_numbers_and_among_the_first_things_to_do() -> None:
+def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_among_the_first() -> None:
     words = Page(render(samples.SICK)).words
-    first, blind, numbers = (words.index(each) for each in ("Do first", "Not looked at", "Bandwidth and latency"))
-    assert first < blind < numbers
-    assert "2 nodes did not report" in words[first:blind]
+    which, blind, numbers = (words.index(each) for each in ("Which nodes", "Not looked at", "Bandwidth and latency"))
+    assert which < blind < numbers
+    assert "did not report to the run" in words[which:blind]
     for gap in ("n[3-4]", "ib.state", "pci.aer", "storage port", "not judged", "too noisy"):
         assert gap in words[blind:numbers]
 
@@ -191,7 +193,7 @@ def test_a_report_without_trouble_names_nothing_to_do() -> None:
     words = Page(render(samples.HEALTHY)).words
     assert "Nothing to do" in words
     assert "Not looked at" not in words
-    assert "Do first" not in words
+    assert "Findings" not in words
 
 
 def test_numbers_that_nobody_judged_are_no_success() -> None:
@@ -206,20 +208,52 @@ def test_a_suppressed_finding_is_told() -> None:
     assert "a storage port" in Page(render(report)).words
 
 
-def test_findings_of_one_check_are_one_thing_to_do_and_failures_come_first() -> None:
+def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
     report = made.fleet(400)
-    steps, more = rows.first_steps(report, rows.rows(report))
-    assert [(step.kind, step.id) for step in steps] == [("unknown", ""), ("fail", "ib.rate"), ("fail", "nvl.links")]
-    assert steps[1].head == "An InfiniBand port is slower than its siblings on node[0005,0102,0199,0296,0393]"
-    assert more == 1
+    cards = findings.cards(report, {}).cards
+    assert [(card.kind, card.id, card.number) for card in cards] == [("fail", "ib.rate", 5), ("fail", "nvl.links", 2)]
+    assert cards[0].head == "An InfiniBand port is slower than its siblings on node[0005,0102,0199,0296,0393]"
+    assert [place.nodes for place in cards[0].places] == ["node0005", "node0102", "node0199", "node0296", "node0393"]
+
+
+def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
+    text = render(made.fleet(8))
+    told = Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s")
+    assert told == 4  # the title, the headline, itself, and the title of the picture
+    assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, the picture and the checks
+    assert text.count('id="finding-ib.rate"') == 1
+
+
+def test_what_costs_most_comes_first_with_its_loss() -> None:
+    small, large = (
+        fail(f"all_reduce {n} MiB", "slow", loss=loss, lost_GBps=gone)
+        for n, loss, gone in ((1, 0.1, 2.5), (4, 0.9, 43.1))
+    )
+    note = CheckNote("Slower than expected", "Every row is fast", "One bad cable shows in this number")
+    verdict = Verdict("run.bandwidth", "n0", Status.FAIL, "t", findings=(small, large))
+    report = samples.report(verdict, explained={"run.bandwidth": note})
+    card = findings.cards(report, {}).cards[0]
+    assert [place.cost for place in card.places] == ["loses 43.10 GB/s, 90 %", "loses 2.500 GB/s, 10 %"]
+    words = Page(render(report)).words
+    for said in ("loses 43.10 GB/s", note.why, note.right, "ncclprobe explain run.bandwidth"):
+        assert said in words
+
+
+def test_what_a_source_holds_is_one_click_away_and_its_cited_line_is_marked() -> None:
+    finding = replace(samples.LOST_LANES, evidence=(seen("/etc/nccl.conf", "NCCL_NET=IB", 7),))
+    lines = ("# site", "NCCL_NET=IB")
+    excerpt = Excerpt("/etc/nccl.conf", "n0", "/etc/nccl.conf", lines, 6, (1,), "3 lines not shown")
+    text = render(samples.report(samples.verdict(Status.FAIL, finding), excerpts=(excerpt,)))
+    assert "<span><i>6</i># site</span>" in text
+    assert '<span class="cited"><i>7</i>NCCL_NET=IB</span>' in text
+    assert "3 lines not shown" in text
 
 
 def test_what_a_measurement_says_of_the_run_is_not_said_of_the_first_node() -> None:
     lost = fail("rank 2", "its heartbeat stopped", action="retest")
     report = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
-    steps, _ = rows.first_steps(report, rows.rows(report))
-    assert steps[0].head == "rank 2"
-    assert fleet.states(report, rows.rows(report)) == [("fail", 1, "n0")]
+    assert [card.head for card in findings.cards(report, {}).cards] == ["rank 2"]
+    assert [(each.state, each.nodes, each.why) for each in fleet.groups(report, (), {})[0]] == [("fail", "n0", ())]
 
 
 def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
@@ -228,7 +262,7 @@ def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
     blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
     report = samples.report(compared, blind, nodes=nodes)
-    told = fleet.states(report, rows.rows(report))
+    told = [(each.state, each.number, each.nodes) for each in fleet.groups(report, (), {})[0]]
     assert told == [("fail", 1, "n2"), ("unknown", 1, "n1"), ("pass", 2, "n[0,3]")]
     assert "1 check fails, on 1 of 4 nodes" in Page(render(report)).words
 
@@ -328,6 +362,8 @@ def test_the_chosen_dark_is_the_systems_dark() -> None:
 def test_on_a_telephone_the_tables_take_the_whole_width_and_paper_is_light_without_scripts() -> None:
     style = (HERE / "style.css").read_text()
     small = style.partition("@media screen and (max-width: 720px) {")[2].partition("\n}\n")[0]
-    assert "table:is(.checks, .blind, .names, .chosen) { display: block; width: 100%; }" in small
+    assert (
+        "table:is(.checks, .blind, .names, .chosen, .which, .areas, .facts) { display: block; width: 100%; }" in small
+    )
     assert "200px" not in small
     assert style.count("prefers-color-scheme: dark") == style.count("@media screen and (prefers-color-scheme: dark)")

@@ -1,15 +1,18 @@
-"""Whether the check that finds a cause before a launch did: in reports and captures of the same nodes."""
+"""Why a job failed, and whether the check that finds the cause did so before: in reports and captures of its nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.judge import judge
+from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.observe import replayed
+from ncclprobe.host import left
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
@@ -21,6 +24,30 @@ _SAID = {
     Status.SKIP: "did not apply",
     Status.UNKNOWN: "could not look",
 }
+
+
+def explain(
+    question: Question,
+    files: Sequence[left.LeftFile],
+    read: Callable[[str], Report],
+    show: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Return the report on the files of a job that failed; `read` reads a report among them.
+
+    Raises UsageError where nothing can be read.
+    """
+    signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
+    found = looked_at(files, signs, show)
+    refuse_nothing_read(found, files)
+    report = diagnose(question, [], left=found)
+    if question.pictures:
+        report = replace(report, excerpts=excerpts(report.causes, files))
+    if not (found.reports or found.captures):
+        return report
+    said = {path: read(path).checks for path in found.reports}
+    if found.captures:
+        said["captures"] = of_captures(found.captures, report.causes)
+    return replace(report, causes=with_verdicts(report.causes, said))
 
 
 def of_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:

@@ -1,0 +1,1 @@
+"""What ACME adds to ncclprobe."""

@@ -1,0 +1,1 @@
+"""The machine types that ACME builds, a .toml file each."""

@@ -1,0 +1,263 @@
+"""How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
+
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from ncclprobe.checks.rail import asked, both_ends, name, tests, why
+from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.rails import Rails
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.pairs.suspects import Suspect
+from ncclprobe.localise.pairs.suspects import verdict as weigh
+from ncclprobe.localise.rails import Tried, Way, results_of
+from ncclprobe.localise.reach import blame
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
+
+_BAD = End("n1", 1)
+_NO_FABRIC: Every[Fabric | Absent] = Every({})
+_NO_PCI: Every[Pci | Absent] = Every({})
+_FOUR = ("n0", "n1", "n2", "n3")
+_RUINED = 0.5
+"""Below this share of the usual rate a job is better off without the rail: that fails, and the rest warns."""
+PORT_SHARE, PCIE_SHARE = 0.90, 0.80
+"""What healthy machines reach at least: ib_write_bw 0.90 to 0.98 of a port (392 of 400 Gb/s); copies between host and
+GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (expect/tables/links.csv)."""
+_TOLERANCE = 0.9
+_FAR, _FAR_US = 3.0, 5.0
+"""So many times the median of all rails, and so much above it: one more tier of switches costs about 1 µs."""
+_DIRECT_SHARE = 0.75
+"""Of what host memory reaches over the same rail; on healthy machines GPU memory is as fast or faster."""
+_BUSY_INTERPRETER = 0.5
+"""Of a write's time, spent in posting and polling: then it is the interpreter that was measured."""
+
+
+@check(
+    bad=lambda: [
+        (rails_of(World(_FOUR, carries=only(End("n1", 0), End("n1", 1), share=0.4))), _NO_FABRIC, _NO_PCI),
+        (rails_of(World(_FOUR, carries=only(_BAD, share=0.6, into=False))), _NO_FABRIC, _NO_PCI),
+    ],
+    good=lambda: [
+        (rails_of(World(_FOUR)), _NO_FABRIC, _NO_PCI),
+        (rails_of(World(_FOUR, carries=only(_BAD))), _NO_FABRIC, _NO_PCI),
+    ],
+    required=True,
+    applies=asked,
+    slows=True,
+)
+def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> Iterator[Finding]:
+    """A rail is slower than the others, or than its port.
+
+    Right: Every rail carries what the others carry.
+    Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
+    A port that came up with fewer lanes or at a lower rate, a PCIe link at half its width, a cable that makes errors
+    and a switch port that is shared all look like this.
+    Fix: compare rate, width and error counters of the port and its switch port with a neighbour's, and the NIC's PCIe
+    link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to tell it from the port.
+    """
+    found = tests(rails)
+    expected = _expected(found, fabrics, buses)
+    judged = weigh(results_of(found), expected_GBps=expected * _TOLERANCE if expected else None)
+    usual = max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
+    for each in judged.confirmed:
+        if each.ratio > 0:  # what is dead, the checks of ways say
+            yield _slow(each, usual, judged.tests, rails)
+    if judged.all_slow and expected:
+        yield warn(
+            "all rails",
+            f"every rail is slow: {usual:.3g} GB/s are usual, and {expected:.3g} GB/s is the least to expect of these "
+            "ports and their PCIe links",
+            action="retest",
+            evidence=f"{judged.tests} tests of one direction",
+        )
+
+
+_MOVED = {"both": "sends and receives", "out": "sends", "into": "receives"}
+_WHOSE: Mapping[str, Blame] = {"node": "node", "rail": "link", "pair": "fabric"}
+
+
+def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Finding:
+    cause = each.cause
+    where = str(cause)
+    if cause.kind == "rail" and cause.rail is not None:
+        heading = {"both": "", "out": "out of ", "into": "into "}[cause.direction]
+        where = heading + name(End(cause.nodes[0], cause.rail), rails)
+    finding = fail if each.ratio < _RUINED else warn
+    return finding(
+        where,
+        f"{_MOVED[cause.direction]} {100 * each.ratio:.0f} % of the usual {usual:.3g} GB/s",
+        blame=_WHOSE.get(cause.kind, "fabric"),
+        action="retest" if cause.kind == "pair" else "repair",
+        loss=round(1 - each.ratio, 4),
+        nodes=cause.nodes if cause.kind in ("node", "rail") else (),
+        confidence=Certainty(
+            "high" if each.partners > 1 else "medium",
+            f"{each.partners} partners, {each.retests} tests taken again, {100 * each.confidence:.1f} %",
+        ),
+        evidence=seen(f"{count} tests of one direction", f"slow in {each.slow} of the {each.tests} it took part in"),
+    )
+
+
+def _expected(found: list[Tried], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
+    """Return the least that the usual rail should reach, GB/s, by ports and their PCIe links; None: not known.
+
+    A device that is no PCI function, such as soft-RoCE, has no rate that means anything. Nor is anything expected where
+    the interpreter kept the rail waiting.
+    """
+    values = []
+    for each in found:
+        for end in each.seen:
+            own = end.outcome.own if end.outcome else None
+            bus = _bus(end.end.node, own.device if own else "", fabrics, buses)
+            if own and own.rate_gbps > 0 and bus:
+                values.append(min(PORT_SHARE * own.rate_gbps, PCIE_SHARE * bus) / 8)
+            if end.outcome and any(one.work_s > _BUSY_INTERPRETER * one.seconds for one in end.outcome.streams):
+                return None
+    return median(values) if values else None
+
+
+def _bus(node: str, device: str, fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
+    """Return what the PCIe link of a device carries, Gb/s; None: it has none, or it is not known."""
+    fabric, pci = fabrics.by_node.get(node), buses.by_node.get(node)
+    if not isinstance(fabric, Fabric) or not isinstance(pci, Pci):
+        return None
+    address = next((each.pci for each in fabric.devices if each.name == device), None)
+    known = pci.devices.get(address) if isinstance(address, str) else None
+    link = known.link if known else None
+    return None if link is None or isinstance(link, Absent) else link.gbps
+
+
+@check(
+    bad=lambda: [(rails_of(World(latency_us={_BAD: 40.0})),)],
+    good=lambda: [(rails_of(World()),), (rails_of(World(latency_us={_BAD: 6.0})),)],
+    applies=asked,
+)
+def latency(rails: Every[Rails]) -> Iterator[Finding]:
+    """A rail answers much later than the others.
+
+    Right: Small messages take about equally long on all rails.
+    Why: NCCL's small operations, and every flag of its protocols, wait for one trip; a rail with a longer way, a port
+    in a power-saving state, or a queue that is shared with other traffic delays all of them.
+    Fix: compare the way of this rail (hops, switches) with the others'; look at the processor's power states of this
+    node (`cpupower idle-info`) and at PCIe ASPM of the NIC.
+    """
+    times: dict[Way, float] = {}
+    for each in tests(rails):
+        outcome = each.leads.outcome
+        if each.straight and not each.gpu and outcome and outcome.half_round_trip_us:
+            way = (each.leads.end, each.other.end)
+            mine = median(outcome.half_round_trip_us)
+            times[way] = times[way[::-1]] = min(mine, times.get(way, mine))
+    if not times:
+        return
+    usual = median(times.values())
+    limit = max(_FAR * usual, usual + _FAR_US)
+    for rail in sorted({one.rail for one, _ in times}):
+        own = {(one.node, other.node): us for (one, other), us in times.items() if one.rail == rail}
+        for suspect in blame(own, [pair for pair, us in own.items() if us > limit]):
+            slowest = max(own[pair] for pair in suspect.pairs)
+            ends = [name(End(node, rail), rails) for node in suspect.nodes] or [f"rail {rail} of all nodes"]
+            yield warn(
+                " <-> ".join(ends), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
+                blame="link" if suspect.kind == "node" else "fabric", action="retest", nodes=suspect.nodes,
+                evidence=f"half a round trip, the median of each of {len(suspect.pairs)} tests",
+            )  # fmt: skip
+
+
+@check(
+    bad=lambda: [(rails_of(World(wrong={_BAD: 64})),)],
+    good=lambda: [(rails_of(World()),), (rails_of(World(carries=only(_BAD))),)],
+    required=True,
+    applies=asked,
+)
+def data(rails: Every[Rails]) -> Iterator[Finding]:
+    """Wrong bytes arrive over a rail.
+
+    Right: All bytes arrive as they were sent.
+    Why: RDMA checks each packet on the wire and no byte in the NIC, on PCIe or in memory: a corrupt gradient raises no
+    error, and the model is lost days later.
+    Fix: take the node out; measure it again with others: where its bytes are wrong there too, replace the NIC, then
+    memory; look for PCIe and ECC errors (`dmesg`, `ncclprobe doctor`).
+    """
+    bad: dict[Way, tuple[Tried, int]] = {}
+    whole: set[Way] = set()
+    for each in tests(rails):
+        for reader, writer in (each.seen, each.seen[::-1]):
+            for arrival in reader.outcome.arrivals if reader.outcome else ():
+                way = (writer.end, reader.end)
+                if arrival.wrong_bytes:
+                    bad[way] = (each, arrival.wrong_bytes)
+                elif arrival.arrived_bytes:
+                    whole.add(way)
+    for suspect in blame({*whole, *bad}, bad):
+        each, wrong = bad[suspect.pairs[0]]
+        ends = [name(end, rails) for end in suspect.nodes] or ["all rails"]
+        kind = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
+        where = kind + (" -> " if suspect.kind == "direction" else " <-> ").join(ends)
+        own = suspect.kind in ("node", "into", "out of")
+        yield fail(
+            where, f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
+            blame="node" if own else "unknown", action="repair" if own else "retest",
+            nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
+            evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),
+        )  # fmt: skip
+
+
+@applies
+def with_gpus(rails: Every[Rails | Absent]) -> bool:
+    """where rails were tried with the memory of GPUs."""
+    rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
+    return any(row.outcome.asked.memory != "host" for row in rows)
+
+
+_HALVED = World(gpus=True, carries=lambda src, dst, gpu: 0.5 if gpu and _BAD in (src, dst) else 1.0)
+_REFUSED = World(gpus=True, carries=lambda src, dst, gpu: 0.0 if gpu and _BAD in (src, dst) else 1.0)
+
+
+@check(
+    bad=lambda: [(rails_of(_HALVED),), (rails_of(_REFUSED),)],
+    good=lambda: [(rails_of(World(gpus=True)),), (rails_of(World(gpus=True, carries=only(_BAD, share=0.5))),)],
+    applies=with_gpus,
+    slows=True,
+)
+def gpu(rails: Every[Rails]) -> Iterator[Finding]:
+    """A rail is slower with a GPU's memory than with the host's, or works with the host's alone.
+
+    Right: Rails are as fast with a GPU's memory as with the host's.
+    Why: with GPUDirect the NIC reads and writes the GPU itself; where an IOMMU, ACS or a path through the processor is
+    between the two it does so at a fraction of the rate, which no setting shows and a job feels in every step.
+    Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
+    switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
+    """
+    usual, direct = _rates(rails, gpu=False), _rates(rails, gpu=True)
+    shares = {key: (rate / usual[key][0], each) for key, (rate, each) in direct.items() if usual.get(key, (0.0,))[0]}
+    worse = {key[:2]: each for key, each in shares.items() if each[0] < _DIRECT_SHARE}
+    for suspect in blame({key[:2] for key in shares}, worse):
+        share, each = min((worse[way] for way in suspect.pairs), key=lambda one: one[0])
+        what = "nothing passes with a GPU's memory" if not share else f"{100 * share:.0f} % of the rate is left"
+        own = suspect.kind in ("node", "into", "out of")
+        yield (warn if share else fail)(
+            " <-> ".join(name(end, rails) for end in suspect.nodes) or "all rails",
+            f"{what}, compared with host memory over the same rail",
+            blame="node" if own else "unknown", action="repair", loss=round(1 - share, 4),
+            nodes=tuple(end.node for end in suspect.nodes) if own else (),
+            evidence=seen(both_ends(each), why(each) if not share else ""),
+        )  # fmt: skip
+
+
+def _rates(rails: Every[Rails], *, gpu: bool) -> Mapping[tuple[End, End, int], tuple[float, Tried]]:
+    """Return the rate of each way, GB/s, 0 where it is dead, by how many rails were at work."""
+    found: dict[tuple[End, End, int], tuple[float, Tried]] = {}
+    for each in tests(rails):
+        if each.gpu is gpu and each.straight:
+            for (src, dst), both, stream in each.ways():
+                if not both:
+                    found[src, dst, each.together] = (stream.GBps if stream else 0.0, each)
+            failed = gpu and not each.usable and each.met
+            if failed:
+                found[each.leads.end, each.other.end, each.together] = (0.0, each)
+    return found

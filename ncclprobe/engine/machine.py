@@ -1,0 +1,71 @@
+"""The machine of which something is expected: one that is named, one that was captured, or this one."""
+
+import time
+from pathlib import Path
+
+from ncclprobe import bounds
+from ncclprobe.engine import observe
+from ncclprobe.errors import UsageError
+from ncclprobe.expect import composed
+from ncclprobe.expect.context import ExpectationContext, expectation_context
+from ncclprobe.expect.pinned import pinned
+from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
+from ncclprobe.expect.tables import machines
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.ops import OPS, sizes
+
+LOOK_S = 30.0
+_SIZES = (8, 8 << 30, 4)
+
+
+def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -> ExpectationContext:
+    """Return what is known of the machine type `name`, of the captured machine, or of this one, looked at for `look_s`
+    seconds. Raises UsageError.
+    """
+    if name and capture:
+        raise UsageError(f"{capture} and --machine {name[:40]!r}: give one")
+    if name and composed.is_composed(name):
+        return ExpectationContext(composed.composed(name), None, f"composed of its parts: {name}")
+    if name:
+        machine = machines.find(name)
+        return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
+    if capture:
+        return expectation_context(observe.replayed([capture], collectors)[0].facts)
+    return expectation_context(observe.observed(collectors, time.monotonic() + look_s)[0].facts)
+
+
+def outlook(
+    name: str | None,
+    capture: Path | None,
+    nodes: int | None,
+    gpus: tuple[int, ...],
+    ops: tuple[str, ...],
+    nbytes: tuple[int, ...],
+    look_s: float,
+) -> Outlook:
+    """Return what the machine should reach in `ops`, with `gpus` of each node (empty: all) and sizes of `nbytes`
+    (empty: the usual ones). Raises UsageError.
+    """
+    for op in ops:
+        if op not in OPS:
+            raise UsageError(f"op {op[:40]!r} is unknown; choose from {', '.join(OPS)}")
+    if len(nbytes) > MOST_SIZES or any(not 0 < each <= bounds.BYTES for each in nbytes):
+        raise UsageError(f"sizes: give up to {MOST_SIZES}, each above zero and no more than {bounds.BYTES} bytes")
+    here = machine_of(name, capture, look_s)
+    if isinstance(here.system, Absent):
+        return Outlook(None, here.system.why)
+    version = here.nccl or LATEST
+    asked = TableRequest(
+        system=here.system,
+        shape=shape_of(gpus or (here.system.gpus,), nodes, here.system.gpus),
+        ops=ops,
+        sizes=nbytes or sizes(*_SIZES),
+        machine=here.machine,
+        version=version,
+        settings=pinned(here.settings, version),
+    )
+    return Outlook(here.machine.name if here.machine else None, here.why, lines(asked))

@@ -1,0 +1,100 @@
+"""What every check promises, ours and a site's: its examples hold, it explains itself, and it never passes unlooked."""
+
+import inspect
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from ncclprobe.engine.judge import judge
+from ncclprobe.host.patience import outcome
+from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.registry import discover, source_of
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+
+_ID = re.compile(r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*")
+_SHORT = 40
+"""A reason of fewer characters names the problem again and gives none."""
+_EXAMPLE_S = 30.0
+
+
+def broken(check: Check) -> Iterator[str]:
+    """Yield a sentence for each promise that `check` breaks; none: it keeps them all."""
+    yield from _words(check)
+    yield from _needs(check)
+    for name, examples, judged in (("bad", check.bad_examples, _bad), ("good", check.good_examples, _good)):
+        yield from _examples(check, name, examples, judged)
+    (verdict,) = judge([Snapshot("n", {})], [check], Job())
+    skips = verdict.status is Status.SKIP and check.applies is not None  # a condition over the job alone may say no
+    if verdict.status is not Status.UNKNOWN and not skips:
+        yield f"it is {verdict.status.value} where nothing is known of the machine, and must be unknown"
+
+
+def _words(check: Check) -> Iterator[str]:
+    if not _ID.fullmatch(check.id):
+        yield f"{check.id} is no id: small letters, a dot, and words of small letters with hyphens"
+    for name in ("title", "right", "fix"):
+        if not getattr(check, name):
+            yield f"its docstring has no {'first line' if name == 'title' else name.capitalize() + ':'}"
+    if check.right == check.title:
+        yield "its title says what is wrong, and Right: what holds: they cannot be the same"
+    if len(check.why) <= _SHORT:
+        yield f"Why: is missing, or says less than {_SHORT} characters"
+    function = getattr(check.run, "args", (check.run,))[0]  # of a site's check, the function that is bounded
+    told = f"{check.title}. Right: {check.right}. Why: {check.why} Fix: {check.fix}"
+    if told.split() != (inspect.getdoc(function) or "").split():
+        yield "a part of its docstring is not shown: after the first line write Right:, Why: and Fix:, each once"
+
+
+def _needs(check: Check) -> Iterator[str]:
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job}
+    for need in check.needs:
+        if need.fact not in made and not (isinstance(need.fact, type) and source_of(need.fact) in ("run", "files")):
+            yield f"its parameter {need.name} is of type {need.fact}, which no collector makes"
+
+
+def _examples(
+    check: Check,
+    name: str,
+    examples: Callable[[], Sequence[tuple[Any, ...]]],
+    judged: Callable[[Check, list[Finding]], Iterator[str]],
+) -> Iterator[str]:
+    given, error = _tried(examples)
+    if not error and not given:
+        yield f"it has no {name} example"
+    for number, example in enumerate(given or ()):
+        found, error = _tried(partial(check.run, *example))
+        if error:
+            break
+        yield from (f"{name} example {number}: {why}" for why in judged(check, list(found or ())))
+    if error:
+        yield f"its {name} examples raise {type(error).__name__}: {error}"
+
+
+def _tried(make: Callable[[], Iterable[Any]]) -> tuple[tuple[Any, ...] | None, BaseException | None]:
+    """Return what `make` yields, or what it raises."""
+    try:
+        return outcome(time.monotonic() + _EXAMPLE_S, lambda: tuple(make()))
+    except TimeoutError as late:
+        return None, late
+
+
+def _bad(check: Check, findings: list[Finding]) -> Iterator[str]:
+    if not {each.severity for each in findings} & {Severity.WARN, Severity.FAIL}:
+        yield "it does not object"
+    consequence = check.cause is not None and not check.cause.code
+    for each in findings:
+        for name in ("subject", "message", "evidence"):
+            if not getattr(each, name):
+                yield f"a finding has no {name}"
+        nobodys = each.blame == "unknown" and each.action == "none"
+        if each.severity is not Severity.NOTE and nobodys and not consequence:
+            yield "a finding says neither who is to blame nor what to do: give blame or action"
+
+
+def _good(check: Check, findings: list[Finding]) -> Iterator[str]:
+    for each in findings:
+        if each.severity is not Severity.NOTE:
+            yield f"it objects: {each.subject} {each.message}"

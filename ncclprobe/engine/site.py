@@ -1,0 +1,149 @@
+"""A site's own checks: of installed distributions, and of a folder that a configuration names.
+
+Their ids begin with ``site-NAME``, which none of ours does. What breaks of them spoils no other check: one that cannot
+be loaded is unknown and required, so that a site never passes by the absence of its own checks; one that raises, or
+does not end, is unknown.
+"""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from ncclprobe import bounds
+from ncclprobe.errors import Unlearned, UsageError
+from ncclprobe.host import files
+from ncclprobe.host.patience import outcome
+from ncclprobe.model.additions import CHECKS, Addition, installed, module_of
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.registry import MACHINE, source_of
+from ncclprobe.model.rules import Check, Source
+from ncclprobe.model.values import replace
+
+PREFIX = "site-"
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
+    """Return the checks of installed distributions, and of the files in `folder`, whose facts come from `sources`.
+
+    Raises UsageError for a folder that another user may write.
+    """
+    own = (check for each in installed(CHECKS) for check in installed_as(each))
+    found = (*own, *(_of_folder(folder) if folder else ()))
+    names = [check.id for check in found]
+    twice = {name for name in names if names.count(name) > 1}
+    return tuple(_doubled(c) if c.id in twice else c for c in found if sources is None or _asked(c, sources))
+
+
+def _asked(check: Check, sources: Collection[Source]) -> bool:
+    known = {source_of(need.fact) for need in check.needs} - {None}
+    return known <= {*sources} if known else MACHINE in sources
+
+
+@cache
+def installed_as(addition: Addition) -> tuple[Check, ...]:
+    """Return the checks of one entry point."""
+    return loaded(addition.name, addition.origin, partial(module_of, addition.module))
+
+
+@cache
+def _of_folder(folder: str) -> tuple[Check, ...]:
+    paths = sorted(path for path in files.trusted_folder(Path(folder)).glob("*.py") if not path.name.startswith("_"))
+    if len(paths) > bounds.SITE_FILES:
+        raise UsageError(f"{folder}: more than {bounds.SITE_FILES} files of checks")
+    return tuple(check for path in paths for check in of_file(path))
+
+
+def of_file(path: Path) -> tuple[Check, ...]:
+    """Return the checks in a file, which its name names: ``bios.py`` has those that begin with ``site-bios``."""
+    return loaded(path.stem.replace("_", "-"), str(path), partial(_module_in, path))
+
+
+def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Check, ...]:
+    """Return the checks of the module that `load` imports; where that fails, one that is unknown for that reason."""
+    if not _NAME.fullmatch(name):
+        return (_broken("unnamed", origin, f"{name[:40]!r} is no name: it has small letters, digits and hyphens"),)
+    try:
+        module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)
+    except TimeoutError:
+        return (_broken(name, origin, f"its import did not end within {bounds.SITE_LOAD_S:g} s"),)
+    if error or module is None:
+        return (_broken(name, origin, f"its import raises {_in_words(error)}"),)
+    found = [value for value in vars(module).values() if isinstance(value, Check)]
+    own = [check for check in found if check.run.__module__ == module.__name__]
+    return tuple(_adopted(check, name, origin) for check in own) or (_broken(name, origin, "it holds no check"),)
+
+
+def _adopted(check: Check, name: str, origin: str) -> Check:
+    """Return a site's check under its own prefix, and so that it can break no other."""
+    own = check.id.partition(".")[2]
+    return replace(check, id=f"{PREFIX}{name}.{own}", origin=origin, run=partial(_bounded, check.run), since="")
+
+
+def _bounded(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
+    """Return what `run` finds. Raises Unlearned where it does not end, or leaves, or yields something else.
+
+    It is left behind on its thread: what holds Python's lock in C code cannot be bounded from within.
+    """
+    try:
+        found, error = outcome(time.monotonic() + bounds.SITE_CHECK_S, lambda: [_finding(each) for each in run(*facts)])
+    except TimeoutError:
+        raise Unlearned(f"the check did not end within {bounds.SITE_CHECK_S:g} s") from None
+    if error or found is None:
+        raise error if isinstance(error, Exception) else Unlearned(f"the check itself broke: {_in_words(error)}")
+    if len(found) > bounds.SITE_FINDINGS:
+        raise Unlearned(f"the check found {len(found)} things, and {bounds.SITE_FINDINGS} are the most")
+    return found
+
+
+def _finding(value: object) -> Finding:
+    """Return a finding whose fields are what they should be: every format relies on that."""
+    if not isinstance(value, Finding):
+        raise TypeError(f"it yielded {type(value).__name__} and no finding")
+    return msgspec.convert(msgspec.to_builtins(value), Finding)
+
+
+def _doubled(check: Check) -> Check:
+    return _broken(check.id.partition(".")[0].removeprefix(PREFIX), check.origin, f"two checks are called {check.id}")
+
+
+def _broken(name: str, origin: str, why: str) -> Check:
+    """Return a check in place of those that cannot be had, which is unknown and required."""
+
+    def run() -> Iterator[Finding]:
+        raise Unlearned(f"{origin}: {why}")
+
+    return Check(
+        id=f"{PREFIX}{name}.load",
+        run=run,
+        needs=(),
+        title=f"The checks of {origin} cannot be loaded",
+        right=f"the checks of {origin} can be loaded",
+        why="A site that relies on its own checks must not pass because they are missing.",
+        fix=f"Look with `ncclprobe checks --test {name}`; leave them out with --ignore '{PREFIX}{name}.*'.",
+        bad_examples=tuple,
+        good_examples=tuple,
+        required=True,
+        origin=origin,
+    )
+
+
+def _in_words(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".rstrip(": ")
+
+
+def _module_in(path: Path) -> ModuleType:
+    """Run a file as a module of its own: as importing it does, but from the very file whose owner was looked at, and
+    without byte code beside it.
+    """
+    text = files.read(path, limit=bounds.SITE_FILE_BYTES, refuse=partial(files.refuse_foreign, path))
+    module = ModuleType(f"ncclprobe_site_{path.stem}")
+    module.__file__ = str(path)
+    exec(compile(text, str(path), "exec"), module.__dict__)
+    return module

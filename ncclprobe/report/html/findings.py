@@ -1,0 +1,157 @@
+"""What is wrong, as cards: one per check and remedy, what costs most first, with why it matters and what to type."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ncclprobe import DOCS
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.report import CheckNote, Excerpt, Report
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.report import digest
+from ncclprobe.report.digest import Problem
+from ncclprobe.report.html.legible import folded, rate
+from ncclprobe.report.trends import Since
+from ncclprobe.units import plural
+
+MOST_CARDS = 40
+MOST_PLACES = 60
+SHOWN_PLACES = 10
+"""Places of one card that stand open."""
+_SHORT = 60
+_MOST_EXCERPTS = 6
+_ID = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,60}")
+Given = Mapping[tuple[str, str], Since]
+
+
+class Place(Struct, frozen=True):
+    """One finding of a card: on what and where, what it costs, what was seen, and since when it is known."""
+
+    subject: str
+    message: str
+    nodes: str
+    cost: str
+    seen: tuple[str, ...]
+    see_also: str
+    since: str
+    raw: tuple[Excerpt, ...] = ()
+
+
+class Card(Struct, frozen=True):
+    """Findings of one check that have one remedy. `names`: all nodes; `places`: of `number` findings the costliest."""
+
+    kind: str
+    id: str
+    anchor: str
+    head: str
+    names: tuple[str, ...]
+    cost: str
+    places: tuple[Place, ...]
+    number: int
+    remedy: str
+    blame: str
+    about: CheckNote | None
+    page: str
+
+    @property
+    def evidence(self) -> bool:
+        """Return whether there is evidence to show."""
+        return any(place.seen or place.raw for place in self.places)
+
+    @property
+    def alone(self) -> Place | None:
+        """Return the one finding of this card, if it has only one."""
+        return self.places[0] if self.number == 1 else None
+
+
+class Cards(Struct, frozen=True):
+    """All cards, how many findings they do not show, and the anchor of each that they do show, by the kind, id,
+    subject and message of its row.
+    """
+
+    cards: tuple[Card, ...]
+    hidden: int
+    anchors: dict[tuple[str, str, str, str], str]
+
+
+def cards(report: Report, since: Given) -> Cards:
+    """Return the failures and warnings of `report`, what costs most first."""
+    groups: dict[tuple[Severity, str, str], list[Problem]] = {}
+    for problem in digest.problems(report):
+        if problem.finding.severity is not Severity.NOTE:
+            groups.setdefault((problem.finding.severity, problem.id, problem.finding.remedy), []).append(problem)
+    number: dict[str, int] = {}
+    made: list[Card] = []
+    anchors: dict[tuple[str, str, str, str], str] = {}
+    for group in list(groups.values())[:MOST_CARDS]:
+        number[group[0].id] = number.get(group[0].id, 0) + 1
+        suffix = f"-{number[group[0].id]}" if number[group[0].id] > 1 else ""
+        made.append(_card(group, report, f"finding-{group[0].id}{suffix}", since))
+        for each in group[:MOST_PLACES]:
+            kind, message = each.finding.severity.value, each.finding.message
+            anchors |= {(kind, each.id, subject, message): made[-1].anchor for subject in each.subjects}
+    hidden = sum(map(len, groups.values())) - sum(len(card.places) for card in made)
+    return Cards(tuple(made), hidden, anchors)
+
+
+def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -> Card:
+    first = group[0]
+    finding = first.finding
+    names = tuple(dict.fromkeys(name for each in group for name in _names(each, report)))
+    places = tuple(_place(each, report, since) for each in group[:MOST_PLACES])
+    worst = max((each.finding for each in group), key=lambda each: each.loss or 0.0)
+    about = report.explained.get(first.id)
+    title = about.title if about else next(v.title for v in report.checks if v.id == first.id)
+    return Card(
+        finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
+        _cost(worst) if len(group) == 1 else f"up to {cost}" if (cost := _cost(worst)) else "", places, len(group),
+        finding.remedy, _blamed(finding, names), about, f"{DOCS}/checks/{first.id}/" if _ID.fullmatch(first.id) else "",
+    )  # fmt: skip
+
+
+def _names(problem: Problem, report: Report) -> tuple[str, ...]:
+    """Return the nodes of a problem; a finding of a run's measurement is about no node but those that it names."""
+    of_the_run = problem.id.startswith("run.")
+    known = problem.finding.nodes or (() if of_the_run else problem.nodes)
+    return tuple(known)
+
+
+def _blamed(finding: Finding, names: Sequence[str]) -> str:
+    """Say whose fault it is; nodes that are too many to be named once more are `these nodes`."""
+    if len(folded(names)) <= _SHORT:
+        return digest.blamed(replace(finding, nodes=()), names)
+    said = digest.blamed(replace(finding, nodes=()))
+    return said.replace("This node is", "These nodes are").replace("this node", "these nodes")
+
+
+def _head(group: Sequence[Problem], names: Sequence[str], title: str, everywhere: int) -> str:
+    where = folded(names)
+    where = f"all {everywhere:,} nodes" if everywhere > 1 and len(names) == everywhere else where
+    where = where if len(where) <= _SHORT else plural(len(names), "node")
+    subject = group[0].subject if len(group) == 1 else title
+    known = where in subject.split() or subject == folded(names)
+    return subject if not names or everywhere < 2 or known else f"{subject} on {where}"
+
+
+def _place(problem: Problem, report: Report, since: Given) -> Place:
+    finding, names = problem.finding, _names(problem, report)
+    known = sorted({str(since[key]) for name in names or ("",) if (key := (problem.id, name)) in since})
+    more = f"; on some nodes {known[-1]}" if len(known) > 1 else ""
+    return Place(
+        problem.subject, finding.message, folded(names) if len(report.nodes) > 1 else "", _cost(finding),
+        tuple(map(str, finding.evidence)), finding.see_also, f"{known[0]}{more}" if known else "",
+        tuple(_excerpts(finding, problem.nodes, report)),
+    )  # fmt: skip
+
+
+def _excerpts(finding: Finding, nodes: Sequence[str], report: Report) -> list[Excerpt]:
+    """Return what stands in the sources of a finding, on any of its nodes."""
+    sources, where = {each.source for each in finding.evidence}, {*finding.nodes, *nodes}
+    mine = [each for each in report.excerpts if each.source in sources and (not each.node or each.node in where)]
+    return mine[:_MOST_EXCERPTS]
+
+
+def _cost(finding: Finding) -> str:
+    """Return what a finding costs: ``loses 43.1 GB/s, 90 %``; empty where no rate was compared."""
+    share = "" if finding.loss is None else f"{100 * finding.loss:.3g} %"
+    told = [f"{rate(finding.lost_GBps)} GB/s" if finding.lost_GBps else "", share]
+    return f"loses {', '.join(filter(None, told))}" if any(told) else ""

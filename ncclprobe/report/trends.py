@@ -1,0 +1,201 @@
+"""Several reports in the order of their time: what each said, how fast each operation was, and since when a node fails.
+
+The newest report is the one that is shown; of the others only what a series needs is kept.
+"""
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from itertools import pairwise
+
+from ncclprobe.errors import UsageError
+from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.report import digest
+from ncclprobe.units import plural, printable, size
+
+CLASSES = ((64 << 10, "small"), (16 << 20, "medium"), (1 << 62, "large"))
+"""Up to how many bytes a call is of which class. Small calls are shown by their time, which is latency."""
+_MOST_NAMED = 60
+_MOST_SINCE = 12
+
+
+class Past(Struct, frozen=True):
+    """What a series keeps of the report in the file `source`.
+
+    `states`: of each node its own state. `faults`: (id of a check, node) of what fails or warns, the node empty where
+    it is said of the whole run. `asked`: ids of all checks. `rows`: without their samples.
+    """
+
+    source: str
+    time_s: float
+    when: str
+    status: Status
+    headline: str
+    states: dict[str, str]
+    faults: frozenset[tuple[str, str]]
+    asked: frozenset[str]
+    rows: tuple[Measurement, ...]
+    fingerprint: Fingerprint | None = None
+
+
+class Point(Struct, frozen=True):
+    """One row of a series, by the place of its report in the history."""
+
+    place: int
+    row: Measurement
+
+
+class Series(Struct, frozen=True):
+    """One operation at one size over the reports; `kind` is its size class, and small ones count in microseconds."""
+
+    op: str
+    kind: str
+    nbytes: int
+    like: Conditions
+    points: tuple[Point, ...]
+
+    @property
+    def timed(self) -> bool:
+        """Return whether time per call is what counts, rather than bandwidth."""
+        return self.kind == CLASSES[0][1]
+
+    def value(self, row: Measurement) -> float:
+        """Return what is drawn of `row`: microseconds, or GB/s."""
+        return row.time_us.typical if self.timed else row.busbw_GBps
+
+
+class Since(Struct, frozen=True):
+    """From which report on something fails without a break. `open`: the first report has it already, so that it may be
+    older. `good`: the last report before it in which the same check found nothing there; empty: there is none.
+    """
+
+    when: str
+    open: bool
+    good: str = ""
+
+    def __str__(self) -> str:
+        """Return ``since 2026-11-20 10:00:00 UTC``, and what is known of the time before."""
+        return f"{'at least ' if self.open else ''}since {self.when}{f'; not on {self.good}' if self.good else ''}"
+
+
+def past(report: Report, source: str) -> Past:
+    """Return what a series keeps of `report`. Raises UsageError where it has no place in one."""
+    if report.files:
+        raise UsageError(
+            f"{source}: explains a job that failed; only reports on machines and measurements make a series"
+        )
+    time_s = _seconds(report.started, source)
+    when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Past(
+        source, time_s, when, report.status, digest.headline(report), digest.node_states(report),
+        frozenset(_faults(report)), frozenset(verdict.id for verdict in report.checks),
+        tuple(replace(row, samples=None, skew=None) for row in report.measurements), report.fingerprint,
+    )  # fmt: skip
+
+
+def _seconds(started: str, source: str) -> float:
+    try:
+        time = datetime.fromisoformat(started.removesuffix("Z") + ("+00:00" if started.endswith("Z") else ""))
+        return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        shown = printable(started[:40])
+        raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None
+
+
+def _faults(report: Report) -> Iterator[tuple[str, str]]:
+    for verdict in report.checks:
+        for finding in verdict.findings:
+            if finding.severity is not Severity.NOTE:
+                yield from ((verdict.id, node) for node in digest.nodes_of(verdict, finding) or ("",))
+
+
+def since(history: Sequence[Past]) -> dict[tuple[str, str], Since]:
+    """Return since when the newest of `history`, oldest first, has each of its faults.
+
+    A report that did not look, because it lacks the node or the check, neither shows nor ends a fault.
+    """
+    return {fault: _since(fault, history) for fault in history[-1].faults} if len(history) > 1 else {}
+
+
+def _since(fault: tuple[str, str], history: Sequence[Past]) -> Since:
+    check, node = fault
+    looked = [each for each in history if check in each.asked and (not node or node in each.states)]
+    first = looked[-1]
+    for each in reversed(looked):
+        if fault not in each.faults:
+            return Since(first.when, False, each.when)
+        first = each
+    return Since(first.when, True)
+
+
+def series(history: Sequence[Past]) -> list[Series]:
+    """Return the series of the newest report's operations: of each size class the size that most reports have.
+
+    Rows are of one series where they were measured in the same way.
+    """
+    found: dict[tuple[str, Conditions, int], list[Point]] = defaultdict(list)
+    for place, each in enumerate(history):
+        for row in {(row.op, conditions(row), row.nbytes): row for row in each.rows if row.nbytes > 0}.values():
+            found[row.op, conditions(row), row.nbytes].append(Point(place, row))
+    chosen: dict[tuple[str, str], Series] = {}
+    for (op, like, nbytes), points in found.items():
+        if points[-1].place == len(history) - 1:
+            kind = next(name for most, name in CLASSES if nbytes <= most)
+            one = Series(_called(op, like), kind, nbytes, like, tuple(points))
+            chosen[one.op, kind] = max(chosen.get((one.op, kind), one), one, key=_weight)
+    order = [name for _, name in CLASSES]
+    ops = list(dict.fromkeys(op for op, _ in chosen))
+    return sorted(chosen.values(), key=lambda each: (ops.index(each.op), -order.index(each.kind)))
+
+
+def _called(op: str, like: Conditions) -> str:
+    return f"{op} {like.redop}" if like.redop not in (None, "sum") else op
+
+
+def _weight(one: Series) -> tuple[int, int]:
+    return len(one.points), -one.nbytes if one.timed else one.nbytes
+
+
+def changed(history: Sequence[Past]) -> list[tuple[str, str]]:
+    """Return when something changed that numbers depend on, and what."""
+    pairs = pairwise(history)
+    found = ((new.when, "; ".join(changes(old.fingerprint, new.fingerprint))) for old, new in pairs)
+    return [(when, words) for when, words in found if words]
+
+
+def lines(history: Sequence[Past], width: int) -> Iterator[str]:
+    """Yield the history as text: a line per report, one per operation and size class, and since when what fails."""
+    for each in history:
+        line = f"{each.when}  {each.status.value.upper():<7}  {_nodes(each)}  {printable(each.headline)}"
+        yield textwrap.shorten(line, width, placeholder=" …") if len(line) > width else line
+    for one in series(history):
+        unit = "us" if one.timed else "GB/s"
+        told = {point.place: f"{one.value(point.row):.4g}" for point in one.points}
+        values = ", ".join(told.get(place, "-") for place in range(len(history)))
+        yield f"{one.op} {size(one.nbytes)}, {unit}: {values}"
+    for when, words in changed(history):
+        yield f"changed by {when}: {printable(words)}"
+    yield from _failing(history)
+
+
+def _nodes(each: Past) -> str:
+    fine = sum(state == "pass" for state in each.states.values())
+    return f"{fine:,} of {plural(len(each.states), 'node')} without a finding"
+
+
+def _failing(history: Sequence[Past]) -> Iterator[str]:
+    """Yield a line for what fails on the same nodes since the same time."""
+    groups: dict[tuple[str, Since], list[str]] = defaultdict(list)
+    for (check, node), when in sorted(since(history).items()):
+        groups[check, when].append(node)
+    for (check, when), nodes in list(groups.items())[:_MOST_SINCE]:
+        named = fold(filter(None, nodes))
+        where = named if len(named) <= _MOST_NAMED else plural(len(nodes), "node")
+        yield f"{check}{f' on {where}' if where else ''}: {when}"
+    if len(groups) > _MOST_SINCE:
+        yield f"and {plural(len(groups) - _MOST_SINCE, 'other fault')}; --html shows all"

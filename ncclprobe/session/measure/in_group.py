@@ -1,0 +1,222 @@
+"""A run inside a process group that a program has made: each of its ranks calls :func:`measured` and gets the report.
+
+Of the caller's only the store is used, under a prefix of our own. What is measured is a group of our own over the same
+ranks, with our own deadline, so that a call which fails leaves the caller's group as it was. Nothing is printed and no
+signal is taken over; threads that read files stay idle for the next call (:mod:`ncclprobe.host.patience`).
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from ncclprobe.engine.diagnose import Question
+from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.facts.launcher import detect
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host import Host
+from ncclprobe.model.measurement import Band
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.report import json as as_json
+from ncclprobe.session.measure import joining, retest
+from ncclprobe.session.measure.context import plan_of
+from ncclprobe.session.measure.expectations import learn
+from ncclprobe.session.measure.look import Look, gather_captures
+from ncclprobe.session.measure.recorder import Recorder
+from ncclprobe.session.options import Options
+from ncclprobe.session.ranks import group as groups
+from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
+from ncclprobe.session.ranks.identity import Backend, RankIdentity
+from ncclprobe.session.ranks.store import Exchange, key
+
+Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
+"""Makes the request for a backend, with the bands of a file. Raises UsageError."""
+
+_TORCHS_OWN_S = 60.0
+"""NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
+_CHUNK = 4 << 20
+"""Characters of a report that are shared at once."""
+_RUNS: dict[str, Iterator[int]] = defaultdict(itertools.count)
+"""Numbers the runs over the same ranks, so that each has keys of its own in the store."""
+
+
+class Members(Struct, frozen=True):
+    """The caller's group: its ranks in the whole job, in their order; which of them this is, and what they use."""
+
+    ranks: tuple[int, ...]
+    own: int
+    backend: Backend
+    device: int = 0
+
+    @property
+    def on(self) -> str:
+        """Return torch's name of the device that this rank measures on."""
+        return f"cuda:{self.device}" if self.backend == "nccl" else "cpu"
+
+
+def members(group: Any) -> Members:
+    """Return the ranks of the caller's `group`; null: of all. Raises UsageError where it cannot be measured."""
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        raise UsageError("there is no process group; call torch.distributed.init_process_group first")
+    own = dist.get_rank(group)
+    if own < 0:
+        raise UsageError("this rank is no member of the group; call this on the ranks of the group alone")
+    ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+    if len(ranks) < 2:
+        raise UsageError("one rank moves no byte between ranks; give a group of two ranks or more")
+    backends = str(dist.distributed_c10d.get_backend_config(group))
+    if "nccl" in backends and torch.cuda.is_available():
+        _refuse_split(len(ranks) < dist.get_world_size())
+        return Members(ranks, own, "nccl", torch.cuda.current_device())
+    if "gloo" not in backends:
+        raise UsageError(f"a group of {backends} cannot be measured: only those of nccl and gloo")
+    return Members(ranks, own, "gloo")
+
+
+def _refuse_split(part: bool) -> None:
+    """Raise UsageError where NCCL would split the communicator of all ranks, and `part` of them alone are here.
+
+    torch does so for every new group once the default one is bound to a device (distributed_c10d.py,
+    _get_split_source), and the ranks that are no members must take part.
+    """
+    import torch.distributed as dist
+
+    if part and getattr(dist.group.WORLD, "bound_device_id", None) is not None:
+        raise UsageError(
+            "init_process_group was given a device_id, so that all ranks take part wherever a group is made: measure "
+            "all ranks, or leave device_id out"
+        )
+
+
+def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float) -> Report:
+    """Measure on all ranks of `group` at the same time, and return the report, the same on each.
+
+    What is wrong with the request on one rank is an error on all. Raises UsageError, and ProbeError where a rank does
+    not come, leaves, or is not ready within `timeout_s` seconds.
+    """
+    who = members(group)
+    try:
+        return _Run(who, host, timeout_s).play(prepare)
+    except RuntimeError as error:  # torch's, for a peer or a store that is gone
+        raise ProbeError(f"rank {who.own}: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+class _Run:
+    """One rank's part."""
+
+    def __init__(self, who: Members, host: Host, timeout_s: float) -> None:
+        import torch.distributed as dist
+
+        self._who, self._host, self._timeout_s = who, host, timeout_s
+        self._end, self._hostname = time.monotonic() + timeout_s, socket.gethostname()
+        self._store = dist.distributed_c10d._get_default_store()
+        ranks = "-".join(map(str, who.ranks)) if len(who.ranks) < dist.get_world_size() else "all"
+        attempt = f"api/{ranks}/{next(_RUNS[ranks])}"
+        self._identity = RankIdentity(detect(os.environ).kind, who.own, len(who.ranks), 0, 1, 1, "", 0, attempt=attempt)
+        self._exchange = Exchange(self._store, self._identity, timeout_s, until=self._end)
+
+    def play(self, prepare: Prepare) -> Report:
+        """Agree, measure, gather what the nodes say of themselves, and return the report."""
+        options, question, bands, config, infos, hosts = self._agree(prepare)
+        self._identity = _placed(self._identity, hosts)
+        look = Look(self._hostname) if self._identity.local_rank == 0 else None
+        if look:
+            look.start()
+        recorder = None
+        if self._identity.rank == 0:
+            kind, ranks = self._identity.kind, self._identity.ranks
+            recorder = Recorder(options, question, Participants(kind, ranks, hosts, config.backend), bands)
+            joining.record_participants(recorder, kind, infos, config)
+        self._measure(options, config, look, hosts, recorder)
+        captures = gather_captures(self._exchange, look, self._hostname, hosts)
+        return self._everywhere(recorder.report(recorder.take_captures(captures or ())) if recorder else None)
+
+    def _agree(
+        self, prepare: Prepare
+    ) -> tuple[Options, Question, Sequence[Band], RunConfig, list[RankInfo], tuple[str, ...]]:
+        """Make the request, the same on all ranks. Raises UsageError on all of them. The infos are on rank 0 alone."""
+        asked = None
+        try:
+            asked = prepare(self._who.backend)
+            info = joining.rank_info(asked[0], self._hostname, self._host, self._who.backend, self._who.device)
+        except UsageError as error:
+            info = RankInfo(self._hostname, 0, {}, error=str(error))
+        infos = [RankInfo(**each) for each in self._exchange.collect(asdict(info)) or ()]
+        own = [asdict(agree_on(infos, 1)), [each.host for each in infos]] if infos else None
+        config, hosts = self._exchange.share(own)
+        if asked is None or config["error"]:
+            raise UsageError(config["error"] or info.error)
+        return *asked, RunConfig(**config), infos, tuple(hosts)
+
+    def _measure(
+        self, options: Options, config: RunConfig, look: Look | None, hosts: Sequence[str], recorder: Recorder | None
+    ) -> None:
+        """Learn what to expect, and sweep over a group of our own."""
+        learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)
+        with self._group() as group:
+            plan = plan_of(options, self._identity, config, self._who.on, group=group)
+            retest.sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
+
+    def _set_phase(self, phase: str) -> None:
+        """Raise ProbeError before a step that would begin too late."""
+        if time.monotonic() > self._end:
+            raise ProbeError(f"rank {self._identity.rank}: no time was left for {phase}")
+
+    @contextlib.contextmanager
+    def _group(self) -> Iterator[Any]:
+        """Make a group over the caller's ranks, whose calls end with ours, and remove it again.
+
+        By the function below torch's new_group: that one counts groups, which ranks outside would not, and names groups
+        of the same ranks alike, whose keys of an earlier call are still in the store.
+        """
+        import torch.distributed as dist
+
+        c10d, who = dist.distributed_c10d, self._who
+        left_s = max(1.0, self._end - time.monotonic())
+        group, _ = c10d._new_process_group_helper(
+            len(who.ranks),
+            who.own,
+            list(who.ranks),
+            who.backend,
+            dist.PrefixStore(key(self._identity, "group"), self._store),
+            f"ncclprobe/{self._identity.attempt}",
+            timeout=timedelta(seconds=left_s + _TORCHS_OWN_S if who.backend == "nccl" else left_s),
+        )
+        c10d._world.pg_group_ranks[group] = {rank: own for own, rank in enumerate(who.ranks)}
+        timer = threading.Timer(left_s, groups.abort, (who.backend, group))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield group
+        except BaseException:
+            groups.abort(who.backend, group)  # an orderly end would wait for a kernel that never ends
+            raise
+        finally:
+            timer.cancel()
+            dist.destroy_process_group(group)
+
+    def _everywhere(self, report: Report | None) -> Report:
+        """Return rank 0's report on every rank, once all have come to the end."""
+        text = as_json.render(report) if report else ""
+        count = int(self._exchange.share(-(-len(text) // _CHUNK)))
+        parts = [self._exchange.share(text[n * _CHUNK : (n + 1) * _CHUNK]) for n in range(count)]
+        self._exchange.collect(None)
+        return report or as_json.parse("".join(parts), "the report of rank 0")
+
+
+def _placed(identity: RankIdentity, hosts: Sequence[str]) -> RankIdentity:
+    """Return `identity` with its place among the ranks of its host."""
+    here = [rank for rank, host in enumerate(hosts) if host == hosts[identity.rank]]
+    return replace(
+        identity, local_rank=here.index(identity.rank), local_ranks=len(here), nnodes=len(dict.fromkeys(hosts))
+    )

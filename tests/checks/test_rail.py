@@ -1,0 +1,186 @@
+"""Faults of rails, planted in fleets of several sizes: each named with its direction, and no other node blamed.
+
+The fleets answer as :mod:`fake_rails` computes; the search, the retests and the judging are the real ones.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fake_rails import FakeNodes, names, played
+
+from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.rails import Rails
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.findings import Severity, Status, Verdict
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.rails import RailFailure
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
+
+BAD = End("n1", 2)
+OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}
+MEMLOCK = RailFailure(step="open", kind="refused", text="Cannot allocate memory", call="ibv_reg_mr_iova2", errno=12)
+WHERE = "n1 rail 2 (mlx5_2:1)"
+V1 = {"gid_type": "IB/RoCE v1"}
+
+
+def verdicts(rails: Every[Rails], **facts: Any) -> dict[str, Verdict]:
+    """Return what the checks of rails say, by id."""
+    snapshots = [Snapshot(node, {Rails: each, **facts}) for node, each in rails.items()]
+    wanted = [check for check in every_check() if check.id.startswith("rail.")]
+    return {verdict.id: verdict for verdict in judge(snapshots, wanted, Job())}
+
+
+def wrong(found: dict[str, Verdict]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the id, subject and nodes of every finding that is no note."""
+    for verdict in found.values():
+        for finding in verdict.findings:
+            if finding.severity is not Severity.NOTE:
+                yield verdict.id, finding.subject, finding.nodes
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "dead": ({"carries": only(BAD)}, "rail.dead", WHERE),
+    "whole node": ({"carries": only(*(End("n1", rail) for rail in range(4)))}, "rail.dead", "n1"),
+    "into": ({"carries": only(BAD, out=False)}, "rail.one-way", WHERE),
+    "out of": ({"carries": only(BAD, into=False)}, "rail.one-way", WHERE),
+    "link-local GID": (
+        {"carries": only(BAD), "addresses": {BAD: {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0}}},
+        "rail.gid", WHERE,
+    ),
+    "RoCE v1": ({"carries": only(BAD), "addresses": {BAD: V1}}, "rail.gid", WHERE),
+    "empty GID": ({"carries": only(BAD), "addresses": {BAD: {"gid": "0" * 32}}}, "rail.gid", WHERE),
+    "P_Key": (
+        {"carries": only(BAD), "addresses": {**OTHERS, BAD: {**OTHERS[BAD], "pkey": 0x8005}}},
+        "rail.pkey", WHERE,
+    ),
+    "MTU of a switch": ({"small_only": (BAD,)}, "rail.mtu", WHERE),
+    "memlock": ({"local": {BAD: MEMLOCK}}, "rail.unusable", WHERE),
+    "slow": ({"carries": only(BAD, share=0.4)}, "rail.slow", WHERE),
+    "slow out": ({"carries": only(BAD, share=0.7, into=False)}, "rail.slow", f"out of {WHERE}"),
+    "late": ({"latency_us": {BAD: 30.0}}, "rail.latency", WHERE),
+    "wrong bytes": ({"wrong": {BAD: 8}}, "rail.data", f"into {WHERE}"),
+    "GPUDirect": (
+        {"gpus": True, "carries": lambda src, dst, gpu: 0.3 if gpu and BAD in (src, dst) else 1.0},
+        "rail.gpu", WHERE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [4, 7])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named_alone(fault: str, nodes: int) -> None:
+    changes, check, subject = FAULTS[fault]
+    found = verdicts(played(World(names(nodes), 4, **changes)))
+    told = list(wrong(found))
+    assert [(each, where) for each, where, _ in told] == [(check, subject)]
+    assert told[0][2] in ((), ("n1",))
+    assert not [each.id for each in found.values() if each.status is Status.UNKNOWN]
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 20])
+def test_a_healthy_fleet_is_well(nodes: int) -> None:
+    found = verdicts(played(World(names(nodes), 4)))
+    assert not list(wrong(found))
+    assert {verdict.status for verdict in found.values()} <= {Status.PASS, Status.SKIP}
+
+
+@pytest.mark.parametrize("fault", ["dead", "into", "link-local GID", "slow", "wrong bytes"])
+def test_among_20_nodes_that_do_not_all_meet_a_fault_is_named_too(fault: str) -> None:
+    changes, check, subject = FAULTS[fault]
+    found = verdicts(played(World(names(20), 4, **changes)))
+    assert [(each, where) for each, where, _ in wrong(found)] == [(check, subject)]
+
+
+def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_still_told() -> None:
+    found = verdicts(played(World(names(2), 4, **FAULTS["dead"][0])))
+    assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
+    found = verdicts(played(World(names(2), 4, **FAULTS["link-local GID"][0])))
+    (finding,) = found["rail.gid"].findings
+    assert "GID 0 of mlx5_2 is link-local" in finding.message
+
+
+def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
+    settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "0", "environment")})
+    rails = played(World(names(4), 4, **FAULTS["link-local GID"][0]))
+    snapshots = [Snapshot(node, {Rails: each, Settings: settings}) for node, each in rails.items()]
+    wanted = [check for check in every_check() if check.id == "rail.gid"]
+    (finding,) = judge(snapshots, wanted, Job())[0].findings
+    assert finding.blame == "job"
+    assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
+    assert verdicts(rails)["rail.gid"].findings[0].blame == "node"
+
+
+def test_both_ends_choices_stand_beside_each_other() -> None:
+    found = verdicts(played(World(names(4), 4, **FAULTS["RoCE v1"][0])))
+    shown = found["rail.gid"].findings[0].evidence[0].source
+    assert shown.count("GID 3 ::ffff:10.") == 2
+    assert "(IB/RoCE v1)" in shown
+    assert "(RoCE v2)" in shown
+
+
+def test_two_faults_at_once_are_two_findings() -> None:
+    def carries(src: End, dst: End, gpu: bool) -> float:
+        if End("n2", 0) in (src, dst):
+            return 0.0
+        return 0.4 if BAD in (src, dst) else 1.0
+
+    found = verdicts(played(World(names(5), 4, carries=carries)))
+    assert {(check, where) for check, where, _ in wrong(found)} == {
+        ("rail.dead", "n2 rail 0 (mlx5_0:1)"),
+        ("rail.slow", "n1 rail 2 (mlx5_2:1)"),
+    }
+
+
+def test_a_rail_of_all_nodes_that_is_dead_blames_no_node() -> None:
+    plane = World(names(4), 4, carries=lambda src, dst, gpu: float(src.rail != 1))
+    (told,) = wrong(verdicts(played(plane)))
+    assert told == ("rail.dead", "all nodes rail 1", ())
+
+
+def test_rails_that_were_not_asked_for_are_skipped() -> None:
+    wanted = [check for check in every_check() if check.id.startswith("rail.")]
+    assert {verdict.status for verdict in judge([Snapshot("n0", {})], wanted, Job())} == {Status.SKIP}
+
+
+def test_beside_other_traffic_nothing_is_tried_without_force() -> None:
+    world = World(names(3), 2)
+    nodes = FakeNodes(world, moved_gbps={"mlx5_1:1": 90.0})
+    refused = played(world, nodes)
+    assert nodes.waves == []
+    found = verdicts(refused)
+    assert found["rail.dead"].status is Status.UNKNOWN
+    assert "mlx5_1:1 of n0 carried 90 Gb/s" in found["rail.dead"].why
+    forced = played(world, FakeNodes(world, moved_gbps={"mlx5_1:1": 90.0}), force=True)
+    assert verdicts(forced)["rail.dead"].status is Status.PASS
+
+
+def test_a_node_that_never_answers_costs_one_wave_and_no_partner_is_blamed() -> None:
+    world = World(names(5), 2)
+    rails = played(world, FakeNodes(world, silent=(3,)))
+    assert "n3" not in rails.by_node
+    found = verdicts(Every({**rails.by_node}))
+    assert not list(wrong(found))
+
+
+def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:
+    rails = rails_of(World(names(3), 2, carries=only(End("n1", 1)), addresses={End("n1", 1): {"gid": "zz"}}))
+    found = verdicts(rails)
+    assert [check for check, _, _ in wrong(found)] == ["rail.gid"]
+
+
+def test_a_run_that_ended_early_is_unknown_and_says_so() -> None:
+    rails = Every({node: replace(each, planned=99) for node, each in rails_of(World(names(3), 2)).items()})
+    verdict = verdicts(rails)["rail.untried"]
+    assert verdict.status is Status.UNKNOWN
+    assert "n0 8 of 99" in verdict.why
+
+
+def test_wrong_bytes_of_one_partner_are_not_blamed_on_the_others() -> None:
+    found = verdicts(played(World(names(4), 2, wrong={End("n2", 0): 3})))
+    assert [(where, nodes) for _, where, nodes in wrong(found)] == [("into n2 rail 0 (mlx5_0:1)", ("n2",))]

@@ -1,0 +1,279 @@
+"""Two ends of a rail in two processes, above a stand-in for the verbs library that can be given faults."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import fake_verbs
+import pytest
+from fake_verbs import QUICK, both, device, infiniband
+
+from ncclprobe.model.rails import RailFailure, RailOutcome, RailPort, RailTest
+from ncclprobe.model.values import replace
+from ncclprobe.probes.verbs import child
+
+LEFT = RailPort(device="left", gid_index=3, timeout=6, retry_count=1)
+RIGHT = replace(LEFT, device="right")
+ALL = ("out", "in")
+WORD = replace(QUICK, round_trips=0, directions=("out",))
+"""The shortest test that writes."""
+Pair = tuple[RailOutcome, RailOutcome]
+Ends = Callable[..., Pair]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_verbs.build(tmp_path_factory.mktemp("verbs"))
+
+
+@pytest.fixture
+def ends(library: Path, tmp_path: Path) -> Ends:
+    """Tests the rail between two devices, and returns what both ends saw."""
+
+    def test(
+        left: str = device("left", 1),
+        right: str = device("right", 2),
+        one: RailPort = LEFT,
+        other: RailPort = RIGHT,
+        test: RailTest = QUICK,
+    ) -> Pair:
+        with fake_verbs.variables(fake_verbs.environment(library, tmp_path, left, right)):
+            return asyncio.run(both(one, other, test))
+
+    return test
+
+
+def the_failure(outcome: RailOutcome) -> RailFailure:
+    (failure,) = outcome.failures
+    return failure
+
+
+def kinds(outcome: RailOutcome) -> list[tuple[str, str, str | None]]:
+    return [(failure.step, failure.kind, failure.direction) for failure in outcome.failures]
+
+
+def arrived(outcome: RailOutcome) -> dict[str, float]:
+    return {each.direction: each.arrived_bytes / each.checked_bytes for each in outcome.arrivals}
+
+
+# A healthy rail.
+
+
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_a_healthy_rail_carries_every_byte_both_ways(ends: Ends, pairs: int) -> None:
+    one, other = (replace(port, queue_pairs=pairs) for port in (LEFT, RIGHT))
+    left, right = ends(one=one, other=other, test=replace(QUICK, directions=(*ALL, "both")))
+    assert (left.failures, right.failures, left.events) == ((), (), ())
+    assert [len(end.half_round_trip_us) for end in (left, right)] == [18, 0]
+    assert [[stream.direction for stream in end.streams] for end in (left, right)] == [["out", "both"], ["in", "both"]]
+    assert {stream.nbytes for end in (left, right) for stream in end.streams} == {24 * (64 << 10)}
+    assert (arrived(left), arrived(right)) == ({"in": 1.0, "both": 1.0}, {"out": 1.0, "both": 1.0})
+    assert all(stream.GBps > 0 and stream.work_s <= stream.seconds for stream in left.streams)
+
+
+def test_each_end_knows_what_the_other_one_read_from_its_port(ends: Ends) -> None:
+    left, right = ends(right=device("right", 2, mtu=4), test=WORD)
+    assert (left.own, left.peer) == (right.peer, right.own)
+    assert left.peer
+    assert (left.peer.device, left.peer.link_layer, left.peer.state) == ("right", "Ethernet", "ACTIVE")
+    assert (left.peer.gid, left.peer.gid_type) == ("00000000000000000000ffff0a000002", "RoCE v2")
+    assert (left.peer.active_mtu, left.peer.rate_gbps, left.peer.pkey) == (2048, 400.0, 0xFFFF)
+    assert not left.failures
+
+
+def test_over_infiniband_the_way_is_the_lid(ends: Ends) -> None:
+    one, other = (replace(port, gid_index=0) for port in (LEFT, RIGHT))
+    left, right = ends(infiniband("left", 7), infiniband("right", 9), one, other)
+    assert (left.failures, right.failures) == ((), ())
+    assert left.peer
+    assert (left.peer.lid, left.peer.link_layer, left.peer.gid_type) == (9, "InfiniBand", "IB")
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_the_last_message_or_an_empty_one_after_it_ends_a_stream(ends: Ends, adaptive: bool) -> None:
+    one = replace(LEFT, adaptive_routing=adaptive, relaxed_ordering=True)
+    left, right = ends(one=one, test=replace(WORD, messages=9))
+    assert (left.failures, arrived(right)) == ((), {"out": 1.0})
+
+
+def test_what_both_devices_offer_beyond_the_standard_is_used_by_both(ends: Ends) -> None:
+    left, right = ends(device("left", 1, ece=7), device("right", 2, ece=3), test=WORD)
+    used = [end.own and end.own.queue_pairs[0].ece for end in (left, right)]
+    assert (used, left.failures) == ([(0x15B3, 3, 0)] * 2, ())
+
+
+@pytest.mark.parametrize("memory", ["cuda", "cuda-dmabuf"])
+def test_memory_of_a_gpu_is_written_to_as_the_hosts(ends: Ends, memory: str) -> None:
+    one, other = (replace(port, memory=memory, gpu=0) for port in (LEFT, RIGHT))
+    left, right = ends(one=one, other=other)
+    assert (left.failures, right.failures, arrived(left), arrived(right)) == ((), (), {"in": 1.0}, {"out": 1.0})
+
+
+# What the network does.
+
+
+def test_of_a_way_that_is_dead_the_data_of_the_other_tells(ends: Ends) -> None:
+    """Whatever leaves the left port is lost: its writes, and its acknowledgements of what reaches it."""
+    left, right = ends(device("left", 1, "drop"))
+    assert kinds(left) == [("latency", "completion", None), ("write", "completion", "out"), ("write", "peer", "in")]
+    assert kinds(right) == [("latency", "peer", None), ("write", "peer", "out"), ("write", "completion", "in")]
+    assert {failure.status for failure in left.failures if failure.kind == "completion"} == {12}
+    assert arrived(right) == {"out": 0.0}
+    assert arrived(left)["in"] > 0
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "one", "other"),
+    [
+        (device("left", 1), device("right", 2), LEFT, replace(RIGHT, gid_index=2)),
+        (device("left", 1), device("right", 2), LEFT, replace(RIGHT, gid_index=1)),
+        (device("left", 1, pkey0="8001"), device("right", 2, pkey0="8002"), LEFT, RIGHT),
+        (device("left", 1, pkey0="1"), device("right", 2, pkey0="1"), LEFT, RIGHT),
+        (device("left", 1), device("right", 2, state=1), LEFT, RIGHT),
+    ],
+    ids=["a GID of RoCE v1", "a link-local GID", "other partitions", "limited members of one", "a port that is down"],
+)
+def test_addresses_that_do_not_meet_are_not_acknowledged_either_way(
+    ends: Ends, left: str, right: str, one: RailPort, other: RailPort
+) -> None:
+    """But with a link-local GID on one end, which rxe and NICs answer to: both know each other's addresses."""
+    here, there = ends(left, right, one, other, test=replace(QUICK, round_trips=0))
+    if other.gid_index == 1:
+        assert (here.failures, there.failures) == ((), ())
+        return
+    assert kinds(here) == [("write", "completion", "out"), ("write", "peer", "in")]
+    assert kinds(there) == [("write", "peer", "out"), ("write", "completion", "in")]
+    assert here.failures[0].status == there.failures[1].status == 12
+    assert {**arrived(here), **arrived(there)} == {"in": 0.0, "out": 0.0}
+
+
+def test_a_path_with_a_smaller_mtu_carries_small_messages_and_loses_large_ones(ends: Ends) -> None:
+    left, right = ends(device("left", 1, "path_mtu=1024"))
+    assert left.half_round_trip_us
+    assert kinds(left) == [("write", "completion", "out")]
+    assert (left.failures[0].status, arrived(right), arrived(left)) == (12, {"out": 0.0}, {"in": 1.0})
+
+
+def test_a_smaller_mtu_than_the_ports_passes_where_it_is_asked_for(ends: Ends) -> None:
+    left, _ = ends(device("left", 1, "path_mtu=1024"), one=replace(LEFT, mtu=1024), test=WORD)
+    assert (left.failures, left.own and left.own.mtu) == ((), 1024)
+
+
+@pytest.mark.parametrize("status", [4, 9, 10, 12, 13, 19])
+def test_a_completion_keeps_its_status_and_its_syndrome(ends: Ends, status: int) -> None:
+    left, right = ends(device("left", 1, f"status={status}:0x8a:3"), test=WORD)
+    failure = the_failure(left)
+    assert (failure.kind, failure.status, failure.vendor) == ("completion", status, 0x8A)
+    assert failure.text.startswith(f"completion with error {status} (")
+    flushed = (right.failures[0].kind, right.failures[0].status) == ("completion", 5)
+    assert flushed or right.failures[0].kind == "peer"
+
+
+def test_one_changed_byte_is_found_and_its_place_told(ends: Ends) -> None:
+    """The writes go round a region of 8 messages, so the 21st lies at the fifth place."""
+    left, right = ends(device("left", 1, "corrupt=20"), test=WORD)
+    (arrival,) = right.arrivals
+    assert (arrival.wrong_bytes, arrival.offset) == (1, 4 * (64 << 10) + (32 << 10))
+    assert arrival.expected ^ arrival.found == 1
+    assert (left.failures, right.failures) == ((), ())
+
+
+def test_a_slow_rail_is_slow_and_no_failure(ends: Ends) -> None:
+    left, right = ends(device("left", 1, "rate=0.02"))
+    (out,), (back,) = left.streams, right.streams
+    assert (left.failures, right.failures) == ((), ())
+    assert out.GBps < 0.021
+    assert out.GBps < back.GBps
+
+
+# What the device and its driver do.
+
+
+@pytest.mark.parametrize(("fault", "event"), [("vanish=3", "local catastrophic error"), ("port_error=3", "port error")])
+def test_a_device_that_fails_in_the_middle_says_so_itself(ends: Ends, fault: str, event: str) -> None:
+    left, right = ends(device("left", 1, fault), test=WORD)
+    assert left.failures[0].kind in ("event", "completion", "refused")
+    assert left.events == (event,)
+    assert [failure.kind for failure in right.failures] == ["peer"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "call", "words"),
+    [
+        ("memlock=100000", "ibv_reg_mr", "limit of locked memory"),
+        ("refuse=ibv_open_device:13", "ibv_open_device", "/dev/infiniband"),
+        ("refuse=ibv_create_qp:12", "ibv_create_qp", "limit of locked memory"),
+        ("refuse=ibv_modify_qp:110", "ibv_modify_qp", "timed out"),
+        ("refuse=ibv_post_send:5", "ibv_post_send", "Input/output error"),
+        ("refuse=ibv_poll_cq:5", "ibv_poll_cq", "Input/output error"),
+    ],
+)
+def test_a_call_that_is_refused_is_told_with_its_reason(ends: Ends, fault: str, call: str, words: str) -> None:
+    left, right = ends(device("left", 1, fault), test=WORD)
+    failure = left.failures[0]
+    assert (failure.kind, failure.call) == ("refused", call)
+    assert words in failure.text
+    assert [failure.kind for failure in right.failures] == ["peer"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "fault", "call", "words"),
+    [
+        ("cuda", "no_peer_memory", "ibv_reg_mr", "peer memory"),
+        ("cuda-dmabuf", "refuse=ibv_reg_dmabuf_mr:95", "ibv_reg_dmabuf_mr", "DMA-BUF"),
+    ],
+)
+def test_gpudirect_that_is_refused_is_told_as_such(ends: Ends, memory: str, fault: str, call: str, words: str) -> None:
+    left, _ = ends(device("left", 1, fault), one=replace(LEFT, memory=memory, gpu=0), test=WORD)
+    assert (the_failure(left).call, words in the_failure(left).text) == (call, True)
+
+
+@pytest.mark.parametrize(
+    ("port", "words"),
+    [
+        (replace(LEFT, device="absent"), "the verbs library has left, right"),
+        (replace(LEFT, gid_index=9), "the GID at index 9 is empty"),
+        (replace(LEFT, gid_index=99), "the table has 16 entries"),
+        (replace(LEFT, pkey_index=64), "the table has 8 entries"),
+        (replace(LEFT, memory="cuda", gpu=4), "CUDA_ERROR_INVALID_DEVICE"),
+    ],
+)
+def test_what_is_not_there_is_named(ends: Ends, port: RailPort, words: str) -> None:
+    left, right = ends(one=port, test=WORD)
+    assert words in the_failure(left).text
+    assert right.failures[0].kind == "peer"
+
+
+HANGING = (
+    "ibv_open_device",
+    "ibv_query_port",
+    "ibv_reg_mr",
+    "ibv_create_qp",
+    "ibv_modify_qp",
+    "ibv_post_send",
+    "ibv_poll_cq",
+)
+
+
+def test_a_call_that_hangs_is_killed_and_named(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, because each takes its deadline, which must be long enough for a busy machine."""
+    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    test = replace(WORD, setup_seconds=6.0, seconds=1.0)
+    sick = [device(f"left{n}", n, f"hang={call}") for n, call in enumerate(HANGING)]
+    well = [device(f"right{n}", 16 + n) for n in range(len(HANGING))]
+
+    async def all_of_them() -> list[Pair]:
+        rails = ((replace(LEFT, device=f"left{n}"), replace(LEFT, device=f"right{n}")) for n in range(len(HANGING)))
+        return await asyncio.gather(*(both(one, other, test) for one, other in rails))
+
+    with fake_verbs.variables(fake_verbs.environment(library, tmp_path, *sick, *well)):
+        outcomes = asyncio.run(all_of_them())
+    assert [(left.failures[0].kind, left.failures[0].call) for left, _ in outcomes] == [("hangs", c) for c in HANGING]
+    assert {right.failures[0].kind for _, right in outcomes} <= {"peer", "late"}
+
+
+def test_a_process_that_crashes_is_told_with_its_signal_and_its_call(ends: Ends) -> None:
+    left, right = ends(device("left", 1, "crash=ibv_post_send"), test=WORD)
+    assert (the_failure(left).kind, the_failure(left).call) == ("died", "ibv_post_send")
+    assert "SIGABRT" in the_failure(left).text
+    assert right.failures[0].kind == "peer"

@@ -1,0 +1,135 @@
+"""The Python API: five questions that answer with values, print nothing and change nothing."""
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe import api
+from ncclprobe.report import json as as_json
+
+ROOT = Path(__file__).resolve().parent.parent
+HGX = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
+SICK = ROOT / "reports" / "doctor-planted-setting.json"
+LEFT = ROOT / "tests" / "data" / "failures" / "crash-raises"
+
+
+def test_importing_it_loads_neither_torch_nor_a_command() -> None:
+    loads = "import json, sys; from ncclprobe import api; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True, timeout=60).stdout
+    loaded = json.loads(out)
+    assert not {"torch", "argparse", "asyncio", "subprocess"} & {*loaded}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("ncclprobe.")}
+    assert rooms == {"api", "errors", "model", "units"}
+
+
+ASKED: dict[str, Callable[[], Any]] = {
+    "doctor": lambda: api.doctor([HGX], backend="nccl"),
+    "doctor here": lambda: api.doctor(backend="gloo", select=["host.*"]),
+    "expect": lambda: api.expect("dgx-h100", nodes=2, sizes=[1 << 30]),
+    "expect captured": lambda: api.expect(capture=HGX, sizes=[1 << 30]),
+    "explain": lambda: api.explain([LEFT]),
+    "load": lambda: api.load(SICK),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
+    ask: Callable[[], Any], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ncclprobe.toml").write_text("is read by no question")
+    before = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]
+    first, second = ask(), ask()
+    assert type(first) is type(second)
+    assert (dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]) == before
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_doctor_gives_the_report_that_the_command_writes(tmp_path: Path) -> None:
+    from ncclprobe.__main__ import main
+
+    path = tmp_path / "report.json"
+    assert main(["doctor", "--local", str(HGX), "-q", "--no-config", "--json", str(path)]) in (0, 3, 4)
+    wrote, made = api.load(path), api.doctor([HGX])
+    assert (made.checks, made.topology, made.areas, made.exit_code) == (
+        wrote.checks,
+        wrote.topology,
+        wrote.areas,
+        wrote.exit_code,
+    )
+
+
+def test_why_a_job_failed_is_a_report_with_causes() -> None:
+    report = api.explain([LEFT])
+    assert report.causes
+    assert report.causes[0].code in api.render(report, "json")
+    assert "Traceback" not in api.render(report)
+
+
+def test_what_is_expected_has_a_source_and_a_threshold() -> None:
+    found = api.expect("dgx-h100", nodes=2, ops=["all_reduce", "all_gather"], sizes=[1 << 30, 8])
+    assert (found.machine, {line.op for line in found.lines}) == ("DGX H100", {"all_reduce", "all_gather"})
+    assert all(line.expectation.value > 0 and line.expectation.source for line in found.lines)
+    nothing = api.expect(capture=ROOT / "tests" / "captures" / "laptop.jsonl")
+    assert (nothing.machine, nothing.lines) == (None, ())
+    assert nothing.why
+
+
+@pytest.mark.parametrize("format", ["text", "json", "markdown", "html", "junit", "prometheus"])
+def test_a_report_is_rendered_as_the_commands_do(format: api.Format) -> None:
+    for module in {"html": ["jinja2"], "junit": ["junitparser"], "prometheus": ["prometheus_client"]}.get(format, []):
+        pytest.importorskip(module)
+    report = api.load(SICK)
+    assert "nccl" in api.render(report, format).lower()
+    if format == "json":
+        assert as_json.parse(api.render(report, format), "again") == report
+
+
+WRONG: dict[str, Callable[[], Any]] = {
+    "no capture": lambda: api.doctor(["no such file"]),
+    "a check that is none": lambda: api.doctor([HGX], select=["gpu.nonsense"]),
+    "a backend that is none": lambda: api.doctor(backend="mpi"),  # type: ignore[arg-type]
+    "no time": lambda: api.doctor(timeout_s=0),
+    "time without an end": lambda: api.explain([LEFT], timeout_s=float("nan")),
+    "no machine": lambda: api.expect("dgx-z900"),
+    "two machines": lambda: api.expect("dgx-h100", capture=HGX),
+    "no operation": lambda: api.expect("dgx-h100", nodes=2, ops=["all"]),
+    "no size": lambda: api.expect("dgx-h100", nodes=2, sizes=[0]),
+    "too many GPUs": lambda: api.expect("dgx-h100", nodes=2, gpus_per_node=[9]),
+    "no file": lambda: api.explain([]),
+    "no file there": lambda: api.explain(["no/such/file"]),
+    "no report": lambda: api.load(HGX),
+    "no format": lambda: api.render(api.load(SICK), "word"),  # type: ignore[arg-type]
+    "no configuration": lambda: api.doctor([HGX], config="no such file"),
+}
+
+
+@pytest.mark.parametrize("ask", WRONG.values(), ids=WRONG)
+def test_what_cannot_be_asked_is_a_usage_error_in_one_line(ask: Callable[[], Any]) -> None:
+    with pytest.raises(api.UsageError) as raised:
+        ask()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_deadline_that_is_over_is_said() -> None:
+    with pytest.raises(api.OutOfTime, match="no time was left"):
+        api.doctor([HGX], timeout_s=1e-9)
+
+
+def test_every_function_has_types_and_says_what_it_raises() -> None:
+    for name in ("doctor", "bandwidth", "expect", "explain", "load", "render"):
+        function = getattr(api, name)
+        signature = inspect.signature(function)
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
+        assert "Raises UsageError" in inspect.getdoc(function)
+    for name in ("doctor", "bandwidth", "expect", "explain"):
+        assert "timeout_s" in inspect.signature(getattr(api, name)).parameters

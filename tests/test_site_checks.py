@@ -1,0 +1,260 @@
+"""A site's own checks: found where they are installed or configured, told apart, and unable to break a run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclprobe import bounds
+from ncclprobe.commands import checks as command
+from ncclprobe.engine import promises, site, suppressions
+from ncclprobe.engine.diagnose import MACHINE, Asked, ask, diagnose, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.memory import Memory
+from ncclprobe.model.findings import ExitCode, Status, Verdict
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.report import json as as_json
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "site-checks"
+SMALL = Snapshot("n0", {Memory: Memory(8 << 30, 8 << 30)})
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation's example, installed as a site would, without a network."""
+    pytest.importorskip("setuptools")
+    pytest.importorskip("pip")
+    source, target = tmp_path_factory.mktemp("source") / "acme", tmp_path_factory.mktemp("site-packages")
+    shutil.copytree(EXAMPLE, source)
+    options = ("--quiet", "--no-index", "--no-build-isolation", "--no-deps", "--target", str(target))
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(source)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def run(target: Path, cwd: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "ncclprobe", *argv],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(target), str(EXAMPLE.parents[2])))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_an_installed_distributions_findings_are_in_the_report_with_its_name(acme: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    done = run(acme, tmp_path, "doctor", "--local", "--backend", "gloo", "--json", str(path), "--select", "site-acme.*")
+    assert done.returncode in (ExitCode.OK, ExitCode.FAIL), done.stderr
+    report = as_json.read(str(path))
+    assert {verdict.id for verdict in report.checks} == {"site-acme.host-memory", "site-acme.kernel"}
+    assert "site-acme.* are checks of acme-ncclprobe 1.2, not of ncclprobe" in report.notes
+    assert "acme-ncclprobe 1.2" in done.stdout
+
+
+def test_an_installed_distributions_checks_and_machines_are_tried_and_known(acme: Path, tmp_path: Path) -> None:
+    tried = run(acme, tmp_path, "checks", "--test", "acme")
+    assert (tried.returncode, tried.stdout.splitlines()[-1]) == (
+        ExitCode.OK,
+        "2 checks of acme-ncclprobe 1.2, 0 break a promise",
+    )
+    known = run(
+        acme, tmp_path, "expect", "--machine", "ACME H100, 4 NICs", "--nodes", "2", "-b", "1G", "-e", "1G", "--json"
+    )
+    assert json.loads(known.stdout)["rows"][0]["expectation"]["source"] == "acceptance of 2026-03-02, 40 pairs of nodes"
+
+
+def test_nothing_of_the_working_directory_is_run(acme: Path, tmp_path: Path) -> None:
+    """``python -m`` puts it first on the path: a distribution lies there, and a module of the installed one's name."""
+    evil = tmp_path / "acme_ncclprobe"
+    evil.mkdir()
+    for name in ("__init__", "checks"):
+        (evil / f"{name}.py").write_text("raise SystemExit(99)")
+    metadata = tmp_path / "evil-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[ncclprobe.checks]\nevil = acme_ncclprobe.checks\n")
+    done = run(acme, tmp_path, "checks", "--json")
+    listed = {row["id"] for row in json.loads(done.stdout)["checks"]}
+    assert {each for each in listed if each.startswith("site-")} == {"site-acme.host-memory", "site-acme.kernel"}
+
+
+CHECK = '''
+from ncclprobe.facts.memory import Memory
+from ncclprobe.model.findings import fail
+from ncclprobe.model.registry import check
+
+@check(bad=lambda: [(Memory(1, 1),)], good=lambda: [(Memory(64 << 30, 1),)])
+def little_memory(memory: Memory):
+    """The node has little memory.
+
+    Right: the node has much memory.
+    Why: little memory is little, which every reader of this reason will see.
+    Fix: buy some.
+    """
+    {body}
+'''
+OBJECTS = 'yield from [fail("memory", "is little", evidence="x", action="repair")] * (memory.total_bytes < 9 << 30)'
+
+
+def written(folder: Path, body: str = OBJECTS, name: str = "bios") -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(CHECK.replace("{body}", body))
+    path.chmod(0o644)
+    return path
+
+
+def said(path: Path) -> Verdict:
+    (verdict,) = judge([SMALL], site.of_file(path), Job())
+    return verdict
+
+
+def test_a_files_checks_have_its_name_before_their_own(tmp_path: Path) -> None:
+    (found,) = site.of_file(written(tmp_path, name="rack_power"))
+    assert (found.id, found.origin) == ("site-rack-power.little-memory", str(tmp_path / "rack_power.py"))
+    assert list(promises.broken(found)) == []
+    assert said(written(tmp_path)).status is Status.FAIL
+
+
+def test_no_prefix_of_ours_can_be_taken(tmp_path: Path) -> None:
+    (found,) = site.of_file(written(tmp_path, name="env"))
+    assert found.id == "site-env.little-memory"
+    assert found.id not in {check.id for check in every_check()}
+
+
+WRONG = {
+    "raises": ("raise KeyError('x'); yield", "the check itself broke: KeyError: 'x'"),
+    "raises what is no Exception": ("raise SystemExit(0); yield", "the check itself broke: SystemExit: 0"),
+    "yields no finding": ("yield 'memory is little'", "it yielded str and no finding"),
+    "yields a finding that is none": ("yield fail(3, 'is little')", "Expected `str`, got `int`"),
+    "does not end": ("import time\n    time.sleep(60); yield", "did not end within 0.2 s"),
+    "finds too much": ("yield from [fail('a', 'b')] * 9", "the check found 9 things, and 5 are the most"),
+}
+
+
+@pytest.mark.parametrize(("body", "why"), WRONG.values(), ids=WRONG)
+def test_a_check_that_breaks_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, why: str) -> None:
+    monkeypatch.setattr(bounds, "SITE_CHECK_S", 0.2 if "sleep" in body else 30.0)
+    monkeypatch.setattr(bounds, "SITE_FINDINGS", 5)
+    verdict = said(written(tmp_path, body))
+    assert verdict.status is Status.UNKNOWN
+    assert why in verdict.why
+
+
+BROKEN = {
+    "does not parse": ("def", "its import raises SyntaxError"),
+    "raises": ("class Own(Exception): pass\nraise Own('no licence')", "its import raises Own: no licence"),
+    "leaves": ("raise SystemExit(0)", "its import raises SystemExit: 0"),
+    "does not end": ("import time\ntime.sleep(60)", "its import did not end within 0.2 s"),
+    "holds no check": ("x = 1", "it holds no check"),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), BROKEN.values(), ids=BROKEN)
+def test_checks_that_cannot_be_loaded_are_unknown_and_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    monkeypatch.setattr(bounds, "SITE_LOAD_S", 0.2 if "sleep" in text else 30.0)
+    path = written(tmp_path)
+    path.write_text(text)
+    verdict = said(path)
+    assert (verdict.id, verdict.status, verdict.required) == ("site-bios.load", Status.UNKNOWN, True)
+    assert why in verdict.why
+
+
+def config(folder: Path, text: str) -> Path:
+    path = folder / "site.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of checks that only this user can change, and one on the way to it that is so too."""
+    tmp_path.chmod(0o755)
+    made = tmp_path / "checks"
+    made.mkdir(mode=0o755)
+    written(made)
+    return made
+
+
+def test_a_configured_folders_checks_are_asked_and_may_be_accepted(folder: Path, tmp_path: Path) -> None:
+    entry = '[[ignore]]\ncheck = "site-bios.*"\nreason = "known"\n'
+    for text, status in (("", Status.FAIL), (entry, Status.PASS)):
+        options = Asked(select=("site-bios.*",), config=config(tmp_path, f'checks = "{folder}"\n{text}'))
+        question = ask(options, ("doctor",), Job(backend="gloo", local=True), MACHINE)
+        assert [check.id for check in question.checks] == ["site-bios.little-memory"]
+        report = diagnose(question, [SMALL])
+        assert report.checks[0].status is status
+        assert f"site-bios.* are checks of {folder / 'bios.py'}, not of ncclprobe" in report.notes
+
+
+@pytest.mark.parametrize(("level", "mode"), [(0, 0o777), (0, 0o1777), (1, 0o775)])
+def test_a_folder_that_others_may_write_is_not_run(folder: Path, level: int, mode: int) -> None:
+    (folder, *folder.parents)[level].chmod(mode)
+    with pytest.raises(UsageError, match="lets other users write it"):
+        site.checks(None, str(folder))
+
+
+def test_a_file_that_others_may_write_is_not_run(folder: Path) -> None:
+    (folder / "bios.py").chmod(0o664)
+    (verdict,) = judge([SMALL], [check for check in site.checks(None, str(folder)) if "bios" in check.id], Job())
+    assert (verdict.id, verdict.status) == ("site-bios.load", Status.UNKNOWN)
+    assert "its mode 0664 lets other users write it" in verdict.why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_folder_of_another_user_is_not_run(folder: Path) -> None:
+    os.chown(folder, 1000, 1000)
+    with pytest.raises(UsageError, match="because uid 1000 owns it"):
+        site.checks(None, str(folder))
+
+
+@pytest.mark.parametrize("named", ["checks", "./checks", "~/checks", "no such folder", "/no/such/folder"])
+def test_a_folder_is_named_in_full_and_is_there(named: str) -> None:
+    with pytest.raises(UsageError, match=r"give the folder in full|cannot be read"):
+        site.checks(None, named)
+
+
+def test_the_file_of_the_working_directory_names_no_code(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = config(tmp_path, f'checks = "{folder}"\n').rename(tmp_path / suppressions.NAME)
+    with pytest.raises(UsageError, match="not followed in a file of the working directory"):
+        suppressions.load(None, lambda folder: every_check(None, folder))
+    assert suppressions.load(path, lambda folder: every_check(None, folder)).checks == str(folder)
+    path.chmod(0o666)
+    with pytest.raises(UsageError, match="lets other users write it"):
+        suppressions.load(path, lambda folder: every_check(None, folder))
+
+
+def test_trying_a_file_says_which_promise_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "yield from ()")
+    path.write_text(
+        path.read_text().replace("Fix: buy some.", "").replace("which every reader of this reason will see", "")
+    )
+    assert command.main(["--test", str(path)]) == ExitCode.FAIL
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "fails  site-bios.little-memory  The node has little memory",
+        "its docstring has no Fix:",
+        "Why: is missing, or says less than 40 characters",
+        "a part of its docstring is not shown: after the first line write Right:, Why: and Fix:, each once",
+        "bad example 0: it does not object",
+        f"1 checks of {path}, 1 break a promise",
+    ]
+
+
+def test_what_is_tried_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="no installed distribution has an entry point"):
+        command.main(["--test", "nothing"])
