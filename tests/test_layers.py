@@ -68,7 +68,7 @@ def imports(path: Path) -> set[str]:
 
 def rooms_imported(path: Path) -> set[str]:
     parts = [name.split(".") for name in imports(path) if name.startswith("ncclprobe.")]
-    return {part[1] for part in parts if part[1] not in ("DOCS", "__version__")}
+    return {part[1] for part in parts if part[1] not in ("DOCS", "__version__", "page")}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclprobe import DOCS
+from ncclprobe import page
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
 from ncclprobe.model.values import Struct, replace
@@ -104,7 +104,7 @@ def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
         _cost(worst) if len(group) == 1 else f"up to {cost}" if (cost := _cost(worst)) else "", places, len(group),
-        finding.remedy, _blamed(finding, names), about, f"{DOCS}/checks/{first.id}/" if _ID.fullmatch(first.id) else "",
+        finding.remedy, _blamed(finding, names), about, page(first.id) if _ID.fullmatch(first.id) else "",
     )  # fmt: skip
 
 
