@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclprobe import DOCS
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
 from ncclprobe.model.values import Struct, replace
