@@ -27,7 +27,8 @@ _MEANINGFUL = (
     "nolock",
     "nocto",
     "vers=",
-    "actimeo=",
+    "acregm",
+    "acdirm",
     "lookupcache=",
     "sec=",
 )
@@ -106,6 +107,7 @@ def _source(row: DataPath) -> str:
         (_nodes(_ROW, replace(_ROW, mount=_DISK)),),
         (_nodes(_ROW, _ROW, replace(_ROW, mount=replace(_NFS, source="fs2:/export"))),),
         (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("hard", "ro", "vers=4.2")))),),
+        (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("acdirmax=600", "hard", "rw", "vers=4.2")))),),
     ],
     good=lambda: [
         (_HEALTHY,),
