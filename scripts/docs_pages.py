@@ -52,7 +52,7 @@ def pages() -> dict[str, str]:
     checks = sorted(every_check(), key=lambda check: check.id)
     return {
         "checks/index.md": _check_index(checks),
-        **{f"checks/{check.id}.md": _check_page(check) for check in checks},
+        **{f"checks/{check.id}.md": check_page(check) for check in checks},
         "commands/index.md": _command_index(),
         **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
         **_variable_pages(),
@@ -117,7 +117,7 @@ def _check_index(checks: Sequence[Check]) -> str:
     return _page(*lines)
 
 
-def _check_page(check: Check) -> str:
+def check_page(check: Check) -> str:
     known = dict(about_check(check))
     lines = [f"# {check.id}", "", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
@@ -142,10 +142,10 @@ def _command_index() -> str:
 
 
 def _command_page(name: str, about: str) -> str:
-    return _page(f"# ncclprobe {name}", "", text(about), "", *_fenced(_help(name).splitlines()))
+    return _page(f"# ncclprobe {name}", "", text(about), "", *_fenced(usage(name).splitlines()))
 
 
-def _help(name: str) -> str:
+def usage(name: str) -> str:
     """Return what ``ncclprobe NAME --help`` prints."""
     printed, before = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = _HELP_COLUMNS
