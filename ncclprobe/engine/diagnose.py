@@ -16,7 +16,7 @@ from ncclprobe import __version__, page, run_clock
 from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -140,7 +140,9 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
     """Raises UsageError for a pattern without a check: a misspelt one would otherwise judge, or spare, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
-            raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
+            wanted, ids = pattern.partition("=")[0], [check.id for check in checks]
+            near = [f"'{wanted}.*'"] if any(each.startswith(f"{wanted}.") for each in ids) else []
+            raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 
 
 def diagnose(
@@ -170,7 +172,7 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *_of_site(question.checks), *notes)
+    notes = (*question.accepted.announce(lived_with), *site.origins(question.checks), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
@@ -229,12 +231,6 @@ def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
     """What was asked of the fabric, as node 0 planned it."""
     seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
     return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
-
-
-def _of_site(checks: Sequence[Check]) -> list[str]:
-    """Which checks are not ncclprobe's own, and where they come from."""
-    origins = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
-    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in origins.items()]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
