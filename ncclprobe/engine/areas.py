@@ -177,12 +177,21 @@ def _nics(facts: Mapping[type, Any]) -> str:
     kinds = Counter(map(_port, ports))
     named = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common(_MOST_KINDS))
     up = states.get("ACTIVE", 0)
-    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE"
+    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE{_per_gpu(facts, up)}"
+
+
+def _per_gpu(facts: Mapping[type, Any], ports: int) -> str:
+    """Return how many NICs each GPU has, or how many GPUs share one, where that comes out even."""
+    gpus = facts.get(Gpus)
+    number = len(gpus.all) if isinstance(gpus, Gpus) else 0
+    if not number or not ports or max(number, ports) % min(number, ports):
+        return ""
+    return f" · {ports // number} per GPU" if ports >= number else f" · 1 for {number // ports} GPUs"
 
 
 def _port(port: Port) -> str:
     rate = f"{port.rate.gbps:g} Gb/s " if isinstance(port.rate, Rate) else ""
-    layer = port.link_layer if isinstance(port.link_layer, str) else "RDMA"
+    layer = port.link_layer if port.link_layer in ("InfiniBand", "Ethernet") else "RDMA"
     return rate + ("RoCE" if layer == "Ethernet" else layer)
 
 
