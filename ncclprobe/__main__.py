@@ -41,6 +41,7 @@ COMMANDS = {
     "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
     "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
     "report": "Render a saved JSON report, and exit with the code of its verdict.",
+    "completion": "Print what lets bash or zsh complete commands, options and the ids of checks.",
 }
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
 the one that was asked for is imported."""
