@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe import __version__, interrupt
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
@@ -97,11 +97,7 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
     if argv and argv[0] not in ("-h", "--help", "--version"):
-        import difflib
-
-        near = difflib.get_close_matches(argv[0], (*COMMANDS, "--help", "--version"), 1)
-        hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
-        raise UsageError(f"{argv[0]} is no command; {hint}")
+        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), "`ncclprobe --help` lists them")
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 

@@ -19,7 +19,7 @@ RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
 GPU's, registered by a DMA-BUF that the driver exports."""
 RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
-RailStepName = Literal["open", "connect", "latency", "prepare", "write", "verify"]
+RailStepName = Literal["start", "open", "connect", "latency", "prepare", "write", "verify"]
 
 RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
 

@@ -38,7 +38,7 @@ def test_every_byte_is_counted_once(data: bytes, drawn: st.DataObject) -> None:
     assert found.arrived_bytes - found.wrong_bytes == sum(one == other for one, other in zip(data, came, strict=True))
 
 
-def test_both_ends_write_other_bytes_and_no_two_messages_are_alike() -> None:
+def test_both_ends_write_other_bytes_and_no_two_messages_the_same() -> None:
     mine, theirs = tile(7, True, REGION_BYTES), tile(7, False, REGION_BYTES)
     assert mine != theirs
     blocks = {mine[at : at + 4096] for at in range(0, REGION_BYTES, 4096)}
