@@ -39,10 +39,10 @@ class _Seen(Struct):
     def add(self, each: Tried) -> None:
         self.tests.append(each)
         self.src, self.dst = each.seen if each.leads.end == self.src.end else each.seen[::-1]
-        for way, both, stream in each.ways():
-            if way == (self.src.end, self.dst.end) and stream:
+        for way, both, rate in each.ways():
+            if way == (self.src.end, self.dst.end) and rate is not None:
                 kind = "gpu" if each.gpu else "both" if both else "alone" if each.together == 1 else "together"
-                self.rates.setdefault(kind, []).append(stream.GBps)
+                self.rates.setdefault(kind, []).append(rate)
         trips = each.leads.outcome.half_round_trip_us if each.leads.outcome and not each.gpu else ()
         self.latencies += [median(trips)] if trips else []
 
@@ -55,10 +55,13 @@ class _Seen(Struct):
     def state(self) -> RailState:
         """Return what the last test with the host's memory says."""
         last = ([each for each in self.tests if not each.gpu] or self.tests)[-1]
+        way = (self.src.end, self.dst.end)
+        if not last.met:
+            return "untried"
         if not last.usable:
             return "unusable"
-        if (self.src.end, self.dst.end) in last.dead():
-            return "dead"
+        if way in last.dead() or way in last.late():
+            return "dead" if way in last.dead() else "late"
         return "wrong" if any(_wrong(each, self.dst.end.node) for each in self.tests) else "ok"
 
 

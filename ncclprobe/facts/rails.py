@@ -17,7 +17,8 @@ class RailRow(Struct, frozen=True):
 
     `together`: how many rails of the two nodes were at work at the same time, this one among them. `leads`: this end
     called the other; its directions ``out`` are what it sent, those of the other end what that one sent. `step` is 0 in
-    the plan and counts the rounds of retests from 1. `number` is of the test, the same at both ends.
+    the plan and counts the rounds of retests from 1. `number` is of the test, the same at both ends. In each direction
+    `nbytes` were to go within `patience_s`.
     """
 
     number: int
@@ -28,6 +29,8 @@ class RailRow(Struct, frozen=True):
     outcome: RailOutcome
     together: int = 1
     step: int = 0
+    nbytes: int = 0
+    patience_s: float = 0.0
 
 
 class Rails(Struct, frozen=True):

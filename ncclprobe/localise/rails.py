@@ -31,13 +31,17 @@ class Seen(NamedTuple):
 
 
 class Tried(Struct, frozen=True):
-    """One test: its end that `leads`, the other, and what is the same at both."""
+    """One test: its end that `leads`, the other, and what is the same at both.
+
+    `most_GBps`: the rate at which all would just have come in time.
+    """
 
     number: int
     leads: Seen
     other: Seen
     together: int
     step: int
+    most_GBps: float = 0.0
 
     @property
     def straight(self) -> bool:
@@ -70,12 +74,24 @@ class Tried(Struct, frozen=True):
         """Return whether both ends came so far that something could be sent."""
         return self.met and not any(self.own_failure(each) for each in self.seen)
 
-    def ways(self) -> Iterator[tuple[Way, bool, RailStream | None]]:
-        """Yield each way, whether the other was at work as well, and what it carried; None: it is dead."""
+    def ways(self) -> Iterator[tuple[Way, bool, float | None]]:
+        """Yield each way, whether the other was at work as well, and what it carried, GB/s; None: it is dead.
+
+        Of what did not end in time, the most that it can have been.
+        """
         for writer, reader, direction in self._writes():
             if stream := _stream(writer, direction):
-                yield (writer.end, reader.end), direction == "both", stream
+                yield (writer.end, reader.end), direction == "both", stream.GBps
+            elif self._is_late(writer, reader, direction):
+                yield (writer.end, reader.end), direction == "both", self.most_GBps
         yield from ((way, False, None) for way in self.dead())
+
+    def late(self) -> list[Way]:
+        """Return the ways through which data came, but not all of it in time."""
+        late = [
+            (writer.end, reader.end) for writer, reader, how in self._writes() if self._is_late(writer, reader, how)
+        ]
+        return [way for way in dict.fromkeys(late) if way not in self.dead()]
 
     def dead(self) -> list[Way]:
         """Return the ways through which nothing came."""
@@ -86,13 +102,14 @@ class Tried(Struct, frozen=True):
             return [ends, ends[::-1]]
         found: dict[Way, None] = {}
         for writer, reader, direction in self._writes():
-            failed = _failure(writer, direction)
-            if failed is None or failed.kind in _TOLD:
-                continue
-            arrived = _arrival(reader, direction)
-            came = arrived is not None and arrived.arrived_bytes > 0
-            found[(reader.end, writer.end) if came else (writer.end, reader.end)] = None
+            if _failure(writer, reader, direction) and not self._is_late(writer, reader, direction):
+                back = _came(reader, direction)
+                found[(reader.end, writer.end) if back else (writer.end, reader.end)] = None
         return list(found)
+
+    def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
+        failed = _failure(writer, reader, direction) if self.usable else None
+        return failed is not None and failed.kind == "late" and _came(reader, direction)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
         """Return what failed at each end, without what it only heard of the other."""
@@ -124,8 +141,12 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
         if len(both) == 2:
             seen[False] = Seen(theirs, both[False][1].outcome)
         if mine.node != theirs.node:
-            found.append(Tried(number, seen[True], seen[False], row.together, row.step))
+            found.append(Tried(number, seen[True], seen[False], row.together, row.step, _most(row)))
     return found
+
+
+def _most(row: RailRow) -> float:
+    return row.nbytes / row.patience_s / 1e9 if row.patience_s > 0 else 0.0
 
 
 def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:
@@ -141,14 +162,14 @@ def results_of(found: Iterable[Tried]) -> list[Result]:
 def _results(each: Tried) -> Iterable[Result]:
     if not each.straight or each.gpu:
         return
-    if not each.usable and any(seen.outcome for seen in each.seen):
+    if not each.usable:
         ends = [seen.end for seen in each.seen]
         yield from (Lost(one, other, "not connected", each.step) for one, other in (ends, ends[::-1]))
-    for (src, dst), both, stream in each.ways():
-        if stream is None:
+    for (src, dst), both, rate in each.ways():
+        if rate is None:
             yield Lost(src, dst, "nothing came", each.step)
-        elif stream.seconds > 0 and stream.nbytes > 0:
-            yield Sample(src, dst, stream.GBps, both, each.step)
+        elif rate > 0:
+            yield Sample(src, dst, rate, both, each.step)
 
 
 def _is_own(failure: RailFailure) -> bool:
@@ -167,10 +188,19 @@ def _stream(writer: Seen, direction: RailDirection) -> RailStream | None:
     return next((each for each in streams if each.direction == direction and each.seconds > 0), None)
 
 
-def _failure(writer: Seen, direction: RailDirection) -> RailFailure | None:
-    """Return why `writer` could not write in this direction."""
-    failures = writer.outcome.failures if writer.outcome else ()
-    return next((each for each in failures if each.step == "write" and each.direction == direction), None)
+def _failure(writer: Seen, reader: Seen, direction: RailDirection) -> RailFailure | None:
+    """Return why `writer` could not write in this direction: by its own word, or that the other end waited in vain."""
+    for end, kinds in ((writer, None), (reader, "late")):
+        for each in end.outcome.failures if end.outcome else ():
+            own = each.kind not in _TOLD and (kinds is None or each.kind == kinds)
+            if own and each.step == "write" and each.direction == direction:
+                return each
+    return None
+
+
+def _came(reader: Seen, direction: RailDirection) -> bool:
+    arrived = _arrival(reader, direction)
+    return arrived is not None and arrived.arrived_bytes > 0
 
 
 def _arrival(reader: Seen, direction: RailDirection) -> RailArrival | None:

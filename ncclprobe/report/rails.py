@@ -9,7 +9,7 @@ from ncclprobe.model.values import Struct, field
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
 _MOST_RAILS = 9
-_WORDS = {"dead": "DEAD", "unusable": "FAILS", "wrong": "WRONG"}
+_WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
 
 
 class RailEnd(Struct):

@@ -26,6 +26,8 @@ Reason = Literal["gid", "pkey", "mtu", "dead"]
 NodePair = tuple[str, str]
 _FULL_MEMBER, _KEY = 0x8000, 0x7FFF
 MOST_SUSPECTS = 20
+_SILENT = (0, 5, 12)
+"""ibv_wc_status when nothing answers: none, WR_FLUSH_ERR behind the first error, and RETRY_EXC_ERR."""
 
 
 @applies
@@ -101,6 +103,8 @@ def _reason(each: Tried) -> Reason:
         return "gid"
     if own.link_layer == peer.link_layer == "InfiniBand" and pkey_problem(own, peer):
         return "pkey"
+    if any(failure.status not in _SILENT for _, failure in each.failures()):
+        return "dead"  # an answer came, and says what is wrong
     small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
     return "mtu" if small else "dead"
 

@@ -5,7 +5,6 @@ and both prove the mesh's key. What runs a test is given: this room knows no ver
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -69,8 +68,10 @@ class Start:
         mine = asyncio.Event()
         self._waiting.setdefault(step, []).append(mine)
         self._release()
-        with contextlib.suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(mine.wait(), _TOGETHER_S)
+        except asyncio.TimeoutError:  # who has not come by now is waited for no more
+            self._left = min(self._left, len(self._waiting[step]))
 
     def leave(self) -> None:
         """Wait for one rail less."""
@@ -172,8 +173,9 @@ class RailNode(Struct):
             start.leave()
             if not job.leads:
                 self.visits.done(job.number)
-        row = RailRow(job.number, job.to, job.rail, job.other, job.leads, brief(outcome), job.together, job.step)
-        return row
+        nbytes, told = job.test.messages * job.test.message_bytes, brief(outcome)
+        ends = job.number, job.to, job.rail, job.other, job.leads
+        return RailRow(*ends, told, job.together, job.step, nbytes, job.test.seconds)
 
     async def _outcome(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
         """Meet the other end and run the test. Raises WireError where the two do not meet."""
