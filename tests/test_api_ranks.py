@@ -65,7 +65,7 @@ def test_what_is_wrong_on_one_rank_is_an_error_on_all(said: list[dict[str, Any]]
         assert each["without a job"][0] == "UsageError"
         assert each["other options"] == said[0]["other options"]
         assert "other options than rank 0" in each["other options"][1]
-        assert each["wrong on one"] == ["UsageError", "ops 'all_red' is unknown; did you mean all_reduce?"]
+        assert each["wrong on one"] == ["UsageError", "ops: all_red is no operation; did you mean all_reduce?"]
 
 
 def test_a_rank_that_leaves_or_stays_away_ends_the_call_on_the_others(said: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from ncclprobe import __version__, page, run_clock
 from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -140,7 +140,9 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
     """Raises UsageError for a pattern without a check: a misspelt one would otherwise judge, or spare, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
-            raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
+            wanted, ids = pattern.partition("=")[0], [check.id for check in checks]
+            near = [f"'{wanted}.*'"] if any(each.startswith(f"{wanted}.") for each in ids) else []
+            raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 
 
 def diagnose(

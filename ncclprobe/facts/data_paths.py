@@ -71,7 +71,7 @@ class Mount(Struct, frozen=True):
         return f"{self.kind} {self.source}{'' if self.root == '/' else f' ({self.root})'}"
 
 
-class Quota(Struct, frozen=True):
+class DiskQuota(Struct, frozen=True):
     """A hard limit of this user or of its group on a file system, and what is used of it; a limit of 0 is none."""
 
     kind: Literal["user", "group"]
@@ -103,7 +103,7 @@ class Look(Struct, frozen=True):
     inodes: int
     available_inodes: int
     read_only: bool
-    quotas: tuple[Quota, ...] = ()
+    quotas: tuple[DiskQuota, ...] = ()
 
 
 class Content(Struct, frozen=True):

@@ -20,6 +20,8 @@ from lab.processes import Running
 
 PORT = 29533
 TIMEOUT_S = 420.0
+STEP_S = 150.0
+"""For a mount: the processor is emulated."""
 BASE = Path("/run/paths")
 ONE, ALL = ("n2",), ("n0", "n1", "n2")
 Mount = Callable[["Server", Host, str], None]
@@ -51,7 +53,10 @@ class Server:
     def mount(self, host: Host, name: str, point: Path, options: str = "") -> None:
         more = f",{options}" if options else ""
         words = f"-t nfs4 -o vers=4.2,proto=tcp{more}"
-        host.must("sh", "-c", f"mkdir -p {point}; mount {words} {self.address}:/{name} {point}")
+        done = host.run(
+            ["sh", "-c", f"mkdir -p {point}; mount {words} {self.address}:/{name} {point}"], timeout_s=STEP_S
+        )
+        assert not done.code, f"{host.name}: {name}: {done.err}"
 
 
 def fsid(name: str) -> int:
@@ -158,7 +163,7 @@ FAULTS: dict[str, tuple[Callable[[Server, Path], None], str, dict[str, tuple[str
     "wrong-mount": (wrong_mount, "read", {"data.file-system": ONE, "data.content": ONE}),
     "read-only": (read_only, "write", {"data.path": ONE, "data.file-system": ONE}),
     "stale": (stale, "read", {"data.content": ONE, "data.file-system": ONE}),
-    "late": (late, "checkpoint", {"data.checkpoint": ONE}),
+    "late": (late, "checkpoint", {"data.checkpoint": ONE, "data.file-system": ONE}),
     "squashed": (squashed, "write", {"data.write": ONE}),
     "quota-of-one": (quota_of_one, "write", {"data.space": ONE, "data.shared": ALL}),
     "over-quota": (over_quota, "checkpoint", {"data.write": ALL}),
@@ -203,19 +208,19 @@ def left(lab: Lab) -> list[str]:
     return lab.ctl.must("find", "/run/srv", "-maxdepth", "2", "-name", ".ncclprobe*").split()
 
 
-def main() -> int:
-    good = True
+def main() -> None:
     prepare()
     with Lab(hosts=3) as lab:
         server = Server(lab)
         points = {name: BASE / name for name in FAULTS}
         for name, (make, _, _) in FAULTS.items():
             points[name].mkdir(parents=True)
+            began = time.monotonic()
             make(server, points[name])
+            print(f"made {name} in {time.monotonic() - began:.0f} s", flush=True)
         options = [word for name, (_, use, _) in FAULTS.items() for word in ("--path", f"{points[name]}:{use}")]
-        good = (
-            judged(lab, doctors(lab, options), points, {name: each for name, (_, _, each) in FAULTS.items()}) and good
-        )
+        expected = {name: each for name, (_, _, each) in FAULTS.items()}
+        good = judged(lab, doctors(lab, options), points, expected)
         slow(server, BASE / "slow")
         report = doctors(lab, ["--path", f"{BASE / 'slow'}:read", "--path-rates", "--path-bytes", "2M"])
         print(json.dumps(report["path_rates"]))
@@ -226,9 +231,8 @@ def main() -> int:
         lab.ctl.must("nft", "-f", "-", text=f"add table inet f\n{chain}\n{rule}\n")
         report = doctors(lab, ["--path", f"{points['none']}:read"])
         good = judged(lab, report, {"hung": points["none"]}, {"hung": {"data.path": ONE}}) and good
-        lab.ctl.must("nft", "delete", "table", "inet", "f")
-    print("every fault was named on its node" if good else "NOT as it must be")
-    return int(not good)
+        print("every fault was named on its node" if good else "NOT as it must be", flush=True)
+        os._exit(not good)  # the guest ends with it; to take down hosts whose mounts hang would take minutes
 
 
 def judged(
@@ -247,4 +251,4 @@ def judged(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

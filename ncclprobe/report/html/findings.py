@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclprobe import DOCS
+from ncclprobe import page
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
 from ncclprobe.model.values import Struct, replace
@@ -118,7 +118,7 @@ def _names(problem: Problem, report: Report) -> tuple[str, ...]:
 
 def page_of(check: str) -> str:
     """Return the address of a check's page; empty for a text that is no id."""
-    return f"{DOCS}/checks/{check}/" if _ID.fullmatch(check) else ""
+    return page(check) if _ID.fullmatch(check) else ""
 
 
 def _blamed(finding: Finding, names: Sequence[str]) -> str:

@@ -198,13 +198,20 @@ def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
-        "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
+        "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
         "tables": tables.tables(report),
         "pair_notes": tables.pair_notes(report),
         "fingerprint": tables.fingerprint(report),
     }
+
+
+def _said_of_pairs(report: Report) -> list[matrix.Words]:
+    """Return what the round-robin says beyond its findings, which have cards."""
+    found = any(verdict.id == "run.pairs" and verdict.findings for verdict in report.checks)
+    said = matrix.words(report.localisation) if report.localisation else iter(())
+    return list(islice((each for each in said if not (found and each.kind == "fail")), MOST_LISTED))
 
 
 def _nodes(report: Report, found: Sequence[Row], cards: Cards, since: Given) -> dict[str, Any]:
