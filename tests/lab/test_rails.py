@@ -32,7 +32,7 @@ def test_two_faults_of_two_nodes_are_named_and_told_again_from_the_captures(tmp_
     build(library)
     with Lab(hosts=3) as lab:
         rails = FAULTS["rail 1 has link-local GIDs alone"].rails(lab)
-        rails["n2"][0].faults = "hang=ibv_create_qp"
+        rails["n2"][0].faults = "refuse=ibv_create_qp:12"
         give_rails(lab, library, rails)
         kept = tmp_path / "kept"
         done = try_rails(lab, "--keep", str(kept), timeout_s=110.0)
