@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe import __version__, interrupt
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
@@ -41,6 +41,7 @@ COMMANDS = {
     "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
     "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
     "report": "Render a saved JSON report, and exit with the code of its verdict.",
+    "completion": "Print what lets bash or zsh complete commands, options and the ids of checks.",
 }
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
 the one that was asked for is imported."""
@@ -96,11 +97,7 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
     if argv and argv[0] not in ("-h", "--help", "--version"):
-        import difflib
-
-        near = difflib.get_close_matches(argv[0], (*COMMANDS, "--help", "--version"), 1)
-        hint = f"did you mean {near[0]}?" if near else "`ncclprobe --help` lists them"
-        raise UsageError(f"{argv[0]} is no command; {hint}")
+        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), "`ncclprobe --help` lists them")
     _parser().parse_args(argv or ["--help"])
     return ExitCode.USAGE
 

@@ -25,6 +25,10 @@ The last five live where they are raised: ``wire``, ``mesh.probe`` and ``rendezv
 Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
 """
 
+from collections.abc import Iterable, Sequence
+
+_MOST_CHARACTERS, _MOST_SUGGESTED, _AS_NEAR = 80, 3, 0.1
+
 
 class NcclprobeError(Exception):
     """Root of everything this package raises on purpose."""
@@ -32,6 +36,27 @@ class NcclprobeError(Exception):
 
 class UsageError(NcclprobeError):
     """The caller asked for something that cannot be done. The message names the thing and the remedy."""
+
+
+def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: Sequence[str] = ()) -> UsageError:
+    """Return the refusal of a word that is none of `names`: the nearest of them, and where to look for the right one.
+
+    ``ib.stat is no check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: what is near, where the
+    caller knows better; `lists`: what lists all, where they are too many to be named here.
+    """
+    import difflib
+
+    known, wanted = list(names), given[:_MOST_CHARACTERS]
+    likely = list(near) or difflib.get_close_matches(wanted, known, _MOST_SUGGESTED, cutoff=0.7)
+    if not near and likely:  # only what is about as near as the nearest
+        ratios = {each: difflib.SequenceMatcher(None, each, wanted).ratio() for each in likely}
+        likely = [each for each in likely if ratios[each] > ratios[likely[0]] - _AS_NEAR]
+    shown = given[:_MOST_CHARACTERS] if given.isprintable() and given.strip() else ascii(given[:_MOST_CHARACTERS])
+    if likely:
+        hint = f"did you mean {' or '.join(likely)}?{' ' * bool(lists)}{lists}"
+    else:
+        hint = lists or f"choose from {', '.join(known)}"
+    return UsageError(f"{shown} is no {kind}; {hint}")
 
 
 class HostError(NcclprobeError):

@@ -409,7 +409,7 @@ static int post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send
     unsigned length = 0;
     for (; wr; wr = wr->next) {
         unsigned at = atomic_load(&qp->asked);
-        if (at - atomic_load(&qp->polled) >= RING || at - atomic_load(&qp->served) >= RING) return *bad = wr, ENOMEM;
+        if (at - atomic_load(&qp->served) >= RING) return *bad = wr, ENOMEM;
         struct ibv_sge none = {0}, *sge = wr->num_sge ? wr->sg_list : &none;
         qp->requests[at % RING] = (struct request){
             .wr_id = wr->wr_id, .local = sge->addr, .length = sge->length, .lkey = sge->lkey, .imm = wr->imm_data,

@@ -133,3 +133,16 @@ def test_every_function_has_types_and_says_what_it_raises() -> None:
         assert "Raises UsageError" in inspect.getdoc(function)
     for name in ("doctor", "bandwidth", "expect", "explain"):
         assert "timeout_s" in inspect.signature(getattr(api, name)).parameters
+
+
+def test_the_first_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    (tmp_path / "node0.jsonl").write_bytes(HGX.read_bytes())
+    (tmp_path / "report.json").write_bytes(SICK.read_bytes())
+    (tmp_path / "logs").symlink_to(LEFT)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(text.split("```python\n")[1].split("```")[0], found)
+    assert found["why"].causes
+    assert found["outlook"].lines
+    assert found["report"].status is api.Status.FAIL

@@ -65,13 +65,13 @@ def test_what_is_wrong_on_one_rank_is_an_error_on_all(said: list[dict[str, Any]]
         assert each["without a job"][0] == "UsageError"
         assert each["other options"] == said[0]["other options"]
         assert "other options than rank 0" in each["other options"][1]
-        assert each["wrong on one"] == ["UsageError", "ops 'all_red' is unknown; did you mean all_reduce?"]
+        assert each["wrong on one"] == ["UsageError", "ops: all_red is no operation; did you mean all_reduce?"]
 
 
 def test_a_rank_that_leaves_or_stays_away_ends_the_call_on_the_others(said: list[dict[str, Any]]) -> None:
     assert [each["one leaves"][0] for each in said] == ["ProbeError", "UsageError", "ProbeError"]
     assert said[0]["one stays away"][0] == said[2]["one stays away"][0] == "ProbeError"
-    assert said[0]["one stays away"][1].startswith("no answer from rank 1 within")
+    assert said[0]["one stays away"][1].startswith("no answer from rank 1")
 
 
 def test_the_callers_job_is_as_it_was(said: list[dict[str, Any]]) -> None:
@@ -80,8 +80,8 @@ def test_the_callers_job_is_as_it_was(said: list[dict[str, Any]]) -> None:
         assert each["sum"] == RANKS**2
 
 
-def test_the_example_of_the_documentation_goes_on_and_alone_prints(said: list[dict[str, Any]]) -> None:
-    assert [each["example"] for each in said] == [True] * RANKS
+def test_the_example_of_the_documentation_decides_alike_and_alone_prints(said: list[dict[str, Any]]) -> None:
+    assert len({each["example"] for each in said}) == 1
     assert "all_reduce" in said[0]["stdout"]
     assert [each["stdout"] for each in said[1:]] == [""] * (RANKS - 1)
     assert not [each["stderr"] for each in said if "ncclprobe" in each["stderr"]]

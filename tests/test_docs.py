@@ -90,7 +90,7 @@ def test_a_path_that_a_page_names_is_there(name: str) -> None:
 def test_a_page_that_the_code_cites_is_there() -> None:
     files = [path for folder in ("ncclprobe", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
     cited = {name for path in files for name in re.findall(r"\bdocs/[\w/-]+\.md", path.read_text("utf-8"))}
-    assert len(cited) > 10
+    assert len(cited) > 5
     assert not [name for name in cited if not (ROOT / name).exists()]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.commands.doctor import _data_path
+from ncclprobe.commands.path_options import data_path
 from ncclprobe.facts.data_paths import AskedPath
 
 
@@ -30,7 +30,7 @@ def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
     ],
 )
 def test_a_path_is_given_with_its_use(text: str, path: str, use: Any) -> None:
-    assert _data_path(text) == AskedPath(path, use)
+    assert data_path(text) == AskedPath(path, use)
 
 
 def test_without_a_path_nothing_is_judged() -> None:

@@ -48,7 +48,7 @@ def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("option", sorted(JUDGING))
 def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
     value = [] if option == "--no-config" else ["warn"]
-    with pytest.raises(UsageError, match=f"unrecognized arguments: {option}"):
+    with pytest.raises(UsageError, match=f"{option} is no option of"):
         importlib.import_module("ncclprobe.commands.report").main(["r.json", option, *value])
 
 

@@ -255,6 +255,12 @@ def test_trying_a_file_says_which_promise_is_broken(tmp_path: Path, capsys: pyte
     ]
 
 
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (EXAMPLE.parents[1] / "site-checks.md").read_text(encoding="utf-8")
+    shown = page.split("```python\n")[1].split("```")[0]
+    assert shown in (EXAMPLE / "acme_ncclprobe" / "checks.py").read_text(encoding="utf-8")
+
+
 def test_what_is_tried_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="no installed distribution has an entry point"):
         command.main(["--test", "nothing"])

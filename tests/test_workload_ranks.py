@@ -50,10 +50,10 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     [
         (["--groups", "tp=4"], "--groups tp=4 is 4 ranks and this job has 2: it must make up the world"),
         (["--groups", "xp=2"], "'xp' is no kind of group"),
-        (["fdsp"], "NAME 'fdsp' is unknown; did you mean fsdp?"),
+        (["fdsp"], "NAME: fdsp is no strategy; did you mean fsdp?"),
         (["ddp", "--params", "many"], "many is no number of parameters"),
         (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
-        (["ddp", "--rounds", "3"], "unrecognized arguments: --rounds 3"),
+        (["ddp", "--rounds", "3"], "--rounds is no option of ncclprobe workload"),
         (["fsdp", "--params", "900T", "--layers", "1"], "its largest call needs"),
         (["fsdp", "--params", "2", "--layers", "1"], "too little for 2 ranks"),
         (["ddp", "--params", "25M", "--bucket", "1"], "more than 10000 calls"),

@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from ncclprobe.commands import measuring
-from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.commands.arguments import known
+from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.options import Options
 
@@ -21,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Options:
     """Return the options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
-    known("--dtype", given.dtype, DTYPES)
+    known("--dtype", "data type", given.dtype, DTYPES)
     return measuring.made("affinity", argv, given, ("affinity",), sizes=(bytes_of("-e", given.end),))
 
 

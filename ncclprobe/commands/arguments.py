@@ -1,17 +1,17 @@
 """The parser and the options that commands share."""
 
 import argparse
-import difflib
 import os
 import re
 import sys
 import textwrap
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
 if TYPE_CHECKING:
@@ -38,6 +38,14 @@ def _filled(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
 
 
+_OF_ARGPARSE = {
+    ": expected one argument": ": its value is missing",
+    ": ignored explicit argument ": ": takes no value, and was given ",
+    ": not allowed with argument ": ": excludes ",
+}
+"""What argparse says, and what it means to a reader who does not know its words."""
+
+
 class Parser(argparse.ArgumentParser):
     """A command's parser: it refuses in one line, and no option may be abbreviated."""
 
@@ -54,21 +62,41 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, with the option that may have been meant."""
-        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
-        options = self._option_string_actions if unknown.startswith("-") else ()
-        near = difflib.get_close_matches(unknown, options, 1, cutoff=0.7)
-        hint = f"did you mean {near[0]}? See" if near else "see"
-        raise UsageError(f"{message}; {hint} {self.prog} --help")
+        helps = f"{self.prog} --help"
+        stray = message.partition("unrecognized arguments: ")[2]
+        if stray.startswith("-"):
+            option = stray.partition(" ")[0].partition("=")[0]
+            options = [*self._option_string_actions]
+            near = [each for each in options if len(option) > 3 and each.startswith(option)]
+            raise unknown(option, f"option of {self.prog}", options, f"`{helps}` lists them", near)
+        if stray:
+            raise UsageError(f"{stray.partition(' ')[0]}: there is no place for it; see {helps}")
+        missing = message.partition("the following arguments are required: ")[2]
+        text = f"{missing} is missing" if missing else message.removeprefix("argument ")
+        for theirs, ours in _OF_ARGPARSE.items():
+            text = text.replace(theirs, ours)
+        raise UsageError(f"{text} See {helps}" if text.endswith("?") else f"{text}; see {helps}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of an option's choices, as every unknown word is refused."""
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, str(unknown(str(value), "choice", action.choices)))
+
+
+def known(option: str, kind: str, given: str, names: Collection[str]) -> None:
+    """Raises UsageError with what may have been meant where `given` is none of `names`."""
+    if given not in names:
+        raise UsageError(f"{option}: {unknown(given, kind, names)}")
 
 
 def positive(text: str) -> float:
-    """Parse a number of seconds above zero, for argparse."""
+    """Parse a number above zero, such as seconds, for argparse."""
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above zero")
+        raise argparse.ArgumentTypeError(f"{text} is no number above zero")
     return number
 
 

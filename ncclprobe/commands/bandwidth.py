@@ -7,7 +7,8 @@ from typing import Any
 
 from ncclprobe import bounds, stats
 from ncclprobe.commands import arguments, measuring
-from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.commands.arguments import known
+from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MEASURED, Asked, Question, ask
 from ncclprobe.errors import UsageError
@@ -59,8 +60,8 @@ def parse(argv: Sequence[str]) -> Options:
             raise UsageError(
                 f"{option} {str(number)[:_MOST_CHARACTERS]}: at most {_MOST_CALLS} can be timed in one run"
             )
-    known("--dtype", given.dtype, DTYPES)
-    known("--redop", given.redop, REDOPS)
+    known("--dtype", "data type", given.dtype, DTYPES)
+    known("--redop", "reduction", given.redop, REDOPS)
     if given.warmup < 0:
         raise UsageError(f"-w {given.warmup}: must be at least 0")
     steps, ops = _steps(given), _ops(given.op)
@@ -91,8 +92,8 @@ def in_group(
 
     def prepare(backend: Backend) -> tuple[Options, Question, Sequence[Band]]:
         for op in ops:
-            known("ops", op, OPS)
-        known("dtype", dtype, DTYPES)
+            known("ops", "operation", op, OPS)
+        known("dtype", "data type", dtype, DTYPES)
         wrong = [nbytes for nbytes in sizes if not 0 < nbytes <= bounds.BYTES]
         if not ops or wrong or not 0 < precision <= 0.5 or not (budget_s is None or budget_s > 0):
             raise UsageError("ops is empty, a size is no number of bytes, or precision is not above 0 and up to 0.5")
@@ -225,7 +226,7 @@ def _mode(given: argparse.Namespace) -> Mode | None:
 def _ops(text: str) -> tuple[str, ...]:
     names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        known("--op", name, OPS)
+        known("--op", "operation", name, OPS)
     return names
 
 

@@ -8,22 +8,25 @@ from pathlib import Path
 from ncclprobe import __version__
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs
-from ncclprobe.expect.site import baselines
+from ncclprobe.expect.site import baselines, path_rates
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Fingerprint, Measurement
+from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 from ncclprobe.units import size
 
 _ABOUT = """\
-Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth`, or JSON (-J) or text output of
-nccl-tests. Several runs are merged into their median, with their spread as the noise by which later runs are judged."""
+Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth` or of `ncclprobe doctor --path-rates`,
+or JSON (-J) or text output of nccl-tests. Several runs are merged into their median, with their spread as the noise by
+which later runs are judged."""
 
 _MORE = """\
 examples:
   ncclprobe baseline run1.json run2.json run3.json -o site.json
   ncclprobe baseline nccl-tests.log --machine dgx-h100 -o site.json
   torchrun … -m ncclprobe.bandwidth --baseline site.json
+  srun ncclprobe doctor --path /data --path-rates --baseline site.json
 
 Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
 where that is known from the report or --machine: a sick machine is no baseline.
@@ -40,15 +43,20 @@ def main(argv: Sequence[str]) -> int:
     runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
     kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
-    site = _site(runs, kept, fingerprint)
-    if kept.rows and options.output != "-":
+    paths, noisy = path_rates.keep([run.path_rates for run in runs])
+    kept = replace(kept, refused=(*kept.refused, *noisy))
+    site = _site(runs, kept, paths, fingerprint)
+    fit = bool(kept.rows or paths)
+    if fit and options.output != "-":
         files.write(Path(options.output), baselines.render(site))
-    print(baselines.render(site).rstrip() if options.output == "-" and kept.rows else
+    print(baselines.render(site).rstrip() if options.output == "-" and fit else
           _told(site, kept, options.output, twice))  # fmt: skip
-    return ExitCode.OK if kept.rows else ExitCode.INCONCLUSIVE
+    return ExitCode.OK if fit else ExitCode.INCONCLUSIVE
 
 
-def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:
+def _site(
+    runs: Sequence[Run], kept: baselines.Kept, paths: Sequence[path_rates.PathRow], fingerprint: Fingerprint | None
+) -> baselines.Site:
     known = fingerprint and baselines.Print(fingerprint.machine, fingerprint.topology, fingerprint.software)
     return baselines.Site(
         tool=f"ncclprobe {__version__}",
@@ -56,6 +64,7 @@ def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | 
         fingerprint=known or None,
         runs=[baselines.Origin(run.source, run.started) for run in runs],
         rows=list(kept.rows),
+        paths=list(paths),
     )
 
 
@@ -98,7 +107,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
         *(f"refused: {each}" for each in kept.refused),
         *(f"kept though low: {each}" for each in kept.flagged),
     ]
-    if not kept.rows:
+    if not (kept.rows or site.paths):
         return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
     mine = site.print()
     if mine:
@@ -115,8 +124,9 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
             f"-{100 * row.noise:.0f} %  {row.runs} {'run' if row.runs == 1 else 'runs'}"
         )
+    lines += map(path_rates.in_words, site.paths)
     runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
-    return printable_lines([*lines, f"{len(kept.rows)} rows of {runs} written to {path}"])
+    return printable_lines([*lines, f"{len(kept.rows) + len(site.paths)} rows of {runs} written to {path}"])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """``ncclprobe checks``: every check there is; with ``--test`` whether a site's own keep what all promise."""
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,18 +23,7 @@ exit codes:
 
 def main(argv: Sequence[str]) -> int:
     """Print the catalogue, or what is wrong with a site's checks. Raises UsageError."""
-    parser = arguments.Parser(
-        "checks",
-        "List every check: its id, its two titles, and whether a run is inconclusive without it (required).",
-        _EXIT_CODES,
-    )
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
-    parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
-        help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
-    parser.add_argument("--test", metavar="NAME",
-        help="Try the checks of an installed distribution, by the name or the module of its entry point, or those in "
-        "NAME.py: examples, explanations, and that nothing passes unlooked.")  # fmt: skip
-    options = parser.parse_args(argv)
+    options = _parser().parse_args(argv)
     if options.test:
         return _test(options.test)
     folder = suppressions.load(options.config, lambda folder: every_check(None, folder)).checks
@@ -64,6 +54,21 @@ def _named(name: str) -> tuple[Check, ...]:
         f"--test {name[:80]!r}: no installed distribution has an entry point of that name or module; known: "
         f"{known}; or name a .py file"
     )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser(
+        "checks",
+        "List every check: its id, its two titles, and whether a run is inconclusive without it (required).",
+        _EXIT_CODES,
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
+        help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
+    parser.add_argument("--test", metavar="NAME",
+        help="Try the checks of an installed distribution, by the name or the module of its entry point, or those in "
+        "NAME.py: examples, explanations, and that nothing passes unlooked.")  # fmt: skip
+    return parser
 
 
 def _table(checks: Sequence[Check]) -> str:

@@ -5,17 +5,18 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
-from ncclprobe import bounds, interrupt
-from ncclprobe.commands import arguments, nodes, rail_options
+from ncclprobe import interrupt
+from ncclprobe.commands import arguments, nodes, path_options, rail_options
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import OutOfTime, UsageError
-from ncclprobe.facts.data_paths import AskedPath, AskedPaths, DataWrites, Use, writes_to
+from ncclprobe.facts.data_paths import writes_to
+from ncclprobe.facts.data_rates import rated
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump
@@ -32,7 +33,6 @@ from ncclprobe.units import plural
 
 _TIMEOUT_S = 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
-_LONGEST_PATH = 4095  # PATH_MAX, without its end
 _EXIT_CODES = """\
 exit codes:
   0  nothing fails
@@ -50,9 +50,7 @@ def main(argv: Sequence[str]) -> int:
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
     launch = detect(os.environ, flags)
-    if options.paths and (options.captures or len(options.paths) > bounds.DATA_PATHS):
-        why = "and captures exclude each other" if options.captures else f"may be given {bounds.DATA_PATHS} times"
-        raise UsageError(f"--path {why}")
+    path_options.refuse(options)
     if options.rails and (options.captures or options.local):
         raise UsageError("--rails is for several nodes at once: captures hold what a run with --rails measured")
     if rail_options.given(options) and not options.rails:
@@ -62,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
+        if options.baseline:
+            raise UsageError("--baseline is for rates of paths; judge a run.jsonl with --expect")
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
@@ -90,7 +90,7 @@ def _look_and_judge(
         return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
-        given[SAMPLE, "asked_paths"] = json.dumps(asdict(AskedPaths(tuple(dict.fromkeys(options.paths)))))
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(path_options.asked(options)))
     if options.code:
         given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     if not nodes.in_company(launch, options):
@@ -99,13 +99,13 @@ def _look_and_judge(
         if options.keep:
             nodes.make_folder(options.keep)
         snapshot, answers = observed(collectors, question.clock + doctor.look_s(options.timeout), given)
-        if written := _written(snapshot, question.clock + doctor.look_s(options.timeout)):
-            answers[SAMPLE, "data_writes"] = json.dumps(asdict(written))
+        if samples := _at_paths(snapshot, question.clock + doctor.look_s(options.timeout)):
+            answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
             snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
         if options.keep:
             files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
         return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
-    shared = [word for each in options.paths for word in ("--path", f"{each.path}:{each.use}")]
+    shared = list(path_options.shared(options))
     shared += ["--code", str(options.code)] if options.code else []
     shared += ["--rails", *rail_options.given(options)] if options.rails else []
     wanted = rail_options.wanted(options) if options.rails else None
@@ -113,13 +113,13 @@ def _look_and_judge(
     return nodes.meet(options, launch, question, collectors, judge, given, words, wanted, waiting.say)
 
 
-def _written(snapshot: Snapshot, deadline: float) -> DataWrites | None:
-    """What came of writing to the paths of --path from this node alone; None: it writes to none."""
-    if not writes_to(snapshot):
-        return None
-    from ncclprobe.cluster.gather.data import written_alone  # imports that a doctor of one node does without
+def _at_paths(snapshot: Snapshot, deadline: float) -> Mapping[str, Any]:
+    """What came of writing to and measuring the paths of --path from this node alone, as samples by their names."""
+    if not (writes_to(snapshot) or rated(snapshot)):
+        return {}
+    from ncclprobe.cluster.gather.data import worked_alone  # imports that a doctor of one node does without
 
-    return written_alone(snapshot, deadline)
+    return worked_alone(snapshot, deadline)
 
 
 def _deliver(
@@ -160,21 +160,6 @@ def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log
     return diagnose.diagnose(question, snapshots, run)
 
 
-def _data_path(text: str) -> AskedPath:
-    """A path and its use, for argparse."""
-    path, colon, use = text.rpartition(":")
-    for known in get_args(Use):
-        if colon and use == known:
-            return AskedPath(_absolute(path), known)
-    return AskedPath(_absolute(text))
-
-
-def _absolute(path: str) -> str:
-    if not path or len(path) > _LONGEST_PATH or not path.isprintable():
-        raise argparse.ArgumentTypeError(f"{ascii(path)[:80]} is no path")
-    return os.path.abspath(path)  # noqa: PTH100 - asks no file system, which may hang
-
-
 def _folder(text: str) -> Path:
     """A folder that is there, in full, for argparse."""
     path = Path(text)
@@ -203,10 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rails", action="store_true",
         help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
     rail_options.options(parser)
-    add("--path", type=_data_path, action="append", default=[], dest="paths", metavar="PATH[:USE]",
-        help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
-        "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
-        "times.")  # fmt: skip
+    path_options.options(parser)
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")

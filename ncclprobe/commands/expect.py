@@ -9,7 +9,7 @@ from pathlib import Path
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.machine import machine_of
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import composed, elsewhere, rendering
 from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.pinned import pinned
@@ -234,7 +234,7 @@ def _ops(text: str) -> tuple[str, ...]:
     names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in OPS:
-            raise UsageError(f"--op {name[:40]!r} is unknown; choose from {', '.join(OPS)}")
+            raise UsageError(f"--op: {unknown(name, 'operation', OPS)}")
     return names
 
 

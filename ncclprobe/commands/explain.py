@@ -28,11 +28,7 @@ def main(argv: Sequence[str]) -> int:
     if len(options.what) == 1 and not _is_file(options.what[0]):
         from ncclprobe.engine.entries import entry
 
-        try:
-            lines = entry(options.what[0])
-        except UsageError as error:
-            raise UsageError(f"{error}; and there is no file of this name") from None
-        print("\n".join(lines))
+        print("\n".join(entry(options.what[0], "check, variable or file")))
         return 0
     return _explain(options, argv)
 

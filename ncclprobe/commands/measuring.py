@@ -5,11 +5,10 @@ imported; rank 0 alone speaks.
 """
 
 import argparse
-import difflib
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,14 +102,6 @@ def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tup
     named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
     return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
-
-
-def known(option: str, given: str, names: Collection[str]) -> None:
-    """Raises UsageError with what may have been meant where `given` is none of `names`."""
-    if given not in names:
-        near = difflib.get_close_matches(given, names, 1, cutoff=0.7)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(names)}"
-        raise UsageError(f"{option} {given!r} is unknown; {hint}")
 
 
 def bytes_of(option: str, text: str) -> int:

@@ -7,6 +7,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import bands
 from ncclprobe.host import files
+from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Band
 from ncclprobe.nccl_tests import Run, parse_json, parse_text
 from ncclprobe.units import printable
@@ -22,7 +23,10 @@ def read_runs(path: str) -> tuple[Run, ...]:
     from ncclprobe.report import json as as_json
 
     report = as_json.read(path)
-    return (Run(path, report.started, report.measurements, report.fingerprint),)
+    found = (finding for verdict in report.checks if verdict.id == "data.rate" for finding in verdict.findings)
+    slow = {each.subject for each in found if each.severity is not Severity.NOTE}  # what was slow is no baseline
+    paths = tuple(row for row in report.path_rates if row.path not in slow)
+    return (Run(path, report.started, report.measurements, report.fingerprint, path_rates=paths),)
 
 
 def schema_of(text: str, path: str) -> str:

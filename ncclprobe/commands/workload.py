@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 
 from ncclprobe.commands import measuring
-from ncclprobe.commands.arguments import count, positive
-from ncclprobe.commands.measuring import bytes_of, known
+from ncclprobe.commands.arguments import count, known, positive
+from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.errors import UsageError
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.measure.training import Training
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Options:
     """Return the options in `argv`. Raises UsageError for what no replay could be made of."""
     given = _parser().parse_args(argv)
-    known("--dtype", given.dtype, DTYPES)
+    known("--dtype", "data type", given.dtype, DTYPES)
     nbytes = bytes_of("-e", given.end)
     return measuring.made("workload", argv, given, ("training",), sizes=(nbytes,), training=_training(given))
 
@@ -89,7 +89,7 @@ def _strategies(text: str) -> tuple[Strategy, ...]:
         return STRATEGIES if text else ()
     names = dict.fromkeys(text.split(","))
     for name in names:
-        known("NAME", name, STRATEGIES)
+        known("NAME", "strategy", name, STRATEGIES)
     return tuple(each for each in STRATEGIES if each in names)
 
 

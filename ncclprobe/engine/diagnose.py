@@ -16,7 +16,8 @@ from ncclprobe import __version__, page, run_clock
 from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
+from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
@@ -24,6 +25,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
+from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
@@ -118,7 +120,12 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """The doctor's. Raises UsageError."""
-    return ask(options, ("doctor", *argv), Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus))
+    job = Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus)
+    if options.baseline:
+        from ncclprobe.expect.site.baselines import expected_paths  # and with it what was measured of collectives
+
+        job = replace(job, path_rates=expected_paths(options.baseline))
+    return ask(options, ("doctor", *argv), job)
 
 
 def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
@@ -133,7 +140,9 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
     """Raises UsageError for a pattern without a check: a misspelt one would otherwise judge, or spare, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
-            raise UsageError(f"{option} {pattern}: matches no check; ids are such as 'env.bool-word', or 'env.*'")
+            wanted, ids = pattern.partition("=")[0], [check.id for check in checks]
+            near = [f"'{wanted}.*'"] if any(each.startswith(f"{wanted}.") for each in ids) else []
+            raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 
 
 def diagnose(
@@ -163,7 +172,7 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed = suppress(verdicts, question.ignore)
     verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *_of_site(question.checks), *notes)
+    notes = (*question.accepted.announce(lived_with), *site.origins(question.checks), *notes)
     suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
@@ -198,6 +207,7 @@ def diagnose(
         environment={s.node: _environment(s) for s in snapshots}
         if run is None
         else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
+        path_rates=_path_rates(snapshots),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
         **said,
@@ -221,12 +231,6 @@ def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
     """What was asked of the fabric, as node 0 planned it."""
     seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
     return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
-
-
-def _of_site(checks: Sequence[Check]) -> list[str]:
-    """Which checks are not ncclprobe's own, and where they come from."""
-    origins = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
-    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in origins.items()]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
@@ -258,6 +262,13 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
 
     chosen = {s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {}
     return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
+
+
+def _path_rates(snapshots: Sequence[Snapshot]) -> tuple[PathRate, ...]:
+    said = {s.node: s.facts.get(DataRates) for s in snapshots}
+    return tuple(
+        replace(row, node=node) for node, rates in said.items() if isinstance(rates, DataRates) for row in rates.rows
+    )
 
 
 def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:

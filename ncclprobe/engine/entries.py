@@ -7,19 +7,20 @@ from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.entry_of_check import of_check
 from ncclprobe.engine.entry_of_variable import of_variable, purpose
 from ncclprobe.engine.screen import COLUMNS
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import unknown
 from ncclprobe.model.rules import Check
 from ncclprobe.nccl.parameters import nearest, table
-from ncclprobe.units import plural, printable
+from ncclprobe.units import plural
 
 _MOST_SUGGESTED = 3
+_CHECKS = "`ncclprobe checks` lists the checks"
 _NAME = 30  # of a name's column; few are longer, and push their text aside
 
 
-def entry(wanted: str) -> list[str]:
+def entry(wanted: str, kind: str = "check or variable") -> list[str]:
     """Return the lines on the check or variable `wanted`, or on the group whose names begin so: ``ib``, ``NCCL_IB_``.
 
-    Raises UsageError where there is none, naming the nearest checks and variables.
+    Raises UsageError where there is none, naming the nearest checks and variables; `kind` says what it could have been.
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
         return of_variable(variable)
@@ -28,9 +29,8 @@ def entry(wanted: str) -> list[str]:
         return of_check(checks[wanted])
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
-    near = _near(wanted, checks)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`ncclprobe checks` lists the checks"
-    raise UsageError(f"{printable(wanted)}: there is no such check or variable; {hint}")
+    lists = "`ncclprobe explain NCCL_IB_` lists the variables that begin so" if wanted.isupper() else _CHECKS
+    raise unknown(wanted, kind, (), lists, _near(wanted, checks))
 
 
 def _group(prefix: str, checks: dict[str, Check]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import MACHINE, source_of
 from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.values import replace
+from ncclprobe.units import printable
 
 PREFIX = "site-"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -39,6 +40,12 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
     names = [check.id for check in found]
     twice = {name for name in names if names.count(name) > 1}
     return tuple(_doubled(c) if c.id in twice else c for c in found if sources is None or _asked(c, sources))
+
+
+def origins(checks: Sequence[Check]) -> list[str]:
+    """Return which of `checks` are not ncclprobe's own, and where they come from: what the report notes."""
+    found = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
+    return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in found.items()]
 
 
 def _asked(check: Check, sources: Collection[Source]) -> bool:

@@ -126,6 +126,9 @@ def parse(text: str, path: str) -> Accepted:
     settings = {"checks": strict.KeySchema("text"), "new_checks": strict.KeySchema("text", among=NEW_CHECKS)}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
+    for key in document:
+        if key not in settings:
+            raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], {', '.join(settings)}")
     told = strict.table(document, settings, path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: ignore: write [[ignore]], with two brackets, above each entry")

@@ -41,9 +41,10 @@ class AskedPath(Struct, frozen=True):
 
 
 class AskedPaths(Struct, frozen=True):
-    """Every --path of the command line."""
+    """Every --path of the command line. `rate_bytes`: of --path-rates, for one measurement; 0: no rates are asked."""
 
     paths: Annotated[tuple[AskedPath, ...], msgspec.Meta(max_length=bounds.DATA_PATHS)]
+    rate_bytes: Annotated[int, msgspec.Meta(ge=0, le=bounds.MOST_RATE_BYTES)] = 0
 
 
 class Mount(Struct, frozen=True):
@@ -70,8 +71,21 @@ class Mount(Struct, frozen=True):
         return f"{self.kind} {self.source}{'' if self.root == '/' else f' ({self.root})'}"
 
 
+class DiskQuota(Struct, frozen=True):
+    """A hard limit of this user or of its group on a file system, and what is used of it; a limit of 0 is none."""
+
+    kind: Literal["user", "group"]
+    limit_bytes: int
+    used_bytes: int
+    limit_files: int = 0
+    used_files: int = 0
+
+
 class Look(Struct, frozen=True):
-    """What stat(2), access(2) and statvfs(3) say, asked as `user`: an effective user id."""
+    """What stat(2), access(2) and statvfs(3) say, asked as `user`: an effective user id.
+
+    `quotas`: as far as quotactl(2) has any; a file server's own are not asked.
+    """
 
     kind: Literal["file", "folder", "other"]
     real: str
@@ -89,6 +103,7 @@ class Look(Struct, frozen=True):
     inodes: int
     available_inodes: int
     read_only: bool
+    quotas: tuple[DiskQuota, ...] = ()
 
 
 class Content(Struct, frozen=True):
@@ -114,9 +129,10 @@ class DataPath(Struct, frozen=True):
 
 
 class DataPaths(Struct, frozen=True):
-    """The paths of --path, as this node sees them; none where none was asked for."""
+    """The paths of --path, as this node sees them; none where none was asked for. `rate_bytes`: as asked."""
 
     rows: tuple[DataPath, ...] = ()
+    rate_bytes: int = 0
 
 
 class Sight(Struct, frozen=True):
@@ -171,7 +187,7 @@ def writes_to(snapshot: Snapshot) -> tuple[AskedPath, ...]:
 def data_paths(host: Host) -> DataPaths:
     """Look at each path of --path, all at once: one that hangs takes its deadline from no other."""
     try:
-        asked = sample(host, "asked_paths", AskedPaths).paths
+        asked = sample(host, "asked_paths", AskedPaths)
     except NotCaptured:
         return DataPaths()
     mounts = attempt(lambda: parse_mounts(host.ask("read", "/proc/self/mountinfo")))
@@ -181,7 +197,7 @@ def data_paths(host: Host) -> DataPaths:
         seen[each] = _seen(host, each, mounts)
 
     threads = []
-    for each in asked:
+    for each in asked.paths:
         thread = threading.Thread(target=work, args=(each,), daemon=True)
         try:
             thread.start()
@@ -190,7 +206,7 @@ def data_paths(host: Host) -> DataPaths:
             work(each)
     for thread in threads:
         thread.join()
-    return DataPaths(tuple(seen[each] for each in asked))
+    return DataPaths(tuple(seen[each] for each in asked.paths), asked.rate_bytes)
 
 
 @collector

@@ -22,15 +22,17 @@ from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, Failed, HostError, TimedOut
+from ncclprobe.host import path_rate
 from ncclprobe.host.command import as_host_error
 from ncclprobe.host.limited_child import LENGTH, LimitedChild, requests
+from ncclprobe.host.quotas import quotas
 
 _BLOCK = 64 << 10
 _SAMPLES, _SAMPLE_BYTES = 16, 4 << 10
 _OURS = re.compile(
     r"\.ncclprobe-(?P<host>[A-Za-z0-9_.-]{1,64})-(?P<pid>[0-9]{1,10}\.[0-9]{1,12})-(?P<time>[0-9]{1,12})"
 )
-_FILE_OF_OURS = re.compile(r"(?:marker|manifest|COMPLETE|spare|shard-[0-9]{1,5})(?:\.new)?")
+_FILE_OF_OURS = re.compile(r"(?:marker|manifest|COMPLETE|spare|shard-[0-9]{1,5})(?:\.new)?|" + path_rate.RATE_FILE)
 _HIDDEN = re.compile(r"\.fuse_hidden[0-9a-f]{1,32}|\.nfs[0-9a-f]{1,40}")
 """What libfuse and NFS make of a file that is removed while a handle of it is open; libfuse forgets some of them."""
 _OLD_S = 86_400
@@ -107,6 +109,7 @@ def _stat(path: str) -> dict[str, Any]:
         "inodes": space.f_files,
         "available_inodes": space.f_favail,
         "read_only": bool(space.f_flag & os.ST_RDONLY),
+        "quotas": quotas(path) if kind == "folder" and rights["read"] else [],
     }
 
 
@@ -257,6 +260,13 @@ def _shard(path: str, folder: str, name: str, text: str, times: int) -> dict[str
     return {"digest": digested(whole.encode()), "seconds": steps.seconds, "failed": steps.failed, "why": steps.why}
 
 
+def _rate(path: str, kind: str, folder: str, **bounded: Any) -> dict[str, Any]:
+    """Measure once how fast the path is; see path_rate.py."""
+    if folder and not _OURS.fullmatch(folder):
+        raise Failed(f"{folder[:80]}: no folder of ours")
+    return path_rate.rate(path, kind, folder, **bounded)
+
+
 def _clean(path: str, folder: str) -> dict[str, Any]:
     """Remove a folder of ours; return whether it is gone."""
     if not _OURS.fullmatch(folder):
@@ -326,5 +336,6 @@ _WORK: dict[str, Callable[..., dict[str, Any]]] = {
     "write": _write,
     "look": _look,
     "shard": _shard,
+    "rate": _rate,
     "clean": _clean,
 }

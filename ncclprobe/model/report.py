@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
@@ -154,6 +155,7 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
     nic_traffic: tuple[OperationTraffic, ...] = ()
+    path_rates: tuple[PathRate, ...] = ()
     rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     affinity: tuple[AffinityRow, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ncclprobe.model.path_rates import PathExpectation
 from ncclprobe.model.values import Struct, field
 
 
@@ -17,13 +18,14 @@ class Job(Struct, frozen=True):
     """What the user is about to run, as far as the command line says so. A fact like any other to a check.
 
     `local`: only this node is asked about, whatever the launcher says. `mixed_gpus`: nodes have different numbers of
-    GPUs on purpose.
+    GPUs on purpose. `path_rates`: what a baseline has of the paths of --path.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
     expect_gpus: int | None = None
     local: bool = False
     mixed_gpus: bool = False
+    path_rates: tuple[PathExpectation, ...] = ()
 
 
 class Snapshot(Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
+from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
 from ncclprobe.units import size
@@ -39,7 +40,7 @@ class Run(Struct, frozen=True):
     """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
 
     `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
-    Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
+    Empty: it does not say so. `cut`: its output has no end, so that rows may lack. `path_rates`: of our doctor.
     """
 
     source: str
@@ -48,6 +49,7 @@ class Run(Struct, frozen=True):
     fingerprint: Fingerprint | None = None
     failed: str = ""
     cut: bool = False
+    path_rates: tuple[PathRate, ...] = ()
 
 
 class Setup(Struct, frozen=True):

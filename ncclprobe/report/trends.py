@@ -79,7 +79,7 @@ class Since(Struct, frozen=True):
     good: str = ""
 
     def __str__(self) -> str:
-        """Return ``since 2026-11-20 10:00:00 UTC``, and what is known of the time before."""
+        """Return ``since 2026-11-20 10:00 UTC``, and what is known of the time before."""
         return f"{'at least ' if self.open else ''}since {self.when}{f'; not on {self.good}' if self.good else ''}"
 
 
@@ -90,7 +90,7 @@ def past(report: Report, source: str) -> Past:
             f"{source}: explains a job that failed; only reports on machines and measurements make a series"
         )
     time_s = _seconds(report.started, source)
-    when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return Past(
         source, time_s, when, report.status, digest.headline(report), digest.node_states(report),
         frozenset(_faults(report)), frozenset(verdict.id for verdict in report.checks),

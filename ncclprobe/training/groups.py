@@ -11,7 +11,7 @@ from math import prod
 from typing import Literal, get_args
 
 from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.values import Struct
 
 Kind = Literal["tp", "cp", "dp", "pp"]
@@ -69,7 +69,7 @@ def parse(text: str) -> Grid:
     for part in text.split(","):
         kind, _, number = (word.strip() for word in part.partition("="))
         if kind not in KINDS:
-            raise UsageError(f"--groups {text}: {kind or part!r} is no kind of group; known are {', '.join(KINDS)}")
+            raise UsageError(f"--groups {text}: {unknown(kind or part, 'kind of group', KINDS)}")
         if kind in sizes:
             raise UsageError(f"--groups {text}: {kind} is given twice")
         if not (number.isascii() and number.isdecimal() and len(number) < 8 and int(number) > 0):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.gather.data import PathWork, watched, written_alone
+from ncclprobe.cluster.gather.data import watched, worked_alone
+from ncclprobe.cluster.gather.path_work import PathWork
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
 from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataPath, DataPaths, Look
 from ncclprobe.model.snapshot import Absent, Snapshot
@@ -98,15 +99,16 @@ def test_a_node_that_sees_nothing_of_others_does_not_wait_for_their_checkpoint(
 
 def test_a_node_alone_says_what_it_wrote_and_that_nothing_is_left(shared: Path) -> None:
     row = DataPath(str(shared), "checkpoint", Absent("not asked"), LOOK)
-    written = written_alone(Snapshot("n0", {DataPaths: DataPaths((row,))}), time.monotonic() + PATIENCE_S)
-    assert written is not None
+    samples = worked_alone(Snapshot("n0", {DataPaths: DataPaths((row,))}), time.monotonic() + PATIENCE_S)
+    assert samples.keys() == {"data_writes"}
+    written = samples["data_writes"]
     assert (written.rows[0].folder, written.rows[0].left, written.rows[0].failed) == ("", False, "")
     assert {"marker", "shard-0"} == set(written.rows[0].digests)
     assert list(shared.iterdir()) == []
 
 
 def test_a_node_that_writes_to_no_path_writes_nothing() -> None:
-    assert written_alone(Snapshot("n0", {DataPaths: DataPaths()}), 0.0) is None
+    assert worked_alone(Snapshot("n0", {DataPaths: DataPaths()}), 0.0) == {}
 
 
 def test_few_nodes_look_for_all_and_many_for_some_so_that_each_is_looked_for() -> None:

@@ -7,9 +7,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,8 +19,9 @@ from .run import ended
 
 SFTP = Path("/usr/lib/openssh/sftp-server")
 PORT = 29533
+SFTP_PORT = 2022
 TOKEN = {"NCCLPROBE_TOKEN": "of the paths of this lab alone"}
-UP_S = 10.0
+UP_S = 30.0
 
 
 def _why_not() -> str:
@@ -32,12 +33,12 @@ pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")
 
 
 class Share:
-    """An export, and a mount point of one name on every host: `/…/data`."""
+    """An export, and a mount point of one name on every host: `…/data`."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.export, self.point, self.folder = lab, folder / "export", folder / "data", folder
-        for each in (self.export, self.point):
-            each.mkdir()
+        for each in (folder, self.export, self.point):
+            each.mkdir(exist_ok=True)
         for number in range(20):
             (self.export / f"shard-{number}.bin").write_bytes(bytes([number]) * 1000)
         self.server = folder / "server"
@@ -45,70 +46,105 @@ class Share:
         self.server.chmod(0o755)
         self.clients: dict[str, Running] = {}
 
-    def mount(
-        self, host: Host, *options: str, export: Path | None = None, source: str = "fs1", named: Path | None = None
+    def start(
+        self,
+        host: Host,
+        *options: str,
+        export: Path | None = None,
+        source: str = "fs1",
+        named: Path | None = None,
+        cache: str = "no",
     ) -> None:
-        """Mount an export on a host; `named`: as what the server is to have it."""
+        """Start to mount an export on a host; `named`: as what the server is to have it."""
         if named and export:
             host.must("mount", "--bind", str(export), str(named))
             export = named
-        words = ["-f", "-o", ",".join(("ssh_command=" + str(self.server), "cache=no", *options))]
+        words = ["-f", "-o", ",".join(("ssh_command=" + str(self.server), f"cache={cache}", *options))]
         env = {"NCCLPROBE_LAB_HOST": host.name}
         self.clients[host.name] = host.start(
             ["sshfs", *words, f"{source}:{export or self.export}", str(self.point)], env
         )
-        end_s = time.monotonic() + UP_S
+
+    def mount(self, host: Host, *options: str, **how: Any) -> None:
+        """Mount an export on a host, and wait until it and its server are up."""
+        self.start(host, *options, **how)
+        self.await_(host)
+
+    def await_(self, host: Host) -> None:
         started = self.folder / f"pid-{host.name}"  # the server, which may come up after the mount
-        while not (
-            f" {self.point} " in host.must("cat", "/proc/self/mountinfo") and started.exists() and started.read_text()
-        ):
-            assert time.monotonic() < end_s, f"{host.name}: sshfs did not mount"
-            time.sleep(0.02)
+
+        def up() -> bool:
+            mounted = f" {self.point} " in host.must("cat", "/proc/self/mountinfo")
+            return mounted and started.exists() and bool(started.read_text())
+
+        until(up, f"{host.name}: sshfs mounts {self.point}")
 
     def signal_server(self, host: Host, number: int) -> None:
         os.kill(int((self.folder / f"pid-{host.name}").read_text()), number)
 
 
-@pytest.fixture
-def share(tmp_path: Path) -> Iterator[Share]:
-    with Lab(hosts=3) as lab:
-        made = Share(lab, tmp_path)
+def until(holds: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + UP_S
+    while not holds():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(hosts=3) as made:
         yield made
-        for host in lab.hosts:
-            with contextlib.suppress(OSError, ValueError):
-                made.signal_server(host, signal.SIGCONT)
 
 
-def doctors(lab: Lab, *paths: str, timeout_s: float = 60.0) -> dict[str, Running]:
+@pytest.fixture
+def share(lab: Lab, tmp_path: Path) -> Iterator[Share]:
+    made = Share(lab, tmp_path)
+    yield made
+    resume(made)
+
+
+def resume(share: Share) -> None:
+    """Let go of the servers: what waits for a stopped one cannot be ended."""
+    for host in share.lab.hosts:
+        with contextlib.suppress(OSError, ValueError):
+            share.signal_server(host, signal.SIGCONT)
+    for client in share.clients.values():
+        client.kill()
+
+
+def doctors(lab: Lab, *options: str, timeout_s: float = 100.0) -> dict[str, Running]:
     """The doctor by hand on every host."""
     jobs = {}
     for host in lab.hosts:
         words = ["--nnodes", str(len(lab.hosts)), "--node-rank", str(host.number - 1), "--master-addr", "n0"]
         words += ["--master-port", str(PORT), "--json", str(lab.folder / f"{host.name}.json"), "--no-color"]
-        words += [word for path in paths for word in ("--path", path)]
-        words += ["--select", "data.*", "--timeout", f"{timeout_s:g}"]
+        words += [*options, "--select", "data.*", "--timeout", f"{timeout_s:g}"]
         jobs[host.name] = host.start([sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *words], TOKEN)
     return jobs
 
 
-def told(lab: Lab, *uses: str, point: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Completed]]:
+def asking(share: Share, *uses: str) -> list[str]:
+    return [word for use in uses for word in ("--path", f"{share.point}:{use}")]
+
+
+Found = dict[str, list[dict[str, Any]]]
+
+
+def told(lab: Lab, *options: str) -> tuple[Found, dict[str, Completed]]:
     """What the doctors' report on node 0 finds that is no note, by check; and how each doctor ended."""
-    done = ended(doctors(lab, *(f"{point}:{use}" for use in uses)), time.monotonic() + 80.0)
+    done = ended(doctors(lab, *options), time.monotonic() + 120.0)
     assert not any(each.timed_out for each in done.values()), done
+    return findings(lab), done
+
+
+def findings(lab: Lab, *, notes: bool = False) -> Found:
     report = json.loads((lab.folder / "n0.json").read_text())
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: Found = {}
     for check in report["checks"]:
-        bad = [one for one in check["findings"] if one["severity"] != "note"]
+        bad = [one for one in check["findings"] if notes or one["severity"] != "note"]
         if bad:
             found[check["id"]] = bad
-    return found, done
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + 20.0
-    while not holds():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.01)
+    return found
 
 
 def left(share: Share) -> list[str]:
@@ -117,13 +153,17 @@ def left(share: Share) -> list[str]:
 
 def healthy(share: Share) -> None:
     for host in share.lab.hosts:
-        share.mount(host)
+        share.start(host)
+    for host in share.lab.hosts:
+        share.await_(host)
 
 
 def others(share: Share) -> Host:
     """Mount the export on all hosts but the last, and return that one."""
     for host in share.lab.hosts[:-1]:
-        share.mount(host)
+        share.start(host)
+    for host in share.lab.hosts[:-1]:
+        share.await_(host)
     return share.lab.hosts[-1]
 
 
@@ -135,12 +175,20 @@ def missing(share: Share) -> None:
     others(share).must("mount", "-t", "tmpfs", "tmpfs", str(share.folder))
 
 
-def stale(share: Share) -> None:
+def another_copy(share: Share) -> None:
     """A copy in which one file has another name, from a server of the same name."""
     copy = share.folder / "copy"
     shutil.copytree(share.export, copy)
     (copy / "shard-3.bin").rename(copy / "shard-3.bin.tmp")
     share.mount(others(share), export=copy, named=share.export)
+
+
+def stale(share: Share) -> None:
+    """One host still has the listing of before a file was added, as caches of NFS and of Lustre have."""
+    host = others(share)
+    share.mount(host, "dcache_timeout=600,dcache_dir_timeout=600,dcache_link_timeout=600", cache="yes")
+    host.must("ls", "-la", str(share.point))
+    (share.export / "shard-20.bin").write_bytes(b"new")
 
 
 def wrong_mount(share: Share) -> None:
@@ -164,6 +212,12 @@ def hung(share: Share) -> None:
     share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
 
 
+def hung_everywhere(share: Share) -> None:
+    healthy(share)
+    for host in share.lab.hosts:
+        share.signal_server(host, signal.SIGSTOP)
+
+
 def other_users(share: Share) -> None:
     share.mount(others(share), "uid=65534", "gid=65534")
 
@@ -173,61 +227,164 @@ def late(share: Share) -> None:
     share.mount(others(share), "negative_timeout=4")
 
 
-FAULTS: dict[str, tuple[Callable[[Share], None], set[str]]] = {
-    "not mounted on one node": (not_mounted, {"data.file-system", "data.content"}),
-    "missing on one node": (missing, {"data.path"}),
-    "stale content on one node": (stale, {"data.content", "data.shared"}),
-    "a wrong mount on one node": (wrong_mount, {"data.file-system", "data.content", "data.shared"}),
-    "read-only on one node": (read_only, {"data.path", "data.file-system"}),
-    "full on one node": (full_on_one, {"data.file-system", "data.content", "data.space", "data.write"}),
-    "hung on one node": (hung, {"data.path"}),
-    "another uid mapping on one node": (other_users, {"data.owner"}),
-    "a checkpoint that one node sees late": (late, {"data.checkpoint"}),
+def scratch_of_each(share: Share) -> None:
+    """Every host has a disk of its own there, as /scratch often is."""
+    for host in share.lab.hosts:
+        host.must("mount", "-t", "tmpfs", "-o", "size=16m", f"scratch-{host.name}", str(share.point))
+
+
+ONE, ALL = ("n2",), ("n0", "n1", "n2")
+FAULTS: dict[str, tuple[Callable[[Share], None], Sequence[str], dict[str, tuple[str, ...]]]] = {
+    "none": (healthy, ("read", "checkpoint"), {}),
+    "not mounted on one node": (not_mounted, ("read",), {"data.file-system": ONE, "data.content": ONE}),
+    "missing on one node": (missing, ("read",), {"data.path": ONE}),
+    "another copy on one node": (another_copy, ("read",), {"data.content": ONE}),
+    "stale content on one node": (stale, ("read",), {"data.content": ONE}),
+    "a wrong mount on one node": (
+        wrong_mount,
+        ("read", "checkpoint"),
+        {"data.file-system": ONE, "data.content": ONE, "data.shared": ONE},
+    ),
+    "read-only on one node": (read_only, ("checkpoint",), {"data.path": ONE, "data.file-system": ONE}),
+    "full on one node": (
+        full_on_one,
+        ("checkpoint",),
+        {"data.file-system": ONE, "data.space": ONE, "data.write": ONE},
+    ),
+    "hung on one node": (hung, ("read",), {"data.path": ONE}),
+    "hung on every node": (hung_everywhere, ("checkpoint",), {"data.path": ALL}),
+    "another uid mapping on one node": (other_users, ("read",), {"data.owner": ONE}),
+    "a checkpoint that one node sees late": (late, ("checkpoint",), {"data.checkpoint": ONE}),
+    "a disk of its own on each node": (scratch_of_each, ("checkpoint",), {"data.shared": ALL}),
 }
+"""How each is made, what for the path is used, and which checks name which nodes."""
+
+
+class Played(NamedTuple):
+    """One run of the doctors over a path for each fault."""
+
+    shares: dict[str, Share]
+    found: Found
+    notes: Found
+    codes: dict[str, int]
+    left: dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def played(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """Every fault at a path of its own, and one run over all of them: their waits are waited for once."""
+    shares = {fault: Share(lab, tmp_path_factory.mktemp("fault")) for fault in FAULTS}
+    try:
+        for fault, (make, _, _) in FAULTS.items():
+            make(shares[fault])
+        options = [word for fault, (_, uses, _) in FAULTS.items() for word in asking(shares[fault], *uses)]
+        found, done = told(lab, *options)
+        codes = {name: each.code for name, each in done.items()}
+        yield Played(shares, found, findings(lab, notes=True), codes, {f: left(s) for f, s in shares.items()})
+    finally:
+        for share in shares.values():
+            resume(share)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_on_its_node_and_on_no_other(played: Played, fault: str) -> None:
+    point = str(played.shares[fault].point)
+    said = {id_: [one for one in every if one["subject"] == point] for id_, every in played.found.items()}
+    named = {id_: {tuple(one["nodes"]) for one in every} for id_, every in said.items() if every}
+    assert named == {id_: {nodes} for id_, nodes in FAULTS[fault][2].items()}
+    assert played.left[fault] == []
+
+
+def test_a_disk_of_each_nodes_own_is_told_from_a_shared_one(played: Played) -> None:
+    point = str(played.shares["a disk of its own on each node"].point)
+    said = [one["message"] for one in played.notes["data.file-system"] if one["subject"] == point]
+    assert said == [f"is local to each node (tmpfs of {point})"]
 
 
 def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
     healthy(share)
-    found, done = told(share.lab, "read", "checkpoint", point=share.point)
+    found, done = told(share.lab, *asking(share, "read", "checkpoint"))
     assert found == {}
     assert {name: each.code for name, each in done.items()} == {"n0": 0, "n1": 0, "n2": 0}
     assert left(share) == []
     assert len(os.listdir(share.export)) == 20  # noqa: PTH208
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_on_its_node_and_on_no_other(share: Share, fault: str) -> None:
-    make, expected = FAULTS[fault]
-    make(share)
-    found, done = told(share.lab, "read", "checkpoint", point=share.point)
-    assert set(found) == expected
-    if any(each["severity"] == "fail" for every in found.values() for each in every):
-        assert [done[name].code for name in ("n0", "n1", "n2")] == [4, 0, 4]
-    assert {tuple(each["nodes"]) for every in found.values() for each in every} == {("n2",)}
-    assert left(share) == []
-
-
 def test_a_server_that_hangs_while_nodes_write_is_named_and_holds_no_one(share: Share) -> None:
     healthy(share)
-    jobs = doctors(share.lab, f"{share.point}:checkpoint")
+    jobs = doctors(share.lab, *asking(share, "checkpoint"))
     until(lambda: any("-n2-" in name for name in left(share)), "n2 has written")
     share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
-    done = ended(jobs, time.monotonic() + 80.0)
+    done = ended(jobs, time.monotonic() + 120.0)
     assert not any(each.timed_out for each in done.values()), done
-    checks = json.loads((share.lab.folder / "n0.json").read_text())["checks"]
-    blamed = {
-        name for check in checks for one in check["findings"] if one["severity"] != "note" for name in one["nodes"]
-    }
+    blamed = {name for every in findings(share.lab).values() for one in every for name in one["nodes"]}
     assert blamed == {"n2"}
     assert [name for name in left(share) if "-n2-" not in name] == []
+    assert [done[name].code for name in ("n0", "n1", "n2")] == [4, 0, 4]
 
 
 def test_what_a_killed_node_leaves_is_removed_by_its_next_run(share: Share) -> None:
+    """It is killed while it measures, when the largest file of ours is there."""
     healthy(share)
-    jobs = doctors(share.lab, f"{share.point}:checkpoint")
-    until(lambda: any("-n2-" in name for name in left(share)), "n2 has written")
+    jobs = doctors(share.lab, *asking(share, "checkpoint"), "--path-rates", "--path-bytes", "4M")
+    until(lambda: any(share.export.glob(".ncclprobe-n2-*/rate")), "n2 measures")
     jobs["n2"].kill()
-    ended(jobs, time.monotonic() + 80.0)
+    ended(jobs, time.monotonic() + 120.0)
     assert ["-n2-" in name for name in left(share)] == [True]
-    told(share.lab, "checkpoint", point=share.point)
+    told(share.lab, *asking(share, "checkpoint"))
     assert left(share) == []
+
+
+SERVER = """
+import os, socket, sys
+door = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+while True:
+    caller = door.accept()[0]
+    caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not os.fork():
+        os.dup2(caller.fileno(), 0), os.dup2(caller.fileno(), 1)
+        os.execv(sys.argv[2], sys.argv[2:])
+    caller.close()
+"""
+
+
+def over_network(share: Share) -> None:
+    """Mount the export over the lab's network, from one server for all on `ctl`."""
+    share.lab.ctl.start([sys.executable, "-c", SERVER, str(SFTP_PORT), str(SFTP)])
+    address = share.lab.ctl.address()
+    time.sleep(0.3)
+    for host in share.lab.hosts:
+        words = ["-f", "-o", f"directport={SFTP_PORT},cache=no", f"{address}:{share.export}", str(share.point)]
+        share.clients[host.name] = host.start(["sshfs", *words])
+    for host in share.lab.hosts:
+        until(lambda host=host: f" {share.point} " in host.must("cat", "/proc/self/mountinfo"), "mounted")
+
+
+def test_a_node_whose_way_to_the_server_is_slow_and_not_late_is_named_by_rates(share: Share) -> None:
+    """40 Mbit/s to one node, by tc on the server's link to it; nothing is late, so nothing else names it."""
+    for number in range(2):
+        (share.export / f"large-{number}").write_bytes(os.urandom(4 << 20))
+    over_network(share)
+    slow = share.lab.hosts[-1]
+    shaper = [
+        "qdisc",
+        "replace",
+        "dev",
+        slow.port(),
+        "root",
+        "tbf",
+        "rate",
+        "40mbit",
+        "burst",
+        "64kb",
+        "latency",
+        "50ms",
+    ]
+    share.lab.ctl.must("tc", *shaper)
+    options = [*asking(share, "read", "checkpoint"), "--path-rates", "--path-bytes", "4M"]
+    found, done = told(share.lab, *options, "--keep", str(share.folder / "kept"))
+    assert found.keys() == {"data.rate"}
+    assert {tuple(one["nodes"]) for one in found["data.rate"]} == {ONE}
+    assert any(one["message"].startswith("sequential read") for one in found["data.rate"])
+    assert left(share) == []
+    assert {name: each.code for name, each in done.items()} == {"n0": 0, "n1": 0, "n2": 0}

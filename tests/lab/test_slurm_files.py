@@ -42,13 +42,14 @@ def wrapper(lab: Lab, script: str, **variables: str) -> Path:
 
 @contextmanager
 def sick_second_node(script: str, *more: str, **variables: str) -> Iterator[Slurm]:
-    """Two nodes with GPUs, of which the second has lost one; `script` is its prolog or health check."""
+    """Two nodes with GPUs, of which the second has lost one; `script` is its prolog and epilog, or its health check."""
     with Lab(hosts=2) as lab:
         give_gpus(lab)
         lab["n1"].env["FAKE_NVML_LOST"] = "1"
         lab.save()
-        option = "Prolog" if script.endswith("prolog") else "HealthCheckProgram"
-        with launchers.slurm(lab, f"{option}={wrapper(lab, script, **variables)}", *more) as cluster:
+        path = wrapper(lab, script, **variables)
+        options = ("Prolog", "Epilog") if script.endswith("prolog") else ("HealthCheckProgram",)
+        with launchers.slurm(lab, *(f"{option}={path}" for option in options), *more) as cluster:
             yield cluster
 
 
@@ -59,6 +60,15 @@ def states(cluster: Slurm) -> dict[str, str]:
 
 def said(cluster: Slurm) -> str:
     return (cluster.lab.folder / "said").read_text()
+
+
+def found(cluster: Slurm, context: str) -> list[str]:
+    """What both nodes said in this context, which after a job may take a moment."""
+    end_s = time.monotonic() + 60.0
+    while len(lines := [line for line in said(cluster).split("\n") if f" {context}: " in line]) < 2:
+        assert time.monotonic() < end_s, said(cluster)
+        time.sleep(0.2)
+    return lines
 
 
 def batch(cluster: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -73,11 +83,13 @@ def batch(cluster: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> int:
     raise AssertionError(shown)
 
 
-def test_the_prolog_drains_nothing_by_default_and_says_what_it_sees() -> None:
+def test_prolog_and_epilog_drain_nothing_by_default_and_say_what_they_see() -> None:
     with sick_second_node("slurm_prolog") as cluster:
         done = cluster.run(["srun", "-N2", "hostname"], timeout_s=60.0)
         assert (done.code, sorted(done.out.split())) == (0, ["n0", "n1"]), done.err
-        assert sum("GPU1" in line and "FAIL" in line for line in said(cluster).split("\n")) == 1
+        for context in ("prolog_slurmd", "epilog_slurmd"):
+            lines = found(cluster, context)
+            assert (len(lines), sum("GPU1" in line and "FAIL" in line for line in lines)) == (2, 1), said(cluster)
         assert not any("drain" in state for state in states(cluster).values())
 
 

@@ -108,7 +108,7 @@ def test_an_address_that_is_none_is_refused_before_it_reaches_the_library(built:
 
 
 def test_the_real_library_without_devices_says_that_there_are_none() -> None:
-    """Debian's libibverbs1 on a machine without RDMA: an empty list, or none where the kernel has no part of it."""
+    """Debian's libibverbs1 without RDMA gives an empty list, or, where the kernel has no part of it, none."""
     try:
         with Library(lambda call: None).devices() as devices:
             refusal = f"this machine has RDMA devices: {', '.join(devices)}" if devices else "no RDMA device"

@@ -5,7 +5,7 @@ from typing import Any
 
 from ncclprobe.checks.data import asked, asked_of_several, by_path, problem
 from ncclprobe.checks.sync import describe, named
-from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount, DiskQuota
 from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every, vote
@@ -27,7 +27,8 @@ _MEANINGFUL = (
     "nolock",
     "nocto",
     "vers=",
-    "actimeo=",
+    "acregm",
+    "acdirm",
     "lookupcache=",
     "sec=",
 )
@@ -106,6 +107,7 @@ def _source(row: DataPath) -> str:
         (_nodes(_ROW, replace(_ROW, mount=_DISK)),),
         (_nodes(_ROW, _ROW, replace(_ROW, mount=replace(_NFS, source="fs2:/export"))),),
         (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("hard", "ro", "vers=4.2")))),),
+        (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("acdirmax=600", "hard", "rw", "vers=4.2")))),),
     ],
     good=lambda: [
         (_HEALTHY,),
@@ -255,8 +257,16 @@ def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str],
         (_nodes(_FILLED),),
         (_nodes(replace(_FILLED, look=replace(_FOLDER, available_inodes=0))),),
         (_nodes(replace(_FILLED, look=replace(_FOLDER, available_bytes=1 << 30))),),
+        (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 30, 1 << 30),)))),),
+        (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("group", 0, 0, 1000, 1000),)))),),
+        (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 40, (1 << 40) - (1 << 30)),)))),),
     ],
-    good=lambda: [(_HEALTHY,), (_nodes(_looking(available_bytes=0)),), (_nodes(replace(_FILLED, look=_FOLDER)),)],
+    good=lambda: [
+        (_HEALTHY,),
+        (_nodes(_looking(available_bytes=0)),),
+        (_nodes(replace(_FILLED, look=_FOLDER)),),
+        (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 40, 1 << 30),)))),),
+    ],
     required=True,
     applies=asked,
 )
@@ -273,7 +283,7 @@ def space(paths: Every[DataPaths]) -> Iterator[Finding]:
         said = {node: words for node, look in looks.items() if (words := _room(look))}
         for words, nodes in vote(said).groups.items():
             where = "" if len(rows) == 1 else " on every node" if len(nodes) == len(rows) else f" on {named(nodes)}"
-            full = words.startswith("is full") or "inodes" in words
+            full = words.startswith("is full") or "inodes" in words or "used up" in words
             blamed = _JOB if len(nodes) == len(rows) else _NODE
             yield (fail if full else warn)(name, f"{words}{where}", nodes=nodes, evidence=f"statvfs {name}", **blamed)
 
@@ -283,6 +293,20 @@ def _room(look: Look) -> str:
         return f"is full: {size(look.available_bytes)} of {size(look.total_bytes)} left to this user"
     if look.inodes and not look.available_inodes:
         return "has no inodes left: no file can be made there"
+    for quota in look.quotas:
+        if words := _quota(quota):
+            return words
     if look.available_bytes < _NEARLY * look.total_bytes:
         return f"is nearly full: less than {_NEARLY:.0%} of {size(look.total_bytes)} left to this user"
+    return ""
+
+
+def _quota(quota: DiskQuota) -> str:
+    what, left = f"has a quota of this {quota.kind}", quota.limit_bytes - quota.used_bytes
+    if quota.limit_bytes and left < min(_FULL_BYTES, quota.limit_bytes):
+        return f"{what} that is used up: {size(max(0, left))} of {size(quota.limit_bytes)} left"
+    if quota.limit_files and quota.used_files >= quota.limit_files:
+        return f"{what} that is used up: {quota.limit_files} files"
+    if quota.limit_bytes and left < _NEARLY * quota.limit_bytes:
+        return f"{what} that is nearly used up: {size(left)} of {size(quota.limit_bytes)} left"
     return ""

@@ -5,6 +5,7 @@ from statistics import median
 
 from ncclprobe.checks.rail import asked, both_ends, name, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.rails import Rails

@@ -18,7 +18,7 @@ from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.data import written_alone
+from ncclprobe.cluster.gather.data import worked_alone
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import Leave
@@ -121,9 +121,9 @@ async def _look(part: Part) -> LocalNode:
 
 async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
     if not part.launch.several_nodes:
-        written = await run_in_thread(partial(written_alone, local.snapshot, part.times.data()), part.times.end)
-        if written:
-            local.add("data_writes", written)
+        work = partial(worked_alone, local.snapshot, part.times.data(rates=True))
+        for name, measured in (await run_in_thread(work, part.times.end)).items():
+            local.add(name, measured)
         if part.keep:
             files.write(part.keep / files.named_after(local.name), local.text(), private=True)
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)

@@ -12,8 +12,10 @@ from pathlib import Path
 import msgspec
 
 from ncclprobe import bounds
-from ncclprobe.cluster.gather.data import PathWork, Rounds
+from ncclprobe.cluster.gather.data import Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
+from ncclprobe.cluster.gather.path_work import PathWork
+from ncclprobe.cluster.gather.rates import RateWork
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
 from ncclprobe.cluster.rails.lead import Fleet, RailRun
@@ -29,13 +31,14 @@ from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.data_paths import writes_to
+from ncclprobe.facts.data_rates import rate_bytes, rated
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, parse
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import Struct, asdict, replace
 
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
 _RESOLVE_S = 5.0
@@ -60,7 +63,7 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
                 part.progress("trying the paths between the nodes")
                 await _mesh(part, local, coordinator, listeners, names)
                 await _try_rails(part, local, coordinator, listeners, names)
-                await _write_paths(part, local, coordinator, names)
+                await _at_paths(part, local, coordinator, names)
         finally:
             listeners.close()
         part.progress("judging")
@@ -214,19 +217,22 @@ async def _try_rails(
             local.add("rails", seen)
 
 
-async def _write_paths(part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str]) -> None:
-    """Have all nodes write to the paths that the job writes to, and look for what the others wrote."""
-    work = PathWork(writes_to(local.snapshot), 0, local.name)
+async def _at_paths(part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str]) -> None:
+    """Have all nodes write to the paths that the job writes to, look for what the others wrote, and measure."""
+    work = PathWork(writes_to(local.snapshot), 0, local.name, rated(local.snapshot))
+    rates = RateWork(work, rated(local.snapshot), rate_bytes(local.snapshot))
     peers = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra and not peer.lost}
     ids = {rank: peer.hello.id for rank, peer in peers.items()}
     try:
-        if work.rows:
-            rounds = Rounds(work, coordinator, {0: local.name, **{r: names[key] for r, key in ids.items()}}, ids)
-            for rank, writes in (await rounds.run(part.times.data())).items():
+        if work.rows or rates.kinds:
+            rounds = Rounds(rates, coordinator, {0: local.name, **{r: names[key] for r, key in ids.items()}}, ids)
+            wrote = await rounds.run(part.times.data(rates=bool(rates.kinds)))
+            samples: dict[str, Mapping[int, Struct]] = {"data_writes": wrote, "data_rates": rounds.rated}
+            for name, rank, each in ((name, *row) for name, rows in samples.items() for row in rows.items()):
                 if rank:
-                    peers[rank].samples = (peers[rank].samples or {}) | {"data_writes": asdict(writes)}
+                    peers[rank].samples = (peers[rank].samples or {}) | {name: asdict(each)}
                 else:
-                    local.add("data_writes", writes)
+                    local.add(name, each)
     finally:
         work.close()
 

@@ -27,7 +27,7 @@ from ncclprobe.units import printable
 
 UNPROVEN = "the nodes have no secret by which to prove who they are"
 _MESH_S = 30.0
-_DATA_S = 60.0
+_DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
 
@@ -60,9 +60,9 @@ class Times(Struct, frozen=True):
         """Return until when rails are tried."""
         return self.by(0.9)
 
-    def data(self) -> float:
-        """Return until when paths of --path are written to."""
-        return min(time.monotonic() + _DATA_S, self.by(0.9))
+    def data(self, rates: bool = False) -> float:
+        """Return until when paths of --path are written to, and measured."""
+        return min(time.monotonic() + _DATA_S + _RATES_S * rates, self.by(0.9))
 
 
 Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.data import PathWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
+from ncclprobe.cluster.gather.path_work import PathWork
+from ncclprobe.cluster.gather.rates import RateWork
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
 from ncclprobe.cluster.rails.messages import RailsOrder
@@ -21,6 +22,7 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
 from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.facts.data_paths import writes_to
+from ncclprobe.facts.data_rates import rate_bytes, rated
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
@@ -43,7 +45,8 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         return alone(part, local, "rank 0 was not reached: this node was judged alone")
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
-    work = PathWork(writes_to(local.snapshot), part.node_rank, local.name)
+    work = PathWork(writes_to(local.snapshot), part.node_rank, local.name, rated(local.snapshot))
+    rates = RateWork(work, rated(local.snapshot), rate_bytes(local.snapshot))
     wanted = part.rails
     rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
@@ -61,7 +64,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
             if part.token.unproven:
                 raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
             if isinstance(instruction, DataOrder):
-                await _write(part, worker, work, instruction)
+                await _at_paths(part, worker, rates, instruction)
             elif isinstance(instruction, RailsOrder):
                 answer = await rails.follow(instruction) if rails else {}
                 await worker.report({"rails": answer}, part.times.by(0.95))
@@ -103,12 +106,12 @@ async def _follow(
         await _walk(part, local, worker, listeners, instruction)
 
 
-async def _write(part: Part, worker: Worker, work: PathWork, order: DataOrder) -> None:
+async def _at_paths(part: Part, worker: Worker, work: RateWork, order: DataOrder) -> None:
     """Do at this node's paths what rank 0 says, and tell it what came of that."""
     until = part.times.by(0.93)
     timed = replace(order, seconds=min(order.seconds, until - time.monotonic()))
-    rows = await run_in_thread(partial(work.follow, timed), until)
-    await worker.report({"data": rows}, part.times.by(0.95))
+    said = await run_in_thread(partial(work.follow, timed), until)
+    await worker.report(said, part.times.by(0.95))
 
 
 async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import strict
 from ncclprobe.expect.site import verdict
 from ncclprobe.facts.run.rows import Expected, Rows
@@ -119,7 +119,7 @@ def _band(entry: Mapping[str, Any], where: str, tolerance: float) -> Band:
         if key not in entry:
             raise UsageError(f"{where}: {key} is missing")
     if entry["op"] not in OPS:
-        raise UsageError(f"{where}: op {entry['op']!r} is unknown; choose from {', '.join(OPS)}")
+        raise UsageError(f"{where}: op: {unknown(str(entry['op']), 'operation', OPS)}")
     low_bytes, high_bytes = _sizes(entry, where)
     value, low, why = _limits(entry, where, tolerance)
     expectation = Expectation(value, low, "GB/s", "user", why, f"{where}: {entry['source']}")

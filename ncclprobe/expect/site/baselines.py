@@ -19,6 +19,8 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
+from ncclprobe.expect.site.noise import FLOORS, spread
+from ncclprobe.expect.site.path_rates import PathRow, expectations
 from ncclprobe.host import files
 from ncclprobe.model.measurement import (
     Band,
@@ -31,15 +33,12 @@ from ncclprobe.model.measurement import (
     changes,
     conditions,
 )
+from ncclprobe.model.path_rates import PathExpectation
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import size
 
 SCHEMA = "ncclprobe.baseline/1"
-NOISE_SIGMAS = 3.0
-_MAD_TO_SIGMA = 1.4826
-_FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
-"""From so many runs on, at least such a share may be missing: one run says nothing of what the next will do."""
 _MOST_NOISE = 0.5
 """What would have to lose half to be noticed is no expectation."""
 Allowed = Callable[[Measurement], float | None]
@@ -91,6 +90,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: Print | None
     runs: list[Origin]
     rows: list[Row]
+    paths: list[PathRow] = []
     schema: Literal["ncclprobe.baseline/1"] = "ncclprobe.baseline/1"
 
     def print(self) -> Fingerprint | None:
@@ -169,11 +169,7 @@ def _unfit(row: Measurement) -> str:
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
     """The row that `rows` become, why it is no expectation (empty: it is), and whether that is for being low."""
     first, rates = rows[0], [row.busbw_GBps for row in rows]
-    value = median(rates)
-    mad = median(abs(rate - value) for rate in rates)
-    within = median(row.precision or 0.0 for row in rows)
-    floor = next(share for least, share in _FLOORS if len(rows) >= least)
-    noise = max(floor, NOISE_SIGMAS * _MAD_TO_SIGMA * mad / value, within)
+    value, mad, noise = spread(rates, median(row.precision or 0.0 for row in rows))
     kept = Row(
         first.op,
         first.nbytes,
@@ -207,7 +203,7 @@ def bands(site: Site, path: str) -> tuple[Band, ...]:
 def _expected(row: Row, path: str) -> Expectation:
     runs = "1 run" if row.runs == 1 else f"the median of {row.runs} runs"
     why = f"{runs} of this site, less the {row.noise:.0%} that is noise"
-    confidence: Literal["high", "medium", "low"] = "high" if row.runs >= _FLOORS[0][0] else "medium"
+    confidence: Literal["high", "medium", "low"] = "high" if row.runs >= FLOORS[0][0] else "medium"
     return Expectation(row.busbw_GBps, row.busbw_GBps * (1 - row.noise), "GB/s", "baseline", why, path, confidence)
 
 
@@ -241,6 +237,14 @@ def _no_doubles(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
+
+
+def expected_paths(path: str) -> tuple[PathExpectation, ...]:
+    """Return what the baseline at `path`, a file or a folder, has of data paths. Raises UsageError for none."""
+    found = tuple(each for name, site in load(path).items() for each in expectations(site.paths, name))
+    if not found:
+        raise UsageError(f"{path}: holds no rate of a path; keep a report of `ncclprobe doctor --path-rates` in it")
+    return found
 
 
 def load(path: str) -> dict[str, Site]:

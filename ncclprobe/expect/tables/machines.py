@@ -43,7 +43,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machine_files import from_toml
 from ncclprobe.expect.tables.machine_types import Latency, MachineType, Match, Published
@@ -137,12 +137,8 @@ def find(name: str) -> MachineType:
     if _folded(name) in folded:
         return machines[folded[_folded(name)]]
     close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(folded[word] for word in close)}?"
-        if close
-        else "`ncclprobe expect --list` names them; '8 x L40S' composes one"
-    )
-    raise UsageError(f"no machine type is called {name[:80]!r}; {hint}")
+    lists = "`ncclprobe expect --list` lists them, and '8 x L40S' composes one"
+    raise unknown(name, "machine type", folded, lists, [folded[word] for word in close])
 
 
 def _folded(name: str) -> str:

@@ -20,7 +20,9 @@ from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
 from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
+from ncclprobe.probes.verbs.ping import Ping
 from ncclprobe.probes.verbs.port import Port
+from ncclprobe.probes.verbs.stream import Stream
 from ncclprobe.probes.verbs.traffic import Stopped, Traffic
 
 
@@ -106,8 +108,8 @@ class _End:
         return Answer(address=self.port.address())
 
     def _ping(self, asked: Request) -> Answer:
-        times = self.traffic.ping(self.port.test.round_trips, asked.seconds, leads=asked.leads)
-        return Answer(half_round_trip_us=times)
+        ping = Ping(self.traffic, asked.seconds, leads=asked.leads)
+        return Answer(half_round_trip_us=ping.run(self.port.test.round_trips))
 
     def _prepare(self, asked: Request) -> Answer:
         """Fill what is written from, and what is written to with what nothing writes."""
@@ -117,8 +119,8 @@ class _End:
         return Answer()
 
     def _stream(self, asked: Request) -> Answer:
-        stream = self.traffic.stream(asked.direction, asked.seconds, writes=asked.writes, reads=asked.reads)
-        return Answer(stream=stream)
+        stream = Stream(self.traffic, writes=asked.writes, reads=asked.reads)
+        return Answer(stream=stream.run(asked.direction, asked.seconds))
 
     def _verify(self, asked: Request) -> Answer:
         port = self.port

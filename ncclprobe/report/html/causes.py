@@ -5,11 +5,12 @@ from datetime import datetime, timezone
 
 from markupsafe import Markup
 
-from ncclprobe.model.causes import Moment
-from ncclprobe.model.report import Report
+from ncclprobe.model.causes import Cause, Moment
+from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report.causes import blamed, headline, who
-from ncclprobe.report.html.page import environment, read
+from ncclprobe.report.html.findings import page_of
+from ncclprobe.report.html.page import environment, hash_of, read
 
 MOST_LANES = 64
 MOST_DOTS = 60
@@ -38,13 +39,22 @@ class Lane(Struct, frozen=True):
 
 
 def page(report: Report) -> str:
-    """Return `report` as HTML, without any script."""
+    """Return `report` as HTML."""
+    script = read("page.js")
     lanes, more, scale, ticks, divergence = _drawn(report)
     return environment().get_template("causes.html.j2").render(
         report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
         blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
         height=_TOP + _ROW * len(lanes) + 14, shown_ranks=report.ranks[:MOST_RANKS],
+        pages=lambda cause: page_of(cause.id), excerpts=lambda cause: _excerpts(cause, report), script=Markup(script),
+        script_rules=hash_of(script),
     )  # fmt: skip
+
+
+def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
+    """Return the lines around those that a cause cites."""
+    cited = {f"{each.source}:{each.line}" for each in cause.evidence}
+    return [each for each in report.excerpts if each.title in cited]
 
 
 def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]], float | None]:

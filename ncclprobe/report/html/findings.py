@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclprobe import DOCS
+from ncclprobe import page
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
 from ncclprobe.model.values import Struct, replace
@@ -49,6 +49,7 @@ class Card(Struct, frozen=True):
     number: int
     remedy: str
     blame: str
+    title: str
     about: CheckNote | None
     page: str
 
@@ -104,7 +105,7 @@ def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
         _cost(worst) if len(group) == 1 else f"up to {cost}" if (cost := _cost(worst)) else "", places, len(group),
-        finding.remedy, _blamed(finding, names), about, f"{DOCS}/checks/{first.id}/" if _ID.fullmatch(first.id) else "",
+        finding.remedy, _blamed(finding, names), title, about, page_of(first.id),
     )  # fmt: skip
 
 
@@ -113,6 +114,11 @@ def _names(problem: Problem, report: Report) -> tuple[str, ...]:
     of_the_run = problem.id.startswith("run.")
     known = problem.finding.nodes or (() if of_the_run else problem.nodes)
     return tuple(known)
+
+
+def page_of(check: str) -> str:
+    """Return the address of a check's page; empty for a text that is no id."""
+    return page(check) if _ID.fullmatch(check) else ""
 
 
 def _blamed(finding: Finding, names: Sequence[str]) -> str:

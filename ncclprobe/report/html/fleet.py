@@ -98,7 +98,7 @@ def _blind(report: Report) -> dict[str, tuple[str, ...]]:
 def _group(
     state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]], since: Given
 ) -> Group:
-    why = [(card.anchor, card.about.title if card.about else card.id) for card in cards]
+    why = [(card.anchor, card.title) for card in cards]
     unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
     why += (
         [("blind", f"not looked at: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []

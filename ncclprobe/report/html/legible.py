@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from ncclprobe.model.hostlist import fold
 
 LONGEST = 1500
 """Characters of one text on the page; an answer of a machine may have megabytes."""
+_PERCENT = re.compile(r"(\d) %")
+"""A number and its sign, which a line may not break apart."""
 _NAMES = 160
 """Characters of a folded list of nodes before it is cut."""
 
@@ -28,7 +31,7 @@ def printable(text: str, limit: int = LONGEST) -> str:
 
 def finalize(value: object) -> object:
     """Return what jinja2 calls on each value before it escapes it. Markup is what this package made itself."""
-    return value if isinstance(value, Markup) else printable(str(value))
+    return value if isinstance(value, Markup) else _PERCENT.sub("\\1\u00a0%", printable(str(value)))
 
 
 def folded(names: Iterable[str], limit: int = _NAMES) -> str:

@@ -169,7 +169,9 @@ _SPOKEN = "Heat map; the slowest directions are in the table below"
 def _names(shown: Sequence[int], ends: Mapping[int, str]) -> list[str]:
     """Return what stands at the axes: names where all are short, else ranks."""
     names = [printable(ends[rank]) for rank in shown]
-    return names if max(map(len, names)) <= _SHORT else [str(rank) for rank in shown]
+    if max(map(len, names)) > _SHORT:  # n2 rail 1 (eth1): n2.1
+        names = ["{}.{}".format(*_end(name)) for name in names]
+    return names if max(map(len, names)) <= _SHORT and len(set(names)) == len(names) else [str(rank) for rank in shown]
 
 
 def _was_cleared(end: str, cleared: frozenset[str]) -> bool:

@@ -10,12 +10,12 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
 from ncclprobe.report import trends as of_reports
 from ncclprobe.report.html import svg
-from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
+from ncclprobe.report.html.legible import folded, micros, micros_tick, printable, rate
 from ncclprobe.report.trends import Past, Series
 from ncclprobe.units import size
 
 MOST_OPS = 24
-MOST_NODES = 64
+MOST_LINES = 40
 MOST_COLUMNS = 30
 """Reports of the table of nodes: the newest."""
 _DAY_S = 86400.0
@@ -41,10 +41,10 @@ class Line(Struct, frozen=True):
 
 
 class NodeLine(Struct, frozen=True):
-    """One node and its state in each report that is shown: (state, sign, when)."""
+    """Nodes with one history: their state in each report that is shown, and its sign."""
 
-    name: str
-    cells: tuple[tuple[str, str, str], ...]
+    nodes: str
+    cells: tuple[tuple[str, str], ...]
 
 
 class Trends(Struct, frozen=True):
@@ -78,18 +78,25 @@ def trends(history: Sequence[Past]) -> Trends | None:
 
 
 def _nodes(history: Sequence[Past]) -> tuple[tuple[NodeLine, ...], int, int]:
-    """Return the nodes that were not always well, how many always were, and how many are not shown."""
+    """Return the nodes that were not always well, the loudest of today first; how many always were, and how many are
+    not shown.
+    """
     shown = history[-MOST_COLUMNS:]
-    names = dict.fromkeys(name for each in reversed(shown) for name in each.states)
-    ailing = [name for name in names if any(each.states.get(name) in _LOUD for each in shown)]
-    ailing.sort(key=lambda name: _LOUD.index(state) if (state := shown[-1].states.get(name)) in _LOUD else len(_LOUD))
-    lines = tuple(NodeLine(name, tuple(_cell(each, name) for each in shown)) for name in ailing[:MOST_NODES])
-    return lines, len(names) - len(ailing), len(ailing) - len(lines)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in dict.fromkeys(name for each in reversed(shown) for name in each.states):
+        groups.setdefault(tuple(each.states.get(name, "") for each in shown), []).append(name)
+    ailing = {states: names for states, names in groups.items() if not {*states}.isdisjoint(_LOUD)}
+    ranked = sorted(ailing.items(), key=lambda each: (*map(_loudness, reversed(each[0])), -len(each[1])))
+    lines = tuple(
+        NodeLine(folded(names), tuple((state, _SIGNS.get(state, "")) for state in states))
+        for states, names in ranked[:MOST_LINES]
+    )
+    steady = sum(map(len, groups.values())) - sum(map(len, ailing.values()))
+    return lines, steady, sum(len(names) for _, names in ranked[MOST_LINES:])
 
 
-def _cell(each: Past, name: str) -> tuple[str, str, str]:
-    state = each.states.get(name, "")
-    return state, _SIGNS.get(state, ""), f"{name}, {each.when}: {state or 'not in this report'}"
+def _loudness(state: str) -> int:
+    return _LOUD.index(state) if state in _LOUD else len(_LOUD)
 
 
 def _small(one: Series, history: Sequence[Past]) -> Small:

@@ -170,9 +170,9 @@
   find.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(filter, 80); });
   for (const tiles of document.querySelectorAll(".tiles")) {
     tiles.addEventListener("click", (event) => {
-      const node = event.target.dataset.node;
-      if (node === undefined) return;
-      find.value = node;
+      const told = event.target.title;
+      if (!told) return;
+      find.value = told.slice(0, told.lastIndexOf(": "));
       filter();
       document.getElementById("checks").scrollIntoView();
     });

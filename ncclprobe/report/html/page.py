@@ -51,7 +51,7 @@ def page(report: Report, history: Sequence[Past] = ()) -> str:
     return environment().get_template("page.html.j2").render(
         **_about(report, found), **_found(report, found, cards), **_measured(report, history),
         **_nodes(report, found, cards, since), trends=over_time.trends(history),
-        style=Markup(read("style.css")), script=Markup(script), script_rules=_hash(script),
+        style=Markup(read("style.css")), script=Markup(script), script_rules=hash_of(script),
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def read(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
+def hash_of(script: str) -> str:
     """Return what the page's policy calls a script that may run."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
@@ -108,7 +108,7 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
     """Return the run in one sentence, with how much of the fleet is concerned."""
     unjudged = none_judged(report)
     if unjudged and report.status is Status.PASS:
-        return f"{unjudged}."
+        return ""  # the headline says it
     failing = [row for row in found if row.kind == "fail"]
     bad, sick = {row.id for row in failing}, {name for row in failing for name in row.nodes}
     if report.status is not Status.FAIL or not bad:
@@ -123,6 +123,7 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     counted = [(state, report.coverage[state]) for state in order if report.coverage.get(state, 0) > 0]
     return {
         "report": report,
+        "unsaid": report.status is Status.PASS and bool(none_judged(report)),
         "headline": headline(report, _LONGEST_HEADLINE),
         "verdict": _verdict(report, found),
         "when": when(report.started),
@@ -197,13 +198,20 @@ def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
-        "said": list(islice(matrix.words(report.localisation), MOST_LISTED)) if report.localisation else [],
+        "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
         "tables": tables.tables(report),
         "pair_notes": tables.pair_notes(report),
         "fingerprint": tables.fingerprint(report),
     }
+
+
+def _said_of_pairs(report: Report) -> list[matrix.Words]:
+    """Return what the round-robin says beyond its findings, which have cards."""
+    found = any(verdict.id == "run.pairs" and verdict.findings for verdict in report.checks)
+    said = matrix.words(report.localisation) if report.localisation else iter(())
+    return list(islice((each for each in said if not (found and each.kind == "fail")), MOST_LISTED))
 
 
 def _nodes(report: Report, found: Sequence[Row], cards: Cards, since: Given) -> dict[str, Any]:

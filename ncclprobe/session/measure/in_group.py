@@ -28,7 +28,7 @@ from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import joining, retest
 from ncclprobe.session.measure.context import plan_of
 from ncclprobe.session.measure.expectations import learn
-from ncclprobe.session.measure.look import Look, gather_captures
+from ncclprobe.session.measure.look import LOOK_S, Look, gather_captures
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group as groups
@@ -129,7 +129,7 @@ class _Run:
         """Agree, measure, gather what the nodes say of themselves, and return the report."""
         options, question, bands, config, infos, hosts = self._agree(prepare)
         self._identity = _placed(self._identity, hosts)
-        look = Look(self._hostname) if self._identity.local_rank == 0 else None
+        look = Look(self._hostname, min(LOOK_S, self._timeout_s / 2)) if self._identity.local_rank == 0 else None
         if look:
             look.start()
         recorder = None

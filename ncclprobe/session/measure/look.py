@@ -33,12 +33,13 @@ MOST_PACKED_BYTES = 4 << 20
 
 
 class Look:
-    """One node's snapshot, collected in a thread."""
+    """One node's snapshot, collected in a thread, for no longer than `look_s` seconds."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, look_s: float = LOOK_S) -> None:
         self.node = node
         self._found: tuple[Snapshot, Heard] | None = None
-        self._deadline = time.monotonic() + LOOK_S
+        self._patience_s = look_s + min(look_s, _MARGIN_S)
+        self._deadline = time.monotonic() + look_s
         self._thread = threading.Thread(target=self._look, name="look", daemon=True)
 
     def start(self) -> None:
@@ -49,10 +50,10 @@ class Look:
         with contextlib.suppress(NcclprobeError):  # a node without a snapshot is measured all the same
             self._found = observed(_collectors(), self._deadline)
 
-    def snapshot(self, patience_s: float = LOOK_S + _MARGIN_S) -> Snapshot:
+    def snapshot(self, patience_s: float | None = None) -> Snapshot:
         """Wait for the node's facts and return them; none where it did not answer in time."""
         if self._thread.is_alive():
-            self._thread.join(patience_s)
+            self._thread.join(self._patience_s if patience_s is None else patience_s)
         found = self._found
         return Snapshot(self.node, found[0].facts, found[0].ranks) if found else Snapshot(self.node, {})
 

@@ -2,13 +2,15 @@
 
 from itertools import permutations, product
 
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict, seen
+from ncclprobe.model.causes import Cause, Consequence, Moment, NotUnderstood, RankState
+from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict, seen
 from ncclprobe.model.measurement import Expectation, Fingerprint, Library, Measurement, TimeStats
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
-from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
+from ncclprobe.model.report import Area, CheckNote, Excerpt, LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
+from ncclprobe.report import trends
 
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""
@@ -85,6 +87,71 @@ def sweep() -> Report:
     )
 
 
+def whole() -> Report:
+    """One of everything that a page shows: findings with their sources, pairs, tables, pictures of nodes, gaps."""
+    ill, measured = fleet(12), moved()
+    note = CheckNote("An InfiniBand port is slow", "All ports have one rate", "the slowest port paces every collective")
+    source = Excerpt(
+        "/sys/class/infiniband/…/rate", "node0005", "rate", ("200 Gb/sec (4X HDR)",), 1, (0,), "2 lines left"
+    )
+    return replace(
+        measured, nodes=ill.nodes, checks=(*ill.checks, *measured.checks), topology=ill.topology, notes=("a fallback",),
+        environment=ill.environment, missing_nodes=ill.missing_nodes, coverage=ill.coverage, excerpts=(source,),
+        explained={"ib.rate": note}, measurements=sweep().measurements[:6],
+        areas=(Area("GPUs", "8 × H100", Status.PASS), Area("NICs", "8 × 400 Gb/s", Status.FAIL, ("ib.rate",), 1)),
+    )  # fmt: skip
+
+
+def weeks(number: int = 6) -> list[Report]:
+    """A sweep a week, oldest first; from the fourth on everything is a tenth slower, and the driver is a newer one."""
+    made = []
+    for week in range(number):
+        left = 1.0 if week < 3 else 0.9
+        rows = tuple(
+            replace(row, busbw_GBps=left * row.busbw_GBps, time_us=TimeStats(row.time_us.mean / left))
+            for row in sweep().measurements[:24]
+        )
+        driver = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": f"5{50 + 20 * (week > 2)}.1"})
+        started = f"2026-{9 + week // 4:02}-{1 + 7 * (week % 4):02}T07:00:00Z"
+        fine = replace(sweep(), started=started, measurements=rows, fingerprint=driver)
+        healthy = replace(
+            fine, status=Status.PASS, exit_code=0, checks=(replace(fine.checks[0], status=Status.PASS, findings=()),)
+        )
+        made.append(fine if week > 2 else healthy)
+    return made
+
+
+def history(number: int = 6) -> list[trends.Past]:
+    """What a series keeps of :func:`weeks`."""
+    return [trends.past(report, f"{report.started[:10]}.json") for report in weeks(number)]
+
+
+def causes() -> Report:
+    """A job of four ranks of which one was killed, with the lines around those that say so."""
+    line = Evidence("n0.log", 12, "exitcode: -9 (SIGKILL)")
+    followed = Consequence(
+        "log.watchdog", "timed out in all_reduce", (0, 1), ("n0",), (Evidence("n0.log", 20, "timeout"),)
+    )
+    killed = Cause(
+        "rank-crashed", "log.killed-by-a-signal", "named", "was ended by SIGKILL", ranks=(2,), nodes=("n0",),
+        evidence=(line,), blame="job", action="fix-job", remedy="look at `dmesg -T | grep -i oom`",
+        why="the kernel ends what takes too much memory", consequences=(followed,), doctor="host.oom",
+    )  # fmt: skip
+    moments = tuple(
+        Moment(1.7e9 + n, rank, "n0", "timed out", Evidence("n0.log", 20 + n, "timeout"), "log.watchdog" * (rank == 1))
+        for n, rank in enumerate((0, 1, 3))
+    )
+    ranks = tuple(
+        RankState(n, "n0", 100 + n, Evidence("n0.log", 20 + n, "timeout"), "all_reduce", "failed") for n in range(4)
+    )
+    return replace(
+        EMPTY, command="ncclprobe explain n0.log", status=Status.FAIL, exit_code=4, files=("1 log",), causes=(killed,),
+        timeline=(Moment(1.7e9, 2, "n0", "killed", line, killed.id), *moments), ranks=ranks,
+        not_understood=(NotUnderstood("n0.log", 1, 3, "cannot go on"),),
+        excerpts=(Excerpt("n0.log", "", "n0.log:12", ("step 7", line.text, "bye"), 11, (1,)),),
+    )  # fmt: skip
+
+
 def pairs(nodes: int = 8) -> Report:
     """All pairs of `nodes`, of which n3 sends at a tenth, both ways measured; and a suspect."""
     rows = []
@@ -101,6 +168,10 @@ def pairs(nodes: int = 8) -> Report:
     found = Localisation(
         nodes, "node", (culprit,), (suspect,), ("into n0",), (), {"one way": 47.9, "both ways": 43.1}, False, 131, 2
     )
+    slow = Finding(
+        Severity.FAIL, "out of n3", "what this node sends is slow: 10 % of the usual bandwidth is left", "node",
+        "repair", nodes=("n3",), loss=0.9, lost_GBps=43.1, evidence=(seen("131 pair tests", "slow in 14 of 14"),),
+    )  # fmt: skip
     return replace(
         EMPTY,
         command="torchrun --nnodes 8 -m ncclprobe.bandwidth --pairs",
@@ -110,6 +181,7 @@ def pairs(nodes: int = 8) -> Report:
         launch=LaunchRow("torchrun", nodes, nodes),
         pairs=tuple(rows),
         localisation=found,
+        checks=(Verdict("run.pairs", "n0", Status.FAIL, "A node, a NIC or a pair is slow", "", True, (slow,)),),
     )
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import render
+from ncclprobe.report.trends import Past
 
 from . import made
 
@@ -19,7 +20,8 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --window-size=1280,900"
 )
-Show = Callable[[Report], None]
+PHONE = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+Show = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +46,9 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
     """Opens the page of a report from a file. Whatever else a test asks, the console must stay silent."""
 
-    def shown(report: Report) -> None:
+    def shown(report: Report, history: Sequence[Past] = ()) -> None:
         path = tmp_path / "report.html"
-        path.write_text(render(report), encoding="utf-8")
+        path.write_text(render(report, history), encoding="utf-8")
         chromium.get(path.as_uri())
         chromium.execute_async_script(
             "const done = arguments[0]; const wait = () => document.documentElement.dataset.drawn"
@@ -118,10 +120,10 @@ def test_rows_that_are_only_data_are_found_by_the_filter(chromium: Any, show: Sh
 
 def test_two_thousand_nodes_open_scroll_and_tell_of_one_that_is_clicked(chromium: Any, show: Show) -> None:
     show(made.fleet(2048))
-    assert _js(chromium, "document.querySelectorAll('.tile').length") == 2051
+    assert _js(chromium, "document.querySelectorAll('.tiles > span').length") == 2051
     chromium.execute_script("window.scrollTo(0, document.body.scrollHeight)")
     assert _js(chromium, "window.scrollY") > 2000
-    _js(chromium, "document.querySelector('[data-node=node0005]').click()")
+    _js(chromium, "document.querySelector('[title^=node0005]').click()")
     assert ["mlx5_5:1" in row for row in _rows(chromium)] == [True]
 
 
@@ -129,8 +131,8 @@ def test_a_host_name_with_markup_stays_text(chromium: Any, show: Show) -> None:
     show(made.fleet(12, (made.MARKUP,)))
     assert _js(chromium, "document.images.length") == 0
     assert "onerror=alert(1)" in _js(chromium, "document.querySelector('.about').innerText")
-    assert _js(chromium, "document.querySelector('.tile').dataset.node").startswith("</script><img")
-    _js(chromium, "document.querySelector('.tile').click()")
+    assert _js(chromium, "document.querySelector('.tiles > span').title").startswith("</script><img")
+    _js(chromium, "document.querySelector('.tiles > span').click()")
     assert _js(chromium, "document.images.length") == 0
 
 
@@ -173,11 +175,76 @@ def test_without_scripts_findings_and_charts_stand_there(chromium: Any, show: Sh
 
 
 def test_the_page_is_no_wider_than_a_telephone(chromium: Any, show: Show) -> None:
-    size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
     try:
         for report in (made.sweep(), made.fleet(300, (made.MARKUP,))):
             show(report)
             assert _js(chromium, "document.documentElement.scrollWidth") <= 390
     finally:
         chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_rectangle_drawn_on_a_chart_shows_it_larger_and_escape_shows_all_again(chromium: Any, show: Show) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(made.sweep())
+    chart, part = chromium.find_element(By.CSS_SELECTOR, "svg.chart"), "document.querySelector('svg.chart').viewBox"
+    ActionChains(chromium).move_to_element(chart).click_and_hold().move_by_offset(90, 60).release().perform()
+    assert _js(chromium, f"{part}.baseVal.width") < 120
+    ActionChains(chromium).send_keys(Keys.ESCAPE).perform()
+    assert _js(chromium, f"{part}.baseVal.width") == 520
+
+
+def test_a_column_that_is_clicked_sorts_its_table_by_value_and_not_by_letters(chromium: Any, show: Show) -> None:
+    show(made.sweep())
+    sizes = "[...document.querySelectorAll('table.sweep tbody tr')].map(row => row.cells[1].textContent)"
+    _js(chromium, "document.querySelectorAll('table.sweep th button')[1].click()")
+    assert _js(chromium, sizes)[::10][:4] == ["1 KiB", "4 KiB", "64 KiB", "1 MiB"]
+    _js(chromium, "document.querySelectorAll('table.sweep th button')[1].click()")
+    assert _js(chromium, sizes)[0] == "4 GiB"
+
+
+AXE = """
+const [rules, done] = arguments;
+const alike = {'svg.chart': 2, 'svg.heat': 1, 'svg.machine': 1, '#rows tr': 30};  // there is one way to make each
+for (const [what, kept] of Object.entries(alike))
+  for (const each of [...document.querySelectorAll(what)].slice(kept)) each.remove();
+for (const each of document.querySelectorAll('details')) each.open = true;
+axe.run(document, {resultTypes: ['violations'], ...rules}).then(done, done);
+"""
+CONTRAST = {"runOnly": ["color-contrast"]}
+LOOKS: dict[str, tuple[str, str, Any, Any]] = {
+    "light": ("", "light", None, {}),
+    "dark": ("", "dark", None, CONTRAST),
+    "phone": ("", "light", PHONE, {"rules": {"color-contrast": {"enabled": False}}}),
+    "paper": ("print", "light", None, CONTRAST),
+}
+KINDS: dict[str, Callable[[], tuple[Report, Sequence[Past]]]] = {
+    "report": lambda: (made.whole(), ()),
+    "trends": lambda: (made.weeks()[-1], made.history()),
+    "causes": lambda: (made.causes(), ()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_axe_objects_to_nothing_light_dark_on_a_telephone_and_on_paper(kind: str, chromium: Any, show: Show) -> None:
+    package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed (extra `test`)")
+    axe = Path(package.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+    found = {}
+    try:
+        for look, (media, scheme, device, rules) in LOOKS.items():
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+            if device:
+                chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+            show(*KINDS[kind]())
+            chromium.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})  # the page's policy lets no script in
+            told = chromium.execute_async_script(AXE, rules)
+            found[look] = [(each["id"], each["nodes"][0]["html"][:200]) for each in told["violations"]]
+            chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    finally:
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert found == {look: [] for look in LOOKS}

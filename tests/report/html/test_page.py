@@ -349,7 +349,7 @@ def test_every_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
         (ink, ground) for ink in ("ink", "muted") for ground in ("warn-soft", "unknown-soft", "fail-soft", "note-soft")
     ]
     pairs += [("surface", kind) for kind in ("fail", "unknown", "warn")]
-    pairs += [("ink", "nvlink-soft"), ("nvlink", "surface")]
+    pairs += [("ink", "nvlink-soft"), ("nvlink", "surface"), ("ink", "heat0"), ("ink", "heat1"), ("ink", "heat2")]
     weak = {pair: round(_contrast(of[f"--{pair[0]}"], of[f"--{pair[1]}"]), 2) for pair in pairs}
     assert not {pair: value for pair, value in weak.items() if value < 4.5}
 
@@ -363,7 +363,8 @@ def test_on_a_telephone_the_tables_take_the_whole_width_and_paper_is_light_witho
     style = (HERE / "style.css").read_text()
     small = style.partition("@media screen and (max-width: 720px) {")[2].partition("\n}\n")[0]
     assert (
-        "table:is(.checks, .blind, .names, .chosen, .which, .areas, .facts) { display: block; width: 100%; }" in small
+        "table:is(.checks, .blind, .names, .chosen, .which, .areas, .facts, .past) { display: block; width: 100%; }"
+        in small
     )
     assert "200px" not in small
     assert style.count("prefers-color-scheme: dark") == style.count("@media screen and (prefers-color-scheme: dark)")

@@ -1,0 +1,109 @@
+"""Completion: made of every parser, and what real shells make of it."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.__main__ import COMMANDS
+from ncclprobe.commands import completion
+
+DEADLINE_S = 60.0
+CASES = {
+    "ncclprobe doc": ["doctor"],
+    "ncclprobe --v": ["--version"],
+    "ncclprobe doctor --expect-g": ["--expect-gpus"],
+    "ncclprobe doctor --backend ": ["nccl", "gloo"],
+    "ncclprobe doctor --backend = g": ["gloo"],
+    "ncclprobe doctor --local a": ["a file.jsonl", "again.jsonl"],
+    "ncclprobe doctor --json aga": ["again.jsonl"],
+    "ncclprobe doctor --keep f": ["folder"],
+    "ncclprobe doctor --timeout ": [],
+    "ncclprobe explain ib.sta": ["ib.state"],
+    "ncclprobe explain aga": ["again.jsonl"],
+    "ncclprobe bandwidth --select run.band": ["run.bandwidth"],
+    "ncclprobe completion ": ["bash", "zsh"],
+    "ncclprobe checks ": [],
+    "ncclprobe nonsense ": [],
+}
+"""What is typed, and what may follow in a folder with two files and a folder."""
+
+
+@pytest.fixture(params=["bash", "zsh"])
+def shell(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def script(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    assert completion.main([shell]) == 0
+    path = tmp_path / "completion"
+    path.write_text(capsys.readouterr().out)
+    for name in ("a file.jsonl", "again.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    return path
+
+
+def test_it_has_every_command_and_every_option_that_help_shows(script: Path) -> None:
+    parsers = completion._parsers()
+    assert parsers.keys() == COMMANDS.keys()
+    text = script.read_text()
+    for name, parser in parsers.items():
+        (line,) = re.findall(rf"^    {name}\) (?:options=|_arguments )(.*)$", text, re.MULTILINE)
+        shown = set(re.findall(r"^ {2}(?:-\w[^,]*, )?(--[a-z][\w-]*)", parser.format_help(), re.MULTILINE))
+        assert "--help" in shown
+        assert shown <= set(re.findall(r"--[a-z][\w-]*", line)), name
+
+
+@pytest.mark.parametrize("shell", ["bash"], indirect=True)
+def test_bash_completes_words_options_values_files_and_ids(script: Path) -> None:
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    play = (
+        'source ./completion\nwhile IFS= read -r line; do read -ra COMP_WORDS <<<"$line"\n'
+        '[[ $line = *" " ]] && COMP_WORDS+=("")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _ncclprobe 2>/dev/null\n'
+        '(IFS="|"; echo "${COMPREPLY[*]}"); done\n'
+    )
+    done = subprocess.run([bash, "--norc", "-c", play], input="".join(f"{line}\n" for line in CASES), cwd=script.parent,
+                          capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
+    assert done.stderr == ""
+    found = [line.split("|") if line else [] for line in done.stdout.split("\n")[:-1]]
+    assert {line: sorted(words) for line, words in zip(CASES, found, strict=True)} == {
+        line: sorted(words) for line, words in CASES.items()
+    }
+
+
+@pytest.mark.parametrize("shell", ["zsh"], indirect=True)
+def test_zsh_completes_words_options_values_files_and_ids(script: Path) -> None:
+    zsh = shutil.which("zsh") or pytest.skip("zsh is not installed (scripts/lab_packages)")
+    typed = {line: words[0] for line, words in CASES.items() if len(words) == 1 and " = " not in line}
+    terminal, its_end = pty.openpty()
+    env = {"TERM": "dumb", "HOME": str(script.parent), "PATH": os.environ["PATH"]}
+    child = subprocess.Popen([zsh, "-f", "-i"], stdin=its_end, stdout=its_end, stderr=its_end, cwd=script.parent,
+                             env=env, start_new_session=True)  # fmt: skip
+    os.close(its_end)
+    try:
+        os.write(terminal, b"autoload -Uz compinit; compinit -u -D; source ./completion; print rea''dy\n")
+        _read_until(terminal, b"ready\r")
+        for line, word in typed.items():
+            os.write(terminal, f"{line}\t".encode())
+            _read_until(terminal, f"{line.rpartition(' ')[0]} {word}".encode())
+            os.write(terminal, b"\x15")  # Ctrl-U: an empty line again
+    finally:
+        child.kill()
+        child.wait(DEADLINE_S)
+        os.close(terminal)
+
+
+def _read_until(terminal: int, wanted: bytes) -> None:
+    seen, end_s = b"", time.monotonic() + DEADLINE_S
+    while wanted not in seen:
+        assert time.monotonic() < end_s, (wanted, seen)
+        if select.select([terminal], [], [], 1.0)[0]:
+            seen += os.read(terminal, 1 << 16)
