@@ -5,7 +5,7 @@ from typing import Any
 
 from ncclprobe.checks.data import asked, asked_of_several, by_path, problem
 from ncclprobe.checks.sync import describe, named
-from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount, DiskQuota
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DiskQuota, Look, Mount
 from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every, vote

@@ -10,11 +10,12 @@ from ncclprobe.checks.rail import (
     both_ends,
     broken,
     certainty,
+    choices,
     counted,
+    failed,
     gid_problem,
     name,
     pkey_problem,
-    shown,
     subject,
     tests,
     why,
@@ -26,7 +27,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried
 from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.findings import Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
@@ -131,7 +132,8 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
         node = each.suspect.nodes[0] if each.suspect.nodes else ""
         setting = _setting(node, "NCCL_IB_GID_INDEX", settings)
         message = f"{counted(each)} ways are dead: {problem}" + (f"; {setting}" if setting else "")
-        yield _broken(each, rails, message, blame="job" if setting else "node", action="fix-job")
+        whose = {"blame": "job", "action": "fix-job"} if setting else {"blame": "node", "action": "repair"}
+        yield _broken(each, rails, message, **whose)
 
 
 @check(
@@ -275,7 +277,7 @@ def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
     """Make a finding of dead ways, with both ends' choices beside each other."""
-    evidence: list[Evidence] = [seen(both_ends(test), why(test)) for test in shown(each.tests)]
+    evidence = [seen(choices(end), failed(end)) for end in each.tests[0].seen]
     nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
     return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
 
