@@ -27,7 +27,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried
 from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import Certainty, Finding, fail, seen, warn
+from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
@@ -49,13 +49,17 @@ _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_ope
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 
 
+def _silent() -> Every[Rails]:
+    return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
+
+
 def _no_port() -> Every[Rails]:
     nothing = Rails(3, {}, why="no active port of InfiniBand or Ethernet")
     return Every({**rails_of(World()).by_node, "n3": nothing})
 
 
 @check(
-    bad=lambda: [(_no_port(),)],
+    bad=lambda: [(_no_port(),), (_silent(),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
     applies=asked,
@@ -75,6 +79,15 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
                 node, f"has no rail to try: {each.why}", blame="node", action="repair", nodes=(node,),
                 evidence=f"{len(rails)} nodes",
             )  # fmt: skip
+    silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
+    for node in silent:
+        yield fail(
+            node, "stopped answering while rails were tried", blame="node", action="retest", nodes=(node,),
+            confidence=ONCE, evidence="an order of node 0 that was not answered in time",
+            remedy="see what its process did: was it killed (dmesg: out of memory), stopped, or its node lost?",
+        )  # fmt: skip
+    if silent:
+        return
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
