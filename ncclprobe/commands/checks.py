@@ -13,6 +13,8 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.rules import Check
+from ncclprobe.report import delivery
+from ncclprobe.report.lines import wrapped
 
 _EXIT_CODES = """\
 exit codes:
@@ -72,12 +74,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _table(checks: Sequence[Check]) -> str:
-    from tabulate import tabulate
-
-    pairs = (((check.id, check.standing, "fails", check.title), ("", "", "passes", check.right)) for check in checks)
-    rows = [row for both in pairs for row in both]
-    table: str = tabulate(rows, headers=("id", "", "", "title"), tablefmt="plain")
-    return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` explains one"
+    width = delivery.width()
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{check.id}  {check.standing}")
+        lines += wrapped("    fails   ", check.title, width)
+        lines += wrapped("    passes  ", check.right, width)
+    return "\n".join((*lines, "", f"{len(checks)} checks; `ncclprobe explain ID` explains one"))
 
 
 def _json(checks: Sequence[Check]) -> str:

@@ -151,9 +151,7 @@ class Rank:
 
     def _show_phase(self, phase: str) -> None:
         if self._rank_file:
-            self._rank_file.set_phase(
-                phase
-            )  # first: the process that started the ranks then leaves the line to this one
+            self._rank_file.set_phase(phase)  # first: who started the ranks then leaves the line to this one
             if phase == rank_files.IMPORTING:
                 return
         self._progress.show(phase)
