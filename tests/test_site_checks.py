@@ -251,7 +251,7 @@ def test_trying_a_file_says_which_promise_is_broken(tmp_path: Path, capsys: pyte
         "Why: is missing, or says less than 40 characters",
         "a part of its docstring is not shown: after the first line write Right:, Why: and Fix:, each once",
         "bad example 0: it does not object",
-        f"1 checks of {path}, 1 break a promise",
+        f"1 check of {path}, 1 breaks a promise",
     ]
 
 

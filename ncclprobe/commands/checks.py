@@ -15,6 +15,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.rules import Check
 from ncclprobe.report import delivery
 from ncclprobe.report.lines import wrapped
+from ncclprobe.units import plural
 
 _EXIT_CODES = """\
 exit codes:
@@ -41,7 +42,8 @@ def _test(name: str) -> int:
         print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
         for each in wrong:
             print(f"       {each}")
-    print(f"{len(found)} checks of {found[0][0].origin}, {sum(bool(wrong) for _, wrong in found)} break a promise")
+    bad = sum(bool(wrong) for _, wrong in found)
+    print(f"{plural(len(found), 'check')} of {found[0][0].origin}, {bad} {'breaks' if bad == 1 else 'break'} a promise")
     return ExitCode.FAIL if any(wrong for _, wrong in found) else ExitCode.OK
 
 
