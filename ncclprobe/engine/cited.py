@@ -47,12 +47,13 @@ def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> t
 
 
 def _questions(evidence: Evidence, finding: Finding, answers: Mapping[Any, Any]) -> Iterator[Any]:
-    gpu = _GPU.search(finding.subject)
-    for question in answers:
-        if _cites(evidence.source, question):
-            other_gpu = gpu and question[0] == "nvml" and len(question) > 2 and question[2] != int(gpu[1])
-            if not other_gpu:
-                yield question
+    """Yield what the evidence names, the answers on the finding's own device first."""
+    gpu, device = _GPU.search(finding.subject), finding.subject.partition(":")[0]
+    named = [question for question in answers if _cites(evidence.source, question)]
+    for question in sorted(named, key=lambda each: f"/{device}" not in str(each[1:2])):
+        other_gpu = gpu and question[0] == "nvml" and len(question) > 2 and question[2] != int(gpu[1])
+        if not other_gpu:
+            yield question
 
 
 def _cites(source: str, question: Sequence[str | int]) -> bool:
