@@ -136,6 +136,7 @@ def _cut(
     for line in lines[first : first + _MOST_LINES]:
         if sum(map(len, shown)) > _MOST_CHARACTERS:
             break
+        line = line.expandtabs(4)
         shown.append(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…")
     left = len(lines) - len(shown)
     places = tuple(at - first for at in cited if first <= at < first + len(shown))
