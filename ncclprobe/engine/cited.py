@@ -19,6 +19,8 @@ from ncclprobe.units import plural
 
 MOST = 60
 """Excerpts of one report."""
+_MOST_LOOKED_AT = 300
+"""Findings whose sources are looked for: each is compared with a thousand questions."""
 _MOST_OF_ONE = 4
 """Of one piece of evidence: NVML answers for each GPU."""
 _MOST_LINES, _MOST_CHARACTERS, LONGEST_LINE = 24, 4000, 400
@@ -34,7 +36,7 @@ def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> t
     loud = [(v, f) for v in verdicts for f in v.findings if f.severity is not Severity.NOTE]
     loud.sort(key=lambda each: each[1].severity is not Severity.FAIL)
     found: dict[tuple[str, str, str], Excerpt] = {}
-    for verdict, finding in loud if answers else ():
+    for verdict, finding in loud[:_MOST_LOOKED_AT] if answers else ():
         node = next((name for name in (*finding.nodes, verdict.node or "") if name in answers), "")
         for evidence in finding.evidence if node else ():
             for question in islice(_questions(evidence, finding, answers[node]), _MOST_OF_ONE):
