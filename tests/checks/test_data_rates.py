@@ -52,6 +52,11 @@ def test_the_better_of_two_turns_counts() -> None:
     assert doubtful({0: (row(9e8),), 1: (row(2e8),), 2: (row(9e8),)}) == [1]
 
 
+def test_a_node_with_another_file_system_is_not_called_slow_beside_the_others() -> None:
+    other = row(1e8, file_system="nfs4 fs2:/old")
+    assert loud(found({"n0": (row(9e8),), "n1": (other,), "n2": (row(9e8),)})) == []
+
+
 def test_a_pause_among_many_opens_names_no_node() -> None:
     opens = {"kind": "open", "nbytes": 10**5}
     well, paused, slow = (

@@ -137,16 +137,25 @@ def doubtful(known: Mapping[N, Sequence[PathRate]]) -> list[N]:
 def _shares(rows: Mapping[N, PathRate]) -> dict[N, float]:
     """Return what share of the others' median each node reaches; of those whose own memory did not answer.
 
-    Of reads and opens one by one, the typical one must be slow too: a pause of the processor makes a few of them slow.
+    Nodes are compared where they have one file system. Of reads and opens one by one, the typical one must be slow too:
+    a pause of the processor makes a few of them slow.
     """
     own = {node: row for node, row in rows.items() if not row.from_memory}
+    found: dict[N, float] = {}
+    for file_system in {row.file_system for row in own.values()}:
+        found |= _of_one({node: row for node, row in own.items() if row.file_system == file_system})
+    return found
+
+
+def _of_one(own: Mapping[N, PathRate]) -> dict[N, float]:
+    """Return the shares of nodes on one file system."""
     if len(own) < 2:
         return {}
     shares = _against({node: row.per_s for node, row in own.items()})
     if all(row.typical_s for row in own.values()):
         singly = _against({node: 1 / (row.typical_s or 1.0) for node, row in own.items()})
         shares = {node: max(share, singly[node]) for node, share in shares.items()}
-    return {node: share for node, share in shares.items() if rows[node].seconds >= _SHORT_S}
+    return {node: share for node, share in shares.items() if own[node].seconds >= _SHORT_S}
 
 
 def _against(rates: Mapping[N, float]) -> dict[N, float]:
@@ -162,7 +171,8 @@ def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         shares = {node: share for node, share in _shares(rows).items() if share < _SLOW}
         if not shares:
             continue
-        usual = median(row.per_s for node, row in rows.items() if node not in shares)
+        theirs = {rows[node].file_system for node in shares}
+        usual = median(row.per_s for node, row in rows.items() if node not in shares and row.file_system in theirs)
         slowest = min(shares, key=lambda node: shares[node])
         told = ", ".join(shown(kind, rows[node].per_s) for node in list(shares)[:3])
         message = f"{words_of(kind)} reach {told} on {named(shares)}; the others reach {shown(kind, usual)}"
