@@ -142,7 +142,7 @@ def _shares(rows: Mapping[N, PathRate]) -> dict[N, float]:
     """
     own = {node: row for node, row in rows.items() if not row.from_memory}
     found: dict[N, float] = {}
-    for file_system in {row.file_system for row in own.values()}:
+    for file_system in dict.fromkeys(row.file_system for row in own.values()):
         found |= _of_one({node: row for node, row in own.items() if row.file_system == file_system})
     return found
 
