@@ -34,6 +34,8 @@ def row(per_s: float, **changes: Any) -> PathRate:
 
 def found(rows: Mapping[str, tuple[PathRate, ...]], nodes: int = 0) -> list[Finding]:
     paths = Every({f"n{n}": DataPaths((SEEN,), 1 << 26) for n in range(nodes or len(rows))})
+    if len(rows) > 1 and not any(each.together for some in rows.values() for each in some):
+        rows = {node: (*some, replace(some[0], together=True)) for node, some in rows.items()}
     return list(rate.run(Every({node: DataRates(each) for node, each in rows.items()}), paths))
 
 
@@ -91,8 +93,11 @@ def test_a_path_that_gives_no_answer_fails_on_its_node_or_is_the_servers() -> No
 
 
 def test_what_was_asked_and_not_measured_is_not_healthy() -> None:
-    with pytest.raises(Unlearned, match="no rate was measured from n2"):
+    with pytest.raises(Unlearned, match="not every rate was measured from n2 apart"):
         found({"n0": (row(9e8),), "n1": (row(9e8),)}, nodes=3)
+    lost = {"n0": (row(9e8), row(9e8, together=True)), "n1": (row(9e8),)}
+    with pytest.raises(Unlearned, match="not every rate was measured from n1 at once"):
+        found(lost)
     with pytest.raises(Unlearned, match="too little to measure"):
         found({"n0": (row(1.0, why="1 byte: too little to measure"),)})
 
@@ -105,6 +110,12 @@ def test_a_baseline_of_another_server_or_number_of_nodes_judges_nothing() -> Non
         (expected,) = expectation_of(site)
         with pytest.raises(Unlearned, match="in the baseline"):
             list(baseline.run(rates, paths, Job(path_rates=(replace(expected, **changes),))))
+
+
+def test_a_round_of_all_that_never_came_is_not_healthy() -> None:
+    paths = Every({f"n{n}": DataPaths((SEEN,), 1 << 26) for n in range(2)})
+    with pytest.raises(Unlearned, match="longer --timeout"):
+        list(rate.run(Every({f"n{n}": DataRates((row(9e8),)) for n in range(2)}), paths))
 
 
 def report(*rows: PathRate) -> Report:

@@ -102,14 +102,17 @@ def _refuse_gaps(known: Mapping[str, Sequence[PathRate]], paths: Every[DataPaths
     """Raise Unlearned where rates were asked for and not measured, and nothing was found either."""
     unable = {row.why for rows in known.values() for row in rows if row.why and not row.failed}
     measured = {(row.path, row.kind) for rows in known.values() for row in rows if not row.why}
-    able = (
-        node for node, each in paths.items() if each.rate_bytes and any(isinstance(r.look, Look) for r in each.rows)
-    )
-    silent = [node for node in able if not known.get(node)]
+    asked = {node: each.rows for node, each in paths.items() if each.rate_bytes}
+    able = [node for node, rows in asked.items() if any(isinstance(row.look, Look) for row in rows)]
     if judged:
         return
-    if silent:
-        raise Unlearned(f"no rate was measured from {named(silent)}")
+    for together, words in {False: "apart from the others", True: "at once with all others"}.items():
+        wanted = {_key(row) for rows in known.values() for row in rows if row.together == together}
+        silent = [node for node in able if wanted - {_key(row) for row in known.get(node, ())}]
+        if silent:
+            raise Unlearned(f"not every rate was measured from {named(silent)} {words}")
+    if len(able) > 1 and not any(row.together for rows in known.values() for row in rows):
+        raise Unlearned("no time was left to measure from all nodes at once; give a longer --timeout")
     if not measured:
         raise Unlearned(f"no rate could be measured: {'; '.join(sorted(unable)[:3])}")
 
@@ -163,7 +166,11 @@ def _against(rates: Mapping[N, float]) -> dict[N, float]:
 
 
 def _is_apart(row: PathRate, path: str, kind: RateKind) -> bool:
-    return (row.path, row.kind, row.together, row.why) == (path, kind, False, "")
+    return (*_key(row), row.why) == (path, kind, False, "")
+
+
+def _key(row: PathRate) -> tuple[str, RateKind, bool]:
+    return row.path, row.kind, row.together
 
 
 def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
