@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -41,7 +42,7 @@ Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
 
 _TORCHS_OWN_S = 60.0
 """NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 """Characters of a report that are shared at once."""
 _RUNS: dict[str, Iterator[int]] = defaultdict(itertools.count)
 """Numbers the runs over the same ranks, so that each has keys of its own in the store."""
@@ -120,7 +121,7 @@ class _Run:
         self._who, self._host, self._timeout_s = who, host, timeout_s
         self._end, self._hostname = time.monotonic() + timeout_s, socket.gethostname()
         self._store, self._group = dist.distributed_c10d._get_default_store(), None
-        ranks = "-".join(map(str, who.ranks)) if len(who.ranks) < dist.get_world_size() else "all"
+        ranks = f"{zlib.crc32(repr(who.ranks).encode()):08x}"
         attempt = f"api/{ranks}/{next(_RUNS[ranks])}"
         self._identity = RankIdentity(detect(os.environ).kind, who.own, len(who.ranks), 0, 1, 1, "", 0, attempt=attempt)
         self._exchange = Exchange(self._store, self._identity, timeout_s, until=self._end)
