@@ -135,3 +135,17 @@ print('torch' in sys.modules, 'libibverbs' in Path('/proc/self/maps').read_text(
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_process_keeps_near_its_nic_where_it_may(tmp_path: Path) -> None:
+    """In a process of its own, as the child is. What it may not use, and what no one tells, changes nothing."""
+    here = min(os.sched_getaffinity(0))
+    for number, near in enumerate((f"{here},8191\n", "8191\n", "\n", "no list")):
+        (tmp_path / str(number) / "device").mkdir(parents=True)
+        (tmp_path / str(number) / "device" / "local_cpulist").write_text(near)
+    code = "import os, sys; from ncclprobe.probes.verbs.port import keep_near; keep_near(sys.argv[1]); "
+    code += "print(*os.sched_getaffinity(0))"
+    for number, expected in (("0", {here}), *((n, os.sched_getaffinity(0)) for n in ("1", "2", "3", "absent"))):
+        run = [sys.executable, "-c", code, str(tmp_path / number)]
+        said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+        assert set(map(int, said.split())) == expected, number
