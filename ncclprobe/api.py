@@ -203,7 +203,7 @@ def load(report: AnyPath) -> Report:
 def render(report: Report, format: Format = "text") -> str:
     """Return `report` as a text: for a terminal, or as ``--json``, ``--markdown``, ``--html`` … write it.
 
-    html needs the extra ``ncclprobe[html]``, junit and prometheus ``ncclprobe[report]``. Raises UsageError.
+    Raises UsageError for another format.
     """
     from ncclprobe.report import delivery
 

@@ -98,7 +98,7 @@ def test_a_default_mapping_belongs_to_one_value() -> None:
 def test_a_value_shows_its_type_and_every_field() -> None:
     assert repr(DENIED) == "Absent(why='permission denied', refused='Denied')"
     assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU')"
-    assert repr(Job()) == "Job(backend='nccl', expect_gpus=None, local=False, mixed_gpus=False)"
+    assert repr(Job()) == "Job(backend='nccl', expect_gpus=None, local=False, mixed_gpus=False, path_rates=())"
 
 
 def test_values_match_by_position() -> None:

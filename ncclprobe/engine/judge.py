@@ -46,8 +46,34 @@ def judge(
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
     known = Judged()
-    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known))
-    return (*own, *compare(snapshots, checks, job, run))
+    own = [verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known)]
+    by_id = {check.id: check for check in checks}
+    return (*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run)))
+
+
+def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:
+    """Return a comparison without what the check that it requires says already, of that subject on those nodes."""
+    if not (check.requires and verdict.findings):
+        return verdict
+    failed = {
+        (each.node, finding.subject)
+        for each in own
+        if each.id == check.requires and each.status is Status.FAIL
+        for finding in each.findings
+    }
+    left = tuple(each for each in verdict.findings if not _said_before(each, failed))
+    if left == verdict.findings:
+        return verdict
+    if not left:
+        why = f"explained by {check.requires}"
+        return check.titled(replace(verdict, status=Status.SKIP, why=why, findings=()))
+    return check.titled(replace(verdict, status=_worst(left), findings=left))
+
+
+def _said_before(finding: Finding, failed: Collection[tuple[str | None, str]]) -> bool:
+    """Return whether each of its nodes failed with the same subject, which a comparison names behind its nodes."""
+    subject = finding.subject.rpartition(" ")[2]
+    return bool(finding.nodes) and all((node, subject) in failed for node in finding.nodes)
 
 
 class Judged:

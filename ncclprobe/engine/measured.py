@@ -256,8 +256,8 @@ def in_words(run: Facts) -> str:
     judged = sum(row.status != "unjudged" for row in rows)
     ways = {(row.src, row.dst) for row in pairs}
     parts = [f"{_count(rows)}, {judged or 'none'} judged"] if rows else []
-    parts += [plural(len(ways), "path")] if ways else []
-    parts += [f"{len(copies)} copies"] if copies else []
+    parts += [plural(len({frozenset(way) for way in ways}), "pair")] if ways else []
+    parts += ["1 copy" if len(copies) == 1 else f"{len(copies)} copies"] if copies else []
     return " · ".join(parts)
 
 

@@ -7,6 +7,7 @@ a file resident that the caller neither owns nor may write: of those it cannot b
 """
 
 import ctypes
+import itertools
 import mmap
 import os
 import random
@@ -147,14 +148,14 @@ def _random(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, An
         for fd, _ in files:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         resident = _dropped(extents)
-        began, done, reads = time.monotonic(), 0, 0
+        began = time.monotonic()
+        done, ends = 0, [began]
         for each in extents:
-            if time.monotonic() >= began + seconds:
+            if ends[-1] >= began + seconds:
                 break
             done += len(os.pread(each.fd, each.length, each.start))
-            reads += 1
-        took = time.monotonic() - began
-    return {"nbytes": done, "count": reads, "seconds": took, "resident": resident}
+            ends.append(time.monotonic())
+    return {"nbytes": done, **_singly(ends), "resident": resident}
 
 
 def _opens(data: Data, seconds: float, place: int) -> dict[str, Any]:
@@ -164,14 +165,21 @@ def _opens(data: Data, seconds: float, place: int) -> dict[str, Any]:
         return {"why": "a single file: opens are measured where there are several"}
     first = place * _OPENS % len(names)
     chosen = (names[first:] + names[:first])[:_OPENS]
-    began, done, opened = time.monotonic(), 0, 0
+    began = time.monotonic()
+    done, ends = 0, [began]
     for name in chosen:
-        if time.monotonic() >= began + seconds:
+        if ends[-1] >= began + seconds:
             break
         with Path(name).open("rb", buffering=0) as file:
             done += len(file.read(SMALL))
-        opened += 1
-    return {"nbytes": done, "count": opened, "seconds": time.monotonic() - began}
+        ends.append(time.monotonic())
+    return {"nbytes": done, **_singly(ends)}
+
+
+def _singly(ends: Sequence[float]) -> dict[str, Any]:
+    """Return the number, the time and the typical time of operations, each of which ended when the next one began."""
+    each = sorted(later - earlier for earlier, later in itertools.pairwise(ends))
+    return {"count": len(each), "seconds": ends[-1] - ends[0], "typical_s": each[len(each) // 2]}
 
 
 def _written(path: Path, nbytes: int, seconds: float, at_once: int) -> dict[str, Any]:

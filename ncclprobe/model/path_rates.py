@@ -20,7 +20,7 @@ _IN_MEMORY = 0.1
 
 class PathRate(Struct, frozen=True):
     """One measurement. `count`: reads or opens, or blocks; `at_once`: nodes that measured this at the same time,
-    `together` all of the job's.
+    `together` all of the job's. `typical_s`: the median of single reads or opens; null: of others, which have few.
 
     `resident`: the share of what was read that this node's memory still held just before (mincore(2)), after the kernel
     was asked to drop it (posix_fadvise(2)); null: it cannot be told, or nothing was read. `why`: why nothing was
@@ -35,6 +35,7 @@ class PathRate(Struct, frozen=True):
     nbytes: int = 0
     count: int = 0
     seconds: float = 0.0
+    typical_s: float | None = None
     resident: float | None = None
     why: str = ""
     failed: bool = False

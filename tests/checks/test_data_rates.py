@@ -52,6 +52,16 @@ def test_the_better_of_two_turns_counts() -> None:
     assert doubtful({0: (row(9e8),), 1: (row(2e8),), 2: (row(9e8),)}) == [1]
 
 
+def test_a_pause_among_many_opens_names_no_node() -> None:
+    opens = {"kind": "open", "nbytes": 10**5}
+    well, paused, slow = (
+        row(1.0, **opens, seconds=seconds, typical_s=typical_s)
+        for seconds, typical_s in ((0.05, 5e-4), (0.5, 5e-4), (0.5, 5e-3))
+    )
+    assert loud(found({"n0": (well,), "n1": (paused,), "n2": (well,)})) == []
+    assert loud(found({"n0": (well,), "n1": (slow,), "n2": (well,)})) == [(Severity.WARN, ("n1",))]
+
+
 def test_what_came_from_a_nodes_memory_makes_no_other_node_slow() -> None:
     fast = row(9e9, resident=1.0)
     three = found({"n0": (fast,), "n1": (row(4e8),), "n2": (row(4e8),)})

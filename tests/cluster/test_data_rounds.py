@@ -22,7 +22,7 @@ from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.snapshot import Absent
 
-NODES, LOCAL = 20, 7
+NODES, LOCAL = 18, 7
 PATH = "/shared"
 LOOK = Look("folder", PATH, 0, 0, "0755", 0, 4096, 1.0, True, True, True, 1 << 40, 1 << 39, 0, 0, read_only=False)
 
@@ -61,7 +61,7 @@ class Peers:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, DataWrites], dict[int, DataRates], Any]:
-    """Twenty nodes, of which one has a folder of its own where the others share one."""
+    """Eighteen nodes, of which one has a folder of its own where the others share one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(path_work, "PathChild", InThisProcess)
         patch.setattr(data, "_WAIT_S", 1.0)
@@ -87,7 +87,7 @@ def play(tmp_path: Path) -> tuple[dict[int, DataWrites], dict[int, DataRates], A
     return wrote, rounds.rated, peers
 
 
-def test_among_twenty_nodes_the_one_with_a_folder_of_its_own_is_named(played: Any) -> None:
+def test_among_eighteen_nodes_the_one_with_a_folder_of_its_own_is_named(played: Any) -> None:
     wrote, rated, _ = played
     looks = DataPath(PATH, "checkpoint", Mount(PATH, "nfs4", "fs1:/shared"), LOOK)
     paths = Every({f"n{rank}": DataPaths((looks,), 1 << 20) for rank in range(NODES)})
@@ -101,7 +101,7 @@ def test_among_twenty_nodes_the_one_with_a_folder_of_its_own_is_named(played: An
     assert {(row.kind, row.together) for row in rated[3].rows} >= {("write", False), ("read", False), ("write", True)}
 
 
-def test_among_twenty_nodes_each_looks_for_fewer_than_all_and_at_most_three_measure_at_once(played: Any) -> None:
+def test_among_eighteen_nodes_each_looks_for_fewer_than_all_and_at_most_three_measure_at_once(played: Any) -> None:
     wrote, _, peers = played
     assert max(sum(sight.name == "marker" for sight in each.rows[0].sights) for each in wrote.values()) == 16
     assert set(peers.at_once) <= {1, 2, 3, NODES - 1}

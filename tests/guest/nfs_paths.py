@@ -189,7 +189,7 @@ def doctors(lab: Lab, options: list[str]) -> dict[str, Any]:
     for job in jobs:
         done = job.wait(TIMEOUT_S + 30)
         print(
-            f"exit {done.code} after {done.seconds:.0f} s{' TIMED OUT' * done.timed_out} {done.err[-300:]}", flush=True
+            f"exit {done.code} after {done.seconds:.0f} s{' TIMED OUT' * done.timed_out} {done.err[-800:]}", flush=True
         )
     report: dict[str, Any] = json.loads((lab.folder / "n0.json").read_text())
     return report

@@ -27,10 +27,10 @@ _SHORT_S = 0.02
 _CROWDED = 0.6
 """All at once reach less than this share of what each reaches apart: the server, or the way to it, is shared out."""
 _KEEP = "keep them: ncclprobe baseline REPORT.json -o site.json; later runs are judged by --baseline site.json"
-_TWICE = Certainty("medium", "measured twice, apart from the others")
 _NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 _FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 
+_TIMES = {1: "once", 2: "twice"}
 Key = tuple[str, RateKind]
 N = TypeVar("N", bound=Hashable)
 
@@ -135,15 +135,26 @@ def doubtful(known: Mapping[N, Sequence[PathRate]]) -> list[N]:
 
 
 def _shares(rows: Mapping[N, PathRate]) -> dict[N, float]:
-    """Return what share of the others' median each node reaches; of those whose own memory did not answer."""
-    own = {node: row.per_s for node, row in rows.items() if not row.from_memory}
+    """Return what share of the others' median each node reaches; of those whose own memory did not answer.
+
+    Of reads and opens one by one, the typical one must be slow too: a pause of the processor makes a few of them slow.
+    """
+    own = {node: row for node, row in rows.items() if not row.from_memory}
     if len(own) < 2:
         return {}
-    return {
-        node: per_s / median(each for other, each in own.items() if other != node)
-        for node, per_s in own.items()
-        if rows[node].seconds >= _SHORT_S
-    }
+    shares = _against({node: row.per_s for node, row in own.items()})
+    if all(row.typical_s for row in own.values()):
+        singly = _against({node: 1 / (row.typical_s or 1.0) for node, row in own.items()})
+        shares = {node: max(share, singly[node]) for node, share in shares.items()}
+    return {node: share for node, share in shares.items() if rows[node].seconds >= _SHORT_S}
+
+
+def _against(rates: Mapping[N, float]) -> dict[N, float]:
+    return {node: rate / median(each for other, each in rates.items() if other != node) for node, rate in rates.items()}
+
+
+def _is_apart(row: PathRate, path: str, kind: RateKind) -> bool:
+    return (row.path, row.kind, row.together, row.why) == (path, kind, False, "")
 
 
 def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
@@ -156,7 +167,9 @@ def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         told = ", ".join(shown(kind, rows[node].per_s) for node in list(shares)[:3])
         message = f"{words_of(kind)} reach {told} on {named(shares)}; the others reach {shown(kind, usual)}"
         evidence = [_evidence(node, rows[node]) for node in list(shares)[:3]]
-        details = {**_NODE, "confidence": _TWICE, "loss": round(1 - shares[slowest], 3)}
+        turns = min(sum(_is_apart(row, path, kind) for row in known[node]) for node in shares)
+        sure = Certainty("medium" if turns > 1 else "low", f"measured {_TIMES.get(turns, f'{turns} times')} on each")
+        details = {**_NODE, "confidence": sure, "loss": round(1 - shares[slowest], 3)}
         yield warn(path, message, nodes=tuple(shares), evidence=evidence, **details)
 
 

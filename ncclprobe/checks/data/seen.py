@@ -5,7 +5,7 @@ from typing import Any
 
 from ncclprobe.checks.data import asked, asked_of_several, by_path, problem
 from ncclprobe.checks.sync import describe, named
-from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount, DiskQuota
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DiskQuota, Look, Mount
 from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every, vote
@@ -196,7 +196,8 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
         if not ballot.agreed:
             evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
             blamed = _NODE if ballot.settled else {"blame": "node", "action": "retest"}
-            yield fail(name, describe(ballot), nodes=ballot.outliers, evidence=evidence, **blamed)
+            message = f"is not the same on all nodes: {describe(ballot)}"
+            yield fail(name, message, nodes=ballot.outliers, evidence=evidence, **blamed)
 
 
 def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Measure how fast the paths of --path are: from each node apart, at most eight at once, and then from all at once.
 
 Node 0 leads in turns. A node obeys for the paths and kinds of its own command line only, with its own bound of bytes.
-Whoever looks slow beside the others has a second turn; the better one counts. Each measurement ends after about a
+A node that looks slow against the others has two more turns; the best one counts. Each measurement ends after about a
 second, or when its bytes are through; what has not had its turn when the time is over is measured with all others only.
 """
 
@@ -24,7 +24,8 @@ _AT_ONCE = 8
 """Nodes, but for the one round that asks for all."""
 _TURNS_SHARE, _AGAIN_SHARE = 0.6, 0.75
 """Of the time: by then the turns, and the second turns, end."""
-_AGAIN = 8
+_AGAIN, _TIMES = 8, 2
+"""Nodes that are measured again, the slowest first, and how often: a busy processor makes a node look slow for once."""
 
 Kinds = Mapping[str, Sequence[RateKind]]
 Ask = Callable[[Mapping[int, DataOrder], float], Awaitable[Mapping[int, Sequence[PathRate]]]]
@@ -69,7 +70,7 @@ class RateWork:
 def _measured(row: PathRate, answer: Mapping[str, Any]) -> PathRate:
     if "kind" in answer:  # hung, or refused
         return PathRate(row.path, row.kind, row.at_once, row.together, why=row.why, failed=True)
-    known = {name: answer[name] for name in ("nbytes", "count", "seconds", "resident") if name in answer}
+    known = {name: answer[name] for name in ("nbytes", "count", "seconds", "typical_s", "resident") if name in answer}
     return PathRate(row.path, row.kind, row.at_once, row.together, why=row.why, **known)
 
 
@@ -103,7 +104,7 @@ class RateRounds:
         for turn in turns_of(self._ranks):
             if time.monotonic() < began + _TURNS_SHARE * left_s:
                 await self._ask(ask, self._apart(turn), began + _AGAIN_SHARE * left_s)
-        for rank in doubtful(self.rows)[:_AGAIN]:
+        for rank in (rank for _ in range(_TIMES) for rank in doubtful(self.rows)[:_AGAIN]):
             if time.monotonic() < began + _AGAIN_SHARE * left_s:
                 await self._ask(ask, self._apart([rank]), deadline)
         for path, kinds in self._kinds.items() if len(self._ranks) > 1 else ():
