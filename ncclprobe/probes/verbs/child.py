@@ -33,12 +33,13 @@ class VerbsChild:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
         self._place: mmap.mmap | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def start(self) -> None:
         """Start the process, where it has not been. Raises VerbsError."""
-        if self._process:
+        if self._process or self._ended:
             return
         ours, theirs = socket.socketpair()
         descriptor = os.memfd_create("ncclprobe-rail")
@@ -74,7 +75,7 @@ class VerbsChild:
             return await asyncio.wait_for(_answer(reader), request.seconds + GRACE_S)
         except (asyncio.TimeoutError, TimeoutError):
             raise self._lost("hangs") from None
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
             raise self._lost("died") from None
         except BaseException:  # a late answer must not meet another request
             self.close()
@@ -91,8 +92,10 @@ class VerbsChild:
         if self._streams:
             self._streams[1].transport.abort()
             self._streams = None
+        self._ended = True
         if self._process:
             abandon(self._process)
+            self._process = None  # its number may be another's now
 
     def _lost(self, kind: Literal["hangs", "died"]) -> VerbsError:
         assert self._process

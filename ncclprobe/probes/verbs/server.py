@@ -15,7 +15,6 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.host.limited_child import LENGTH
-from ncclprobe.model.rails import RailStepName
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
@@ -57,20 +56,19 @@ class _End:
 
     def do(self, asked: Request) -> Answer:
         """Do one step, and say what came of it."""
-        direction = asked.direction if asked.step in ("prepare", "write", "verify") else None
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
         except VerbsError as error:
-            answer = Answer(failure=error.failure(asked.step, direction=direction))
+            answer = Answer(failure=error.failure(asked.step, direction=asked.way))
         except Stopped:
             answer = Answer(stopped=True)
-        return self._with_events(answer, asked.step) if self._port else answer
+        return self._with_events(answer, asked) if self._port else answer
 
-    def _with_events(self, answer: Answer, step: RailStepName) -> Answer:
+    def _with_events(self, answer: Answer, asked: Request) -> Answer:
         """Add what the device has reported meanwhile: a failure, where nothing else says so."""
         reported = self.port.look_at_events()
         if reported and not answer.failure:
-            answer = replace(answer, failure=reported.failure(step))
+            answer = replace(answer, failure=reported.failure(asked.step, direction=asked.way))
         return replace(answer, events=tuple(self.port.events))
 
     def _at(self, call: str) -> None:
