@@ -22,7 +22,7 @@ from ncclprobe.model.rails import (
     RailTest,
 )
 from ncclprobe.model.values import asdict, replace
-from ncclprobe.probes.verbs.child import GRACE_S, VerbsChild
+from ncclprobe.probes.verbs.child import GRACE_S, START_S, VerbsChild
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import Answer, Request
 from ncclprobe.wire import WireError
@@ -190,7 +190,7 @@ class _End:
         began = time.monotonic()
         left_s = max(0.0, self._deadline - began - GRACE_S)
         try:
-            await self._child.start()
+            await self._child.start(min(START_S, left_s))
             answer = await self._child.ask(replace(request, seconds=min(request.seconds, left_s)))
         except VerbsError as error:
             answer = Answer(failure=error.failure(request.step, direction=request.way))

@@ -29,10 +29,15 @@ def serve() -> None:
     """Answer requests until the parent hangs up. The last argument is the descriptor of the shared memory."""
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
         end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
+        _send(wire, Answer())  # ready
         while asked := _asked(wire):
             if asked.do != "stop":  # one that came after its step had ended
-                answer = msgspec.json.encode(end.do(asked))
-                wire.sendall(LENGTH.pack(len(answer)) + answer)
+                _send(wire, end.do(asked))
+
+
+def _send(wire: socket.socket, answer: Answer) -> None:
+    body = msgspec.json.encode(answer)
+    wire.sendall(LENGTH.pack(len(body)) + body)
 
 
 def _asked(wire: socket.socket) -> Request | None:
