@@ -75,7 +75,7 @@ def fio(kind: RateKind, folder: Path, number: int) -> float:
     name = folder / ("written" if kind == "write" else "data")
     words = ["--name=x", "--ioengine=psync", "--output-format=json", f"--filename={name}", "--overwrite=0"]
     words += {
-        "write": ["--rw=write", "--bs=1M", f"--size={NBYTES}", "--end_fsync=1", "--fallocate=none", "--refill_buffers"],
+        "write": ["--rw=write", "--bs=1M", f"--size={NBYTES}", "--end_fsync=1", "--fallocate=none"],
         "read": ["--rw=read", "--bs=1M", f"--size={NBYTES}", f"--offset={number * NBYTES % FILE}"],
         "random": ["--rw=randread", "--bs=128k", f"--size={FILE}", "--io_size=8M", f"--randseed={number}"],
         "open": [],
