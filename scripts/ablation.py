@@ -2,9 +2,9 @@
 """What does each kind of expectation know by itself? Published numbers, links with measured latency and efficiency, and
 NCCL's own model; and how much of that model is equal to NCCL's code.
 
-    .venv/bin/python scripts/ablation.py PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/ablation.md]
+    .venv/bin/python scripts/ablation.py [FOLDER] [--out reports/ablation.md]
 
-PUBLISHED.csv is that of scripts/accuracy.py. Every healthy row is expected by each kind alone, made of other sources
+FOLDER is that of scripts/accuracy.py. Every healthy row is expected by each kind alone, made of other sources
 only (scripts/held_out.py says what one source is), and the error is the absolute log of measured by expected.
 """
 
@@ -24,7 +24,7 @@ import held_out  # noqa: E402 - found in scripts/
 from accuracy import quantile  # noqa: E402
 from expect.nccl_vectors import communicators, of_release, same_channels, same_choices  # noqa: E402 - found in tests/
 from held_out import LARGE, measured  # noqa: E402
-from published import Row, outliers, rows  # noqa: E402
+from published import PUBLISHED, Row, outliers, rows  # noqa: E402
 from tables import table  # noqa: E402
 
 from ncclprobe.expect import evidence, network  # noqa: E402
@@ -293,11 +293,10 @@ def page(found: Sequence[Row]) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("published", type=Path)
-    parser.add_argument("--sweeps", type=Path, help="which sizes of which sweep stand out of it, and are left out")
+    parser.add_argument("published", type=Path, nargs="?", default=PUBLISHED, metavar="FOLDER")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    odd = outliers(options.sweeps) if options.sweeps else frozenset()
+    odd = outliers(options.published)
     text = "\n".join(page([row for row in rows(options.published) if (row.sweep, row.nbytes) not in odd])).rstrip()
     if options.out:
         options.out.write_text(text + "\n")

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How near are expectations to published runs, whom do they blame, and how small a loss could they find?
 
-    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] [--out reports/expected-accuracy.md]
-    .venv/bin/python scripts/accuracy.py PUBLISHED.csv --fit      what the factors of expect/correction.py should be
-    .venv/bin/python scripts/accuracy.py PUBLISHED.csv [--sweeps INDEX.csv] --errors  make expect/tables/errors.csv
+    .venv/bin/python scripts/accuracy.py [FOLDER] [--out reports/expected-accuracy.md]
+    .venv/bin/python scripts/accuracy.py [FOLDER] --fit            what the factors of expect/correction.py should be
+    .venv/bin/python scripts/accuracy.py [FOLDER] --errors  make expect/tables/errors.csv
 
-PUBLISHED.csv: a row per published number, as scripts/published.py reads it. Every average over rows is one over sources
-first, or one long sweep would drown the rest.
+FOLDER: published numbers, as scripts/published.py reads them (tests/data/published). Every average over rows is one
+over sources first, or one long sweep would drown the rest.
 Verdicts are those of held_out.py: expectations and thresholds that the row's own source had no part in.
 """
 
@@ -29,7 +29,7 @@ import fitting  # noqa: E402 - found in scripts/
 import held_out  # noqa: E402
 import held_out_page  # noqa: E402
 from held_out import measured  # noqa: E402
-from published import Copied, Row, outliers, rows  # noqa: E402
+from published import PUBLISHED, Copied, Row, outliers, rows  # noqa: E402
 from published import copies as published_copies  # noqa: E402
 from tables import table  # noqa: E402
 
@@ -374,13 +374,12 @@ def of_copies(path: Path) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("published", type=Path)
-    parser.add_argument("--sweeps", type=Path, help="which sizes of which sweep stand out of it, and are left out")
+    parser.add_argument("published", type=Path, nargs="?", default=PUBLISHED, metavar="FOLDER")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--errors", action="store_true", help="write the table that ncclprobe ships")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    odd = outliers(options.sweeps) if options.sweeps else frozenset()
+    odd = outliers(options.published)
     found = [row for row in rows(options.published) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
     if options.fit:
         best = fitting.fit(held_out.points(found))

@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Read every text of a corpus of saved outputs, and compare with what its index says is in them.
 
-    scripts/corpus.py [FOLDER]
+    scripts/corpus.py FOLDER
 
-FOLDER holds index.json and the texts that it names; without it, corpus/topo in $NCCLPROBE_SHARED or in `shared`
-beside the checkout. Prints one line per kind of text, the cause of each refusal, and whatever is wrong; exits with 1
-if anything is.
+FOLDER holds index.json and the texts that it names (tests/scripts/test_corpus.py makes a small one). Prints one line
+per kind of text, the cause of each refusal, and whatever is wrong; exits with 1 if anything is.
 """
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -44,8 +42,7 @@ def main() -> int:
 
 def _folder() -> Path:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("NCCLPROBE_SHARED") or ROOT.parent / "shared")
-    parser.add_argument("folder", nargs="?", type=Path, default=shared / "corpus" / "topo", metavar="FOLDER")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
     folder: Path = parser.parse_args().folder
     if not (folder / "index.json").exists():
         parser.error(f"{folder}: no index.json there")

@@ -52,7 +52,7 @@ def pages() -> dict[str, str]:
     checks = sorted(every_check(), key=lambda check: check.id)
     return {
         "checks/index.md": _check_index(checks),
-        **{f"checks/{check.id}.md": _check_page(check) for check in checks},
+        **{f"checks/{check.id}.md": check_page(check) for check in checks},
         "commands/index.md": _command_index(),
         **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
         **_variable_pages(),
@@ -67,6 +67,15 @@ def on_files(files: Any, config: Any) -> Any:
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page for which a browser would fetch something from elsewhere: clusters have no internet."""
+    from mkdocs.exceptions import PluginError
+
+    if fetched := re.search(r'(?:src=|<link[^>]*rel="?(?:stylesheet|preload)"?[^>]*href=)"?https?://[^" >]+', output):
+        raise PluginError(f"{page.file.src_uri}: {fetched[0]} is fetched from elsewhere")
+    return output
 
 
 def text(words: str) -> str:
@@ -108,7 +117,7 @@ def _check_index(checks: Sequence[Check]) -> str:
     return _page(*lines)
 
 
-def _check_page(check: Check) -> str:
+def check_page(check: Check) -> str:
     known = dict(about_check(check))
     lines = [f"# {check.id}", "", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
@@ -133,10 +142,10 @@ def _command_index() -> str:
 
 
 def _command_page(name: str, about: str) -> str:
-    return _page(f"# ncclprobe {name}", "", text(about), "", *_fenced(_help(name).splitlines()))
+    return _page(f"# ncclprobe {name}", "", text(about), "", *_fenced(usage(name).splitlines()))
 
 
-def _help(name: str) -> str:
+def usage(name: str) -> str:
     """Return what ``ncclprobe NAME --help`` prints."""
     printed, before = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = _HELP_COLUMNS

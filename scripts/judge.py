@@ -3,15 +3,13 @@
 
     .venv/bin/python scripts/judge.py [FOLDER]
 
-FOLDER holds index.json and the texts that it names; without it, corpus/topo in $NCCLPROBE_SHARED or in `shared` beside
-the checkout, and where that is not there nothing is said of it. Exits with 1 if a planted fault is missed or misnamed,
-or a healthy machine has a finding above a note. Matrices are judged as `ncclprobe topo` does; around the ports that
-ibstat has printed stands a healthy server (tests/zoo/rebuilt.py).
+FOLDER is a corpus as scripts/corpus.py reads it; without it nothing is said of one. Exits with 1 if a planted fault is
+missed or misnamed, or a healthy machine has a finding above a note. Matrices are judged as `ncclprobe topo` does;
+around the ports that ibstat has printed stands a healthy server (tests/zoo/rebuilt.py).
 """
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -75,11 +73,10 @@ WHY_NOT = {
 def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shared = Path(os.environ.get("NCCLPROBE_SHARED") or ROOT.parent / "shared")
-    parser.add_argument("folder", nargs="?", type=Path, default=shared / "corpus" / "topo", metavar="FOLDER")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
     folder = parser.parse_args().folder
     alarms, failures = list(_healthy()), list(_planted())
-    if (folder / "index.json").exists():
+    if folder:
         _corpus(folder)
     return 1 if alarms or failures else 0
 

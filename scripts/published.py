@@ -1,4 +1,7 @@
-"""Published runs as the expectation sees them: which links the machine of a row has, as far as the row says."""
+"""Published runs as the expectation sees them: which links the machine of a row has, as far as the row says.
+
+They stand in a folder as ``tests/data/published`` does, whose README says what its two tables hold.
+"""
 
 import csv
 import re
@@ -11,6 +14,7 @@ from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.model.values import Struct, replace
 
 OPS = {"alltoall": "all_to_all"}
+PUBLISHED = Path(__file__).resolve().parent.parent / "tests" / "data" / "published"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
 _NICS = re.compile(r"(\d+)x ?(\d+)Gb")
 _ONE_NIC = re.compile(r"(\d+)(?:GbE| Gb/s)")
@@ -72,22 +76,26 @@ class Row(Struct, frozen=True):
         return f"{self.system.name}, {self.shape.nodes}x{self.shape.gpus[0]}"
 
 
-def outliers(path: Path) -> frozenset[tuple[str, int]]:
-    """Sweeps and sizes whose time stands out of its own sweep (a first call, an interruption), by its index."""
-    with path.open(newline="") as file:
-        cells = list(csv.DictReader(file))
-    return frozenset(
-        (row["sweep_id"], int(nbytes)) for row in cells for nbytes in row["outlier_sizes"].split(";") if nbytes
-    )
+def _cells(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield each result with what is known of its run."""
+    with (folder / "runs.csv").open(newline="", encoding="utf-8") as file:
+        runs = {row["run"]: row for row in csv.DictReader(file)}
+    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
+        for result in csv.DictReader(file):
+            yield {**runs[result["run"]], **result}
 
 
-def rows(path: Path) -> Iterator[Row]:
+def outliers(folder: Path) -> frozenset[tuple[str, int]]:
+    """Sweeps and sizes whose time stands out of its own sweep: a first call, an interruption."""
+    return frozenset((row["sweep_id"], int(row["size_bytes"])) for row in _cells(folder) if row["stands_out"])
+
+
+def rows(folder: Path) -> Iterator[Row]:
     """The collectives among the published rows whose GPU is known. Copies and latencies are not collectives."""
-    with path.open(newline="") as file:
-        for cells in csv.DictReader(file):
-            found = _row(cells)
-            if found:
-                yield found
+    for cells in _cells(folder):
+        found = _row(cells)
+        if found:
+            yield found
 
 
 def _row(cells: dict[str, str]) -> Row | None:
@@ -96,7 +104,7 @@ def _row(cells: dict[str, str]) -> Row | None:
         return None
     if not cells["nodes"] or not cells["busbw_GBps"] or float(cells["busbw_GBps"]) <= 0:
         return None
-    if float(cells["busbw_GBps"]) < 1 and re.search(r"latency (=|from)", cells["derived_fields"]):
+    if float(cells["busbw_GBps"]) < 1 and cells["time_computed"]:
         return None  # a time computed from two decimals
     per_node, nodes = int(cells["gpus_per_node"]), int(cells["nodes"])
     system = _system(gpus.table()[gpu], cells, per_node)
@@ -233,14 +241,11 @@ class Copied(Struct, frozen=True):
     gpu: str
 
 
-def copies(path: Path) -> Iterator[Copied]:
+def copies(folder: Path) -> Iterator[Copied]:
     """The copies between GPU and host, and from GPU to GPU, one direction at a time."""
-    with path.open(newline="") as file:
-        for cells in csv.DictReader(file):
-            what = cells["collective"]
-            plain = re.match(r"(h2d|d2h|d2d|p2p)_", what) and not re.search(
-                "bidir|total|latency|concurrent|total", what
-            )
-            if cells["kind"] == "copy" and plain and cells["algbw_GBps"]:
-                rate = float(cells["algbw_GBps"])
-                yield Copied(cells["machine"], what, rate, cells["fabric"], cells["healthy"], cells["gpu"])
+    for cells in _cells(folder):
+        what = cells["collective"]
+        plain = re.match(r"(h2d|d2h|d2d|p2p)_", what) and not re.search("bidir|total|latency|concurrent|total", what)
+        if cells["kind"] == "copy" and plain and cells["algbw_GBps"]:
+            rate = float(cells["algbw_GBps"])
+            yield Copied(cells["machine"], what, rate, cells["fabric"], cells["healthy"], cells["gpu"])

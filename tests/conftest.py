@@ -1,10 +1,11 @@
-"""What several tests share: the facts beside the checkout, a host made of a dictionary, a clean environment."""
+"""What several tests share: sourced facts, a host made of a dictionary, a clean environment."""
 
+import csv
 import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent
+FACTS = ROOT / "tests" / "data" / "facts"
 SLOW_FOLDERS = {"guest", "lab", "measuring"}
 """Hosts of network namespaces under real launchers, measuring runs, virtual machines."""
 _STARTS_SEVERAL = re.compile(
@@ -47,19 +49,6 @@ def _is_slow(path: Path) -> bool:
     return not SLOW_FOLDERS.isdisjoint(folders) or bool(_STARTS_SEVERAL.search(path.read_text(encoding="utf-8")))
 
 
-@pytest.fixture(scope="session")
-def shared() -> Callable[[str], Path]:
-    """Finds a file of the facts and corpus kept beside the project; skips where they are absent."""
-    folder = Path(os.environ.get("NCCLPROBE_SHARED") or ROOT.parent / "shared")
-
-    def find(name: str) -> Path:
-        if not (folder / name).exists():
-            pytest.skip(f"{name} is not beside this checkout (NCCLPROBE_SHARED names another folder)")
-        return folder / name
-
-    return find
-
-
 @cache
 def _validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")
@@ -79,6 +68,12 @@ def _every_report_that_a_test_reads_is_valid() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(as_json, "read", checked)
         yield
+
+
+def fact_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table in tests/data/facts."""
+    with (FACTS / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def answers(said: dict[Question, Any]) -> Replay:

@@ -17,7 +17,11 @@ static int refused(const char *function) {
     return text && !strncmp(text, function, length) && text[length] == '=' ? atoi(text + length + 1) : 0;
 }
 
-int cuInit(unsigned flags) { return flags ? INVALID_VALUE : refused(__func__); }
+int cuInit(unsigned flags) {
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    if (getenv("CUDA_VISIBLE_DEVICES") || !order || strcmp(order, "PCI_BUS_ID")) return INVALID_VALUE;
+    return flags ? INVALID_VALUE : refused(__func__);
+}
 
 int cuDeviceGet(int *device, int ordinal) {
     *device = ordinal;

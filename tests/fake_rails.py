@@ -22,10 +22,19 @@ from ncclprobe.model.values import asdict
 
 
 class FakeNodes:
-    """All nodes of a world: `silent` ones never answer, `moved_gbps` is what each port carries by itself."""
+    """All nodes of a world: `silent` ones never answer, or once they have listed their rails (not `from_start`);
+    `moved_gbps` is what each port carries by itself.
+    """
 
-    def __init__(self, world: World, silent: Collection[int] = (), moved_gbps: Mapping[str, float] = {}) -> None:
-        self._world, self._silent, self._moved = world, silent, moved_gbps
+    def __init__(
+        self,
+        world: World,
+        silent: Collection[int] = (),
+        moved_gbps: Mapping[str, float] = {},
+        *,
+        from_start: bool = True,
+    ) -> None:
+        self._world, self._silent, self._moved, self._from_start = world, silent, moved_gbps, from_start
         self.waves: list[list[tuple[int, int, int]]] = []
 
     async def order(self, kind: str, orders: Mapping[str, RailsOrder], deadline: float) -> dict[str, dict[str, Any]]:
@@ -34,7 +43,7 @@ class FakeNodes:
         return {
             key: json.loads(json.dumps({"rails": self.answer(int(key), order)}))
             for key, order in orders.items()
-            if int(key) not in self._silent
+            if int(key) not in self._silent or (order.do == "list" and not self._from_start)
         }
 
     async def follow(self, order: RailsOrder) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from documentation import PAGES, ROOT, Block, blocks, prints
 from ncclprobe import DOCS
 from ncclprobe.__main__ import COMMANDS
 from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.entries import entry
 from ncclprobe.nccl.parameters import table
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES if page.exists()]
@@ -105,9 +106,9 @@ def pages_of_the_code() -> ModuleType:
 
 
 @cache
-def reference() -> dict[str, str]:
-    made: dict[str, str] = pages_of_the_code().pages()
-    return made
+def usage(command: str) -> str:
+    printed: str = pages_of_the_code().usage(command)
+    return printed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,15 +116,23 @@ def test_the_options_that_a_page_names_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     for command, rest in _COMMAND.findall(text):
         for option in re.findall(r"--[a-z][a-z-]+", rest) if command in COMMANDS else ():
-            assert option in reference()[f"commands/{command}.md"], f"ncclprobe {command} {option}"
+            assert option in usage(command), f"ncclprobe {command} {option}"
 
 
-def test_every_check_command_and_variable_has_a_page() -> None:
-    made = reference()
-    assert {f"checks/{check.id}.md" for check in every_check()} <= made.keys()
-    assert {f"commands/{name}.md" for name in COMMANDS} <= made.keys()
-    families = "".join(text for path, text in made.items() if path.startswith("variables/"))
-    assert not [name for name in table() if f"## {pages_of_the_code().text(name)}\n" not in families]
+def test_every_variable_is_on_one_page() -> None:
+    names = [each.name for those in pages_of_the_code().families().values() for each in those]
+    assert sorted(names) == sorted(table())
+
+
+@pytest.mark.parametrize("wanted", ["env.bool-word", "log.port-taken"])
+def test_the_page_of_a_check_says_what_explain_says(wanted: str) -> None:
+    (check,) = (check for check in every_check() if check.id == wanted)
+    code = pages_of_the_code()
+    page = code.check_page(check)
+    assert page.startswith(f"# {wanted}\n")
+    for part in (check.title, check.why, check.fix, check.right):
+        assert code.text(part) in page
+    assert "\n".join(entry(wanted)).partition("example that triggers it:")[2] in page
 
 
 def test_the_address_of_a_checks_page_is_the_one_that_is_printed() -> None:

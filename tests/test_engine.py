@@ -11,6 +11,7 @@ from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
 from ncclprobe.model.findings import Finding, Status, fail, note, warn
+from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check, collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
@@ -240,3 +241,24 @@ def test_a_collector_that_the_machine_fails_is_absent_and_the_others_have_their_
     assert facts[Colour] == Colour("red")
     assert isinstance(facts[Shade], Absent)
     assert str(error) in facts[Shade].why
+
+
+def test_a_comparison_says_nothing_again_of_a_subject_that_its_node_was_failed_for() -> None:
+    own = rule()
+
+    @check(bad=tuple, good=tuple, requires=own.id)
+    def differs(colours: Every[Colour]) -> Iterator[Finding]:
+        """A colour differs.
+
+        Right: All colours agree.
+        Why: reasons.
+        Fix: paint it.
+        """
+        yield fail("n0 wall", "differs from the others", nodes=("n0",))
+        yield fail("n0 door", "differs from the others", nodes=("n0",))
+
+    told = [Snapshot("n0", {Colour: Colour("red")}), Snapshot("n1", {Colour: Colour("green")})]
+    joint = judge(told, [own, differs], Job())[-1]
+    assert [finding.subject for finding in joint.findings] == ["n0 door"]
+    alone = judge(told[1:], [own, differs], Job())[-1]
+    assert [finding.subject for finding in alone.findings] == ["n0 wall", "n0 door"]

@@ -1,10 +1,7 @@
 """Byte counts, rounding, bus factors: the numbers of nccl-tests, by its own vectors and by hand."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
+from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,13 +16,13 @@ def named(collective: str) -> Op:
     return ours.get(collective) or OPS[collective]
 
 
-def test_all_golden_vectors_of_nccl_tests_come_out(shared: Callable[[str], Path]) -> None:
-    """The vectors were computed by compiling the count and bandwidth functions of nccl-tests a0b82b2."""
-    vectors = json.loads(shared("facts/nccl_tests_golden_vectors.json").read_text())
+def test_all_vectors_of_nccl_tests_come_out() -> None:
+    vectors = fact_rows("nccl_tests_vectors.csv")
     assert len(vectors) == 720
-    for vector in vectors:
-        op = named(vector["coll"])
-        shape = op.shape(vector["req_bytes"], vector["nranks"], vector["elt"])
+    for row in vectors:
+        op = named(row["coll"])
+        vector = {name: float(value) for name, value in row.items() if name != "coll"}
+        shape = op.shape(int(row["req_bytes"]), int(row["nranks"]), int(row["elt"]))
         assert shape == Shape(
             nbytes=vector["printed_size"],
             count=vector["printed_count"],
@@ -35,7 +32,7 @@ def test_all_golden_vectors_of_nccl_tests_come_out(shared: Callable[[str], Path]
             recv_offset=vector["recv_inplace_off"],
         ), vector
         expected = (vector["algbw_at_1ms"], vector["busbw_at_1ms"])
-        assert op.bandwidth(shape, vector["nranks"], 1e-3) == pytest.approx(expected), vector
+        assert op.bandwidth(shape, int(row["nranks"]), 1e-3) == pytest.approx(expected), vector
 
 
 @pytest.mark.parametrize(

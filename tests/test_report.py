@@ -136,7 +136,7 @@ def test_problems_come_first_and_the_verdict_last() -> None:
     report = with_findings(note("x", "by the way"), warn("y", "hm"), fail("z", "broken", remedy="mend it"))
     lines = as_text.render(report).splitlines()
     order = [line.split()[0] for line in lines if line.startswith(("FAIL", "WARN", "NOTE", "unknown"))]
-    assert order[:5] == ["FAIL", "FAIL", "WARN", "NOTE", "unknown"]
+    assert order[:5] == ["FAIL", "FAIL", "WARN", "unknown", "NOTE"]
     assert lines[2].split() == ["FAIL", "z:", "broken"]
     assert lines[-1].startswith("Not ready for NCCL jobs")
     assert lines[-1].endswith("(exit 4)")

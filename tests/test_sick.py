@@ -1,13 +1,9 @@
 """Sick machines: of every fault that was planted, the finding that was foretold, and no other."""
 
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zoo
-from conftest import ROOT
 from zoo import findings, sick
 from zoo.sick import Plant
 
@@ -96,11 +92,3 @@ def test_a_healthy_machine_has_no_finding_above_a_note(name: str) -> None:
     found = findings.findings(zoo.CAPTURES / f"{name}.jsonl")
     above = {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}
     assert above == REAL_FINDINGS.get(name, set())
-
-
-def test_posted_machines_raise_no_alarm_that_is_not_explained(shared: Callable[[str], Path]) -> None:
-    """The corpus of real texts, through the command that judges it."""
-    command = [sys.executable, ROOT / "scripts" / "judge.py", shared("corpus/topo")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "not known why" not in run.stdout

@@ -180,7 +180,7 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
         )
     _refuse_early(options, count, host)
     _refuse_without_room(options, count, host)
-    _override(launch)
+    _override(launch, options)
     return selflaunch.launch(count, options, question)
 
 
@@ -206,16 +206,17 @@ def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:
         raise UsageError(f"{least} are more than the {size(free)} that are free here; choose a smaller -b and -e")
 
 
-def _override(launch: Launch) -> None:
+def _override(launch: Launch, options: Options) -> None:
     """Say which exported variables do not hold for the ranks that are started here, and take them away."""
     names = [name for name in (*launch.variables, "MASTER_ADDR", "MASTER_PORT") if os.environ.pop(name, None)]
     if names and launch.kind == _BY_HAND:
         what = ", ".join(dict.fromkeys(names))
-        _say(f"ranks are started here, which overrides {what} of the environment")
+        _say(f"ranks are started here, which overrides {what} of the environment", options)
 
 
-def _say(text: str) -> None:
-    print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
+def _say(text: str, options: Options) -> None:
+    if not options.quiet:
+        print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
@@ -227,10 +228,10 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
     backend: Backend = options.backend or ("nccl" if gpus else "gloo")
     if options.nproc is None and rank_files.FOLDER not in os.environ:
         if backend == "nccl" and gpus > 1:
-            _say(f"one rank moves no byte between GPUs: starting one on each of {gpus} GPUs")
+            _say(f"one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", options)
             return _start_ranks(options, question, gpus, launch)
         if options.backend == "gloo" and options.gloo_ranks:
-            _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo")
+            _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo", options)
             return _start_ranks(options, question, options.gloo_ranks, launch)
     if options.what == ("copies",):
         return single_rank.copies(options, question, launch.kind, this_host(), backend)

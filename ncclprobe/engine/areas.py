@@ -29,6 +29,7 @@ _LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.
 _MOST_KINDS = 3
 """Different values of one area that are spelled out; more are counted."""
 _MOST_SETTINGS = 3
+_BETWEEN = " · "
 _SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
 _OURS = ("TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 """What a measuring run sets in its own ranks."""
@@ -100,10 +101,16 @@ def _over_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any
     kinds = sorted(nodes.items(), key=lambda kind: -len(kind[1]))
     if len(kinds) == 1:
         return kinds[0][0]
-    usual, *others = kinds
-    told = [f"{text or 'not known'} on {fold(names)}" for text, names in others[: _MOST_KINDS - 1]]
+    parts = {text: text.split(_BETWEEN) for text, _ in kinds}
+    common = [part for part in parts[kinds[0][0]] if all(part in others for others in parts.values())]
+    own = {text: _BETWEEN.join(part for part in parts[text] if part not in common) for text in parts}
+    told = [
+        f"{own[text] or ('without it' if text else 'not known')} on {fold(names) if n else plural(len(names), 'node')}"
+        for n, (text, names) in enumerate(kinds[:_MOST_KINDS])
+        if n or own[text]
+    ]
     more = f"; {plural(len(kinds) - _MOST_KINDS, 'other kind')}" if len(kinds) > _MOST_KINDS else ""
-    return f"{usual[0] or 'not known'} on {plural(len(usual[1]), 'node')}; {'; '.join(told)}{more}"
+    return _BETWEEN.join((*common, "; ".join(told) + more))
 
 
 def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
@@ -177,12 +184,21 @@ def _nics(facts: Mapping[type, Any]) -> str:
     kinds = Counter(map(_port, ports))
     named = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common(_MOST_KINDS))
     up = states.get("ACTIVE", 0)
-    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE"
+    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE{_per_gpu(facts, up)}"
+
+
+def _per_gpu(facts: Mapping[type, Any], ports: int) -> str:
+    """Return how many NICs each GPU has, or how many GPUs share one, where that comes out even."""
+    gpus = facts.get(Gpus)
+    number = len(gpus.all) if isinstance(gpus, Gpus) else 0
+    if not number or not ports or max(number, ports) % min(number, ports):
+        return ""
+    return f" · {ports // number} per GPU" if ports >= number else f" · 1 for {number // ports} GPUs"
 
 
 def _port(port: Port) -> str:
     rate = f"{port.rate.gbps:g} Gb/s " if isinstance(port.rate, Rate) else ""
-    layer = port.link_layer if isinstance(port.link_layer, str) else "RDMA"
+    layer = port.link_layer if port.link_layer in ("InfiniBand", "Ethernet") else "RDMA"
     return rate + ("RoCE" if layer == "Ethernet" else layer)
 
 

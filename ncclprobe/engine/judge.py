@@ -46,8 +46,34 @@ def judge(
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
     known = Judged()
-    own = (verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known))
-    return (*own, *compare(snapshots, checks, job, run))
+    own = [verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known)]
+    by_id = {check.id: check for check in checks}
+    return (*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run)))
+
+
+def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:
+    """Return a comparison without what the check that it requires says already, of that subject on those nodes."""
+    if not (check.requires and verdict.findings):
+        return verdict
+    failed = {
+        (each.node, finding.subject)
+        for each in own
+        if each.id == check.requires and each.status is Status.FAIL
+        for finding in each.findings
+    }
+    left = tuple(each for each in verdict.findings if not _said_before(each, failed))
+    if left == verdict.findings:
+        return verdict
+    if not left:
+        why = f"explained by {check.requires}"
+        return check.titled(replace(verdict, status=Status.SKIP, why=why, findings=()))
+    return check.titled(replace(verdict, status=_worst(left), findings=left))
+
+
+def _said_before(finding: Finding, failed: Collection[tuple[str | None, str]]) -> bool:
+    """Return whether each of its nodes failed with the same subject, which a comparison names behind its nodes."""
+    subject = finding.subject.rpartition(" ")[2]
+    return bool(finding.nodes) and all((node, subject) in failed for node in finding.nodes)
 
 
 class Judged:
@@ -119,6 +145,20 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
 
 def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
     blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required)
+    try:
+        return _judged(check, blank, look)
+    except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
+        return _unknown(blank, [Absent(str(gap))], check.privilege)
+    except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
+        import traceback  # of a check that is broken, and costs a millisecond of every start
+
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        return replace(blank, why=why)
+
+
+def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdict:
+    """Return the verdict, from `blank`. Raises what the check, or the condition under which it applies, raises."""
     if check.applies:
         given, missing = arguments(check.applies.needs, look)
         if missing:
@@ -128,16 +168,7 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     given, missing = arguments(check.needs, look)
     if missing:
         return _lacking(check, blank, missing)
-    try:
-        findings = tuple(check.run(*given))
-    except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
-        return _unknown(blank, [Absent(str(gap))], check.privilege)
-    except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
-        import traceback  # of a check that is broken, and costs a millisecond of every start
-
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
-        return replace(blank, why=why)
+    findings = tuple(check.run(*given))
     return replace(blank, status=_worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
 
 

@@ -39,7 +39,8 @@ class Rails(Struct, frozen=True):
     `why`: why there is no port, or what else NCCL would use; `untested`: why nothing was tried although it was asked.
     `cross`: why the job would need rails of different numbers to reach each other; empty: it would not. `moved_gbps` is
     what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests were asked of this
-    node; fewer rows came where the run had no more time. `plan` says on node 0 what was asked of the fabric.
+    node; fewer rows came where the run had no more time. `plan` says on node 0 what was asked of the fabric,
+    `silent` which nodes stopped answering meanwhile.
     """
 
     me: int
@@ -52,6 +53,7 @@ class Rails(Struct, frozen=True):
     planned: int = 0
     rows: Annotated[tuple[RailRow, ...], msgspec.Meta(max_length=bounds.RAIL_ROWS)] = ()
     plan: str = ""
+    silent: tuple[str, ...] = ()
 
 
 @collector

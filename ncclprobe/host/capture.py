@@ -76,7 +76,9 @@ class Replay:
         if found is not None:
             return found
         asked = " ".join(map(str, question))
-        if self._older or question[0] == SAMPLE:
+        if question[0] == SAMPLE:
+            return NotCaptured(f"this run did not try it ({asked}): `ncclprobe doctor` on all nodes does")
+        if self._older:
             return NotCaptured(f"the capture does not hold {asked}")
         return Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
 

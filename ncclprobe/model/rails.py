@@ -30,7 +30,7 @@ class RailPort(Struct, frozen=True, kw_only=True):
     `mtu`: the path MTU in bytes; null: the port's active MTU. Each end's queue pairs get the smaller one of both ends,
     as NCCL's do. `timeout` is the exponent of 4.096 µs × 2^timeout, after which a packet is sent again, `retry_count`
     how often: NCCL's own 20 and 7 tell a dead path only after half a minute and more. `service_level` and
-    `traffic_class`: null: not set, which is 0. `gpu` is CUDA's index of the GPU where `memory` is not the host's.
+    `traffic_class`: null: not set, which is 0. `gpu` is NVML's index of the GPU where `memory` is not the host's.
     """
 
     device: str

@@ -86,7 +86,11 @@ class Redactor:
         return "\n".join(json.dumps(self._row(row)) if isinstance(row, dict) else self.text(row) for row in rows)
 
     def report(self, report: Report) -> Report:
-        """Redact every text of a report; keep verdicts and numbers."""
+        """Redact every text of a report; keep verdicts and numbers.
+
+        What stands in its sources is left out: a log holds names that nothing tells from other words. A redacted
+        capture keeps its answers, and a report on it shows them.
+        """
         for node in report.nodes:
             self._learn_host(node.name)
             self._learn_host(node.hostname)
@@ -96,7 +100,7 @@ class Redactor:
             self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
-        return self._tree(report)
+        return self._tree(replace(report, excerpts=()))
 
     # What the names are.
 

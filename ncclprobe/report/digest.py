@@ -14,6 +14,8 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 _MOST_NAMED = 3
+OF_THE_RUN = "run."
+"""How the ids of checks begin that judge what was measured."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
@@ -75,32 +77,26 @@ def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
 def problems(report: Report) -> list[Problem]:
     """Return every finding once, what costs most first: what stops a job, then what slows it by how much, then risks.
 
-    What several subjects have in common is one problem, if it was found on the same nodes.
+    What several subjects have in common is one problem, if it was found on the same nodes; ranks also on several.
     """
     where: dict[tuple[str, Finding], list[str]] = {}
     for verdict in report.checks:
         for finding in verdict.findings:
             where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    alike: dict[tuple[object, ...], Problem] = {}
+    alike: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
     for (name, finding), nodes in where.items():
-        f = finding
-        key = (
-            name,
-            f.severity,
-            f.message,
-            f.blame,
-            f.action,
-            f.confidence,
-            f.remedy,
-            f.nodes,
-            f.related,
-            f.loss,
-            *nodes,
-        )
-        before = alike.get(key)
-        subjects = dict.fromkeys((*(before.subjects if before else ()), finding.subject))
-        alike[key] = Problem(name, before.finding if before else finding, tuple(nodes), tuple(subjects))
-    return sorted(alike.values(), key=lambda problem: _cost(problem.finding))
+        _, on_nodes, subjects = alike.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))
+        on_nodes.update(dict.fromkeys(nodes))
+        subjects[finding.subject] = None
+    found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in alike.items()]
+    return sorted(found, key=lambda problem: _cost(problem.finding))
+
+
+def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:
+    """Return what two findings have in common that are one problem: a rank is one of the job, on whatever node."""
+    where = () if f.subject.startswith("rank ") else tuple(nodes)
+    said = (f.severity, f.message, f.blame, f.action, f.confidence, f.remedy, f.nodes, f.related, f.loss)
+    return (name, *said, *where)
 
 
 def _cost(finding: Finding) -> tuple[int, bool, float]:
@@ -223,7 +219,7 @@ def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
 
 def own_node(verdict: Verdict) -> tuple[str, ...]:
     """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
-    return (verdict.node,) if verdict.node and not verdict.id.startswith("run.") else ()
+    return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
 def node_states(report: Report) -> dict[str, str]:

@@ -8,7 +8,8 @@ from ncclprobe.model.values import Struct, field
 
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
-_MOST_RAILS = 9
+_ALIKE = 0.1
+_TITLE = "GB/s sent (/ received, where it differs): the median over partners, with all rails of two nodes at work"
 _WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
 
 
@@ -73,24 +74,27 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
     tried = f"rails: {len(rows)} ways tried, {len(rows) - len(bad)} carry data"
     cross = sum(way.src_rail != way.dst_rail for way in rows)
     yield [tried + (f"; {cross} of them between rails of different numbers" if cross else "")]
-    numbers = sorted({each.rail for each in every})[: max(1, min(_MOST_RAILS, (width - 20) // 13))]
-    yield _grid(every, numbers)
+    yield from _grids(every, width)
 
 
-def _grid(every: Sequence[RailEnd], numbers: Sequence[int]) -> list[str]:
+def _grids(every: Sequence[RailEnd], width: int) -> Iterator[list[str]]:
+    """Yield the grid, in as many parts as the columns of all rails need."""
     by_node: dict[str, dict[int, RailEnd]] = {}
     for each in every:
         by_node.setdefault(each.node, {})[each.rail] = each
     shown = list(by_node)
     if len(shown) > MOST_NODES:
         shown = sorted(shown, key=lambda node: _worst(by_node[node]))[:MOST_NODES]
-    wide = max(len(node) for node in shown)
-    lines = ["GB/s sent / received, median over partners, all rails of two nodes at work"]
-    lines.append(" " * wide + "".join(f"{f'rail {number}':>13}" for number in numbers))
-    for node in shown:
-        lines.append(f"{node:<{wide}}" + "".join(f"{_cell(by_node[node].get(n)):>13}" for n in numbers))
-    left = len(by_node) - len(shown)
-    return [*lines, *([f"{left} more nodes, all of whose rails carry data"] if left else [])]
+    cells = {(node, rail): _cell(by_node[node].get(rail)) for node in shown for rail in {e.rail for e in every}}
+    head, column = max(map(len, shown)), max(8, 2 + max(map(len, cells.values())))
+    rails, fit = sorted({each.rail for each in every}), max(1, (width - head) // column)
+    for start in range(0, len(rails), fit):
+        part = rails[start : start + fit]
+        lines = [_TITLE] if not start else []
+        lines.append(" " * head + "".join(f"{f'rail {rail}':>{column}}" for rail in part))
+        lines += [f"{node:<{head}}" + "".join(f"{cells[node, rail]:>{column}}" for rail in part) for node in shown]
+        left = len(by_node) - len(shown)
+        yield [*lines, *([f"{left} more nodes are no worse"] if left else [])]
 
 
 def _worst(rails: dict[int, RailEnd]) -> tuple[bool, float]:
@@ -99,8 +103,13 @@ def _worst(rails: dict[int, RailEnd]) -> tuple[bool, float]:
 
 
 def _cell(end: RailEnd | None) -> str:
+    """Return what a rail sends, and what it receives where that differs."""
     if end is None:
         return "-"
     if end.state != "ok":
         return _WORDS[end.state]
-    return " / ".join(f"{rate:#.3g}" if rate is not None else "-" for rate in (end.rate(end.out), end.rate(end.into)))
+    out, into = end.rate(end.out), end.rate(end.into)
+    if out is None or into is None:
+        return "-"
+    alike = abs(out - into) <= _ALIKE * max(out, into)
+    return f"{out:#.3g}" if alike else f"{out:#.3g} / {into:#.3g}"

@@ -36,7 +36,8 @@ def render(
         _answer(report, width, style),
         *_problems(report, width, style),
         _areas(report, width, style),
-        _gaps(report, width, style),
+        _gaps(report, verbose, width, style),
+        *_notes(report, width, style),
         _skipped(report, width, style) if verbose else [],
         _passed(report, width, style) if verbose else [],
         choices.environment(report, width) if verbose else [],
@@ -115,7 +116,16 @@ def _problems(report: Report, width: int, style: Style) -> Iterator[list[str]]:
     """Yield each problem; a remedy, and where to read more of a check, stand under the first one that has it."""
     given: dict[str, str] = {}
     for problem in digest.problems(report):
-        yield list(_problem(problem, report, given, width, style))
+        if problem.finding.severity is not Severity.NOTE:
+            yield list(_problem(problem, report, given, width, style))
+
+
+def _notes(report: Report, width: int, style: Style) -> Iterator[list[str]]:
+    """Yield each finding that changes no verdict: they come after what does."""
+    given: dict[str, str] = {}
+    for problem in digest.problems(report):
+        if problem.finding.severity is Severity.NOTE:
+            yield list(_problem(problem, report, given, width, style))
 
 
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
@@ -179,11 +189,22 @@ def _on(nodes: Sequence[str], report: Report) -> str:
     return f"  on {where}" if where else ""
 
 
-def _gaps(report: Report, width: int, style: Style) -> list[str]:
-    """Return what could not be looked at, by reason, and by node where there are several."""
+def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
+    """Return what could not be looked at, by reason, and by node where there are several.
+
+    Advisory checks that lack what a required one lacks are counted, unless `verbose`.
+    """
     lines: list[str] = []
-    for gap in digest.gaps(report):
+    gaps = digest.gaps(report)
+    advisory = {(gap.why, *gap.nodes): gap for gap in gaps if not gap.required}
+    told = {(gap.why, *gap.nodes) for gap in gaps if gap.required} if not verbose else set()
+    for gap in gaps:
+        key = (gap.why, *gap.nodes)
+        if not gap.required and key in told:
+            continue
         names = ", ".join(f"{each} (required)" if gap.required else each for each in gap.ids)
+        if gap.required and key in told and key in advisory:
+            names += f" and {plural(len(advisory[key].ids), 'advisory check')}"
         lines += labelled("unknown", names + _on(gap.nodes, report), width, style)
         lines += wrapped(" " * 8, gap.why, width)
     return lines

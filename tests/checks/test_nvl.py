@@ -1,8 +1,5 @@
 """NVLink: who is short of links, who only looks so, and what the fabric says."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from ncclprobe.checks.gpu.state import HEALTHY, box
@@ -125,29 +122,40 @@ def test_raw_and_payload_rates_are_both_right(name: str, speed: int) -> None:
     assert list(rate.run(named(name, 2), NvLinks((row, row)), UNSAID)) == []
 
 
+A100, BRIDGED = "NVIDIA A100-SXM4-80GB", "NVIDIA RTX A6000"
+
+
+def printed(name: str, active: int, speed: str = "25 GB/s", gpu: int = 0, links_: int = 12, uuid: str = "GPU-1") -> str:
+    """What `nvidia-smi nvlink -s` prints of one GPU, of whose links so many are active."""
+    states = (f"\t Link {n}: {speed if n < active else '<inactive>'}\n" for n in range(links_))
+    return f"GPU {gpu}: {name} (UUID: {uuid})\n{''.join(states)}"
+
+
+IDLE = "NVML: Unable to retrieve NVLink information as all links are inActive\n"
+FOUR = "".join(printed(A100, 12, gpu=n) for n in range(4))
+PAIR = "".join(printed(BRIDGED, 4, "14.062 GB/s", gpu=n, links_=4) for n in range(2))
+
+
 @pytest.mark.parametrize(
-    ("file", "expected"),
+    ("text", "expected"),
     [
-        ("148-azure-nvlink-bad-gpu6", {"GPU6": Severity.FAIL}),
-        ("149-azure-nvlink-good-gpu7", {}),
-        ("151-gpud-nvlink-a100-8gpu", {}),
-        ("048-4xa100-nvlink-status-25gbs", {}),
-        ("072-3090x2-nvlink-status-uuid-redacted", {}),
-        ("076-a6000-3gpu-nvlink-status-inactive", {}),
-        ("150-gpud-nvlink-a10-empty", {}),
+        (printed(A100, 12, gpu=7), {}),
+        (FOUR, {}),
+        (FOUR.replace("GPU-1", "GPU-redacted"), {}),
+        (FOUR + printed(A100, 0, gpu=6, links_=0) + IDLE, {"GPU6": Severity.FAIL}),
+        (PAIR, {}),
+        (PAIR + printed(BRIDGED, 0, gpu=2, links_=0) + IDLE, {}),
+        ("", {}),  # a part without NVLink: no output at all
     ],
 )
-def test_what_nvidia_smi_printed_is_judged_where_nvml_does_not_tell(
-    shared: Callable[[str], Path], file: str, expected: dict[str, Severity]
-) -> None:
-    text = shared(f"corpus/topo/cases/{file}.txt").read_text(encoding="utf-8")
+def test_what_nvidia_smi_printed_is_judged_where_nvml_does_not_tell(text: str, expected: dict[str, Severity]) -> None:
     status = nvlink_status.parse(text)
     assert grave(list(links.run(UNSAID, UNSAID, status, UNSAID))) == expected
     assert grave(list(rate.run(UNSAID, UNSAID, status))) == {}
 
 
-def test_the_bridged_machines_third_gpu_is_at_least_noted(shared: Callable[[str], Path]) -> None:
-    text = shared("corpus/topo/cases/076-a6000-3gpu-nvlink-status-inactive.txt").read_text(encoding="utf-8")
+def test_the_bridged_machines_third_gpu_is_at_least_noted() -> None:
+    text = PAIR + printed(BRIDGED, 0, gpu=2, links_=0) + IDLE
     findings = list(links.run(UNSAID, UNSAID, nvlink_status.parse(text), UNSAID))
     assert [f.subject for f in findings] == ["GPU2"]
 

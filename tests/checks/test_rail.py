@@ -118,10 +118,10 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
 
 def test_both_ends_choices_stand_beside_each_other() -> None:
     found = verdicts(played(World(names(4), 4, **FAULTS["RoCE v1"][0])))
-    shown = found["rail.gid"].findings[0].evidence[0].source
-    assert shown.count("GID 3 ::ffff:10.") == 2
-    assert "(IB/RoCE v1)" in shown
-    assert "(RoCE v2)" in shown
+    one, other = (each.source for each in found["rail.gid"].findings[0].evidence)
+    assert "n1 mlx5_2:1 GID 3 ::ffff:10.2.0.2 (IB/RoCE v1), P_Key 0xffff, MTU 4096" in one
+    assert "GID 3 ::ffff:10.2.0." in other
+    assert "(RoCE v2)" in other
 
 
 def test_two_faults_at_once_are_two_findings() -> None:
@@ -164,8 +164,13 @@ def test_a_node_that_never_answers_costs_one_wave_and_no_partner_is_blamed() -> 
     world = World(names(5), 2)
     rails = played(world, FakeNodes(world, silent=(3,)))
     assert "n3" not in rails.by_node
-    found = verdicts(Every({**rails.by_node}))
-    assert not list(wrong(found))
+    assert list(wrong(verdicts(rails))) == [("rail.untried", "n3", ("n3",))]
+
+
+def test_a_node_that_stops_answering_is_named_and_its_partners_are_not() -> None:
+    world = World(names(5), 2)
+    nodes = FakeNodes(world, silent=(3,), from_start=False)
+    assert list(wrong(verdicts(played(world, nodes)))) == [("rail.untried", "n3", ("n3",))]
 
 
 def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:

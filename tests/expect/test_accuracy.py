@@ -2,7 +2,6 @@
 
 import importlib.machinery
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +12,7 @@ import pytest
 from ncclprobe.model.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
-FACTS = Path(os.environ.get("NCCLPROBE_SHARED") or ROOT.parent / "shared") / "facts"
-PUBLISHED, SWEEPS = FACTS / "published_results.csv", FACTS / "sweep_index.csv"
-
-pytestmark = pytest.mark.skipif(not PUBLISHED.exists(), reason="the published runs are not in this checkout")
+PUBLISHED = ROOT / "tests" / "data" / "published"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +28,7 @@ def accuracy() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def pairs(accuracy: ModuleType) -> list[Any]:
-    odd = accuracy.outliers(SWEEPS)
+    odd = accuracy.outliers(PUBLISHED)
     return list(accuracy.paired(row for row in accuracy.rows(PUBLISHED) if (row.sweep, row.nbytes) not in odd))
 
 
@@ -56,7 +52,7 @@ def test_the_peak_of_a_healthy_run_is_predicted_within_a_tenth_on_average(
 
 @pytest.fixture(scope="module")
 def samples(accuracy: ModuleType) -> list[Any]:
-    odd = accuracy.outliers(SWEEPS)
+    odd = accuracy.outliers(PUBLISHED)
     rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
     found: list[Any] = accuracy.held_out.samples(rows)
     return found

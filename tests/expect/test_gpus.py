@@ -1,11 +1,8 @@
 """The table of GPUs: nobody is named twice, what is derived agrees, every row has its source."""
 
-import csv
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import zoo
+from conftest import fact_rows
 
 from ncclprobe.expect.observed import nccl_link_GBps
 from ncclprobe.expect.tables import gpus, links, nvlinks
@@ -64,9 +61,8 @@ def test_products_with_nvlink_are_those_of_which_somebody_says_who_decides() -> 
     assert nvlinks.products()["NVIDIA H200"].link_GBps == 25
 
 
-def test_no_gpu_of_the_collected_facts_is_missing(shared: Callable[[str], Path]) -> None:
-    with shared("facts/gpus.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+def test_no_gpu_of_the_collected_facts_is_missing() -> None:
+    rows = fact_rows("gpus.csv")
     assert {row["nvml_name"] for row in rows} == {gpu.name for gpu in gpus.products()}
     for row in rows:
         known = gpus.table()[row["nvml_name"]]

@@ -1,14 +1,14 @@
 """Machine types as data: what ships is whole and sourced, and what is wrong in a file is refused with its reason."""
 
-import csv
 import re
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -242,10 +242,8 @@ def test_a_file_is_named_after_its_type_and_names_no_file_of_ours(path: Path) ->
     assert not re.search(r"published_results|file id|/work/|machines\.csv", text_)
 
 
-def test_no_type_of_the_collected_facts_is_missing(shared: Callable[[str], Path]) -> None:
-    with shared("facts/machines.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+def test_no_type_of_the_collected_facts_is_missing() -> None:
+    for row in fact_rows("machine_types.csv"):
         machine = table()[OURS.get(row["machine_type"]) or row["machine_type"]]
         assert machine.links.gpus == int(row["gpus"])
         assert row["gpu_model"].split(" / ")[0] in machine.match.gpu_names

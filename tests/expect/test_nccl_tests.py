@@ -3,11 +3,11 @@
 
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import fact_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -253,13 +253,14 @@ def test_a_gloo_run_of_unknown_version_is_written_too() -> None:
     assert parse_json(render_json(report(row), (row,)), "j").rows[0].mode == "blocking"
 
 
-def test_every_golden_vector_of_nccl_tests_gives_its_bandwidths(shared: Callable[[str], Path]) -> None:
+def test_every_vector_of_nccl_tests_gives_its_bandwidths() -> None:
     types = {1: "int8", 2: "half", 4: "float", 8: "double"}
     checked = 0
-    for vector in json.loads(shared("facts/nccl_tests_golden_vectors.json").read_text()):
-        op = op_name(vector["coll"] + "_perf")
-        setup = Setup(op, vector["nranks"], 1, "queued", 1, "2")
-        line = Line(vector["printed_size"], vector["printed_count"], types[vector["elt"]], "sum", "out", 1000.0,
+    for row_ in fact_rows("nccl_tests_vectors.csv"):
+        op = op_name(row_["coll"] + "_perf")
+        vector = {name: float(value) for name, value in row_.items() if name != "coll"}
+        setup = Setup(op, int(vector["nranks"]), 1, "queued", 1, "2")
+        line = Line(int(vector["printed_size"]), int(vector["printed_count"]), types[int(vector["elt"])], "sum", "out", 1000.0,
                     vector["algbw_at_1ms"], vector["busbw_at_1ms"], 0)  # fmt: skip
         row = measurement(line, setup)
         if row:

@@ -32,7 +32,7 @@ mount --rbind "$1/dev" /dev
 class Rail:
     """One device of one host. `faults` are those of fake_verbs.c; `gids` replaces entries of its table."""
 
-    def __init__(self, number: int, rate: str = "100 Gb/sec (4X EDR)", faults: str = "", **settings: object) -> None:
+    def __init__(self, number: int, rate: str = "10 Gb/sec (4X)", faults: str = "", **settings: object) -> None:
         self.name, self.rate, self.faults, self.settings = f"mlx5_{number}", rate, faults, settings
 
     def words(self, host: Host) -> str:
@@ -112,12 +112,14 @@ FAULTS: dict[str, Planted] = {
     "rail 1 is in another partition (InfiniBand)": Planted("rail.pkey", layer=1, pkey0="8005"),
     "a switch passes 1024 bytes only": Planted("rail.mtu", faults="path_mtu=1024"),
     "rail 1 at a tenth of its rate": Planted("rail.slow", faults="rate=0.1"),
-    "a byte of each write is changed": Planted("rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=790"),
+    "a byte of one of the last writes is changed": Planted(
+        "rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=258"
+    ),
     "the driver hangs": Planted("rail.unusable", faults="hang=ibv_create_qp"),
     "the driver crashes its process": Planted("rail.unusable", faults="crash=ibv_create_cq"),
     "locked memory is limited": Planted("rail.unusable", faults="memlock=65536"),
-    "the device is gone while it works": Planted("rail.unusable", faults="vanish=300"),
-    "the port goes down while it works": Planted("rail.unusable", faults="port_error=300"),
-    "memory is refused to the other end (status 10)": Planted("rail.dead", faults="status=10:3:300"),
-    "the receiver is not ready (status 13)": Planted("rail.dead", faults="status=13:135:300"),
+    "the device is gone while it works": Planted("rail.unusable", faults="vanish=230"),
+    "the port goes down while it works": Planted("rail.unusable", faults="port_error=230"),
+    "memory is refused to the other end (status 10)": Planted("rail.dead", faults="status=10:3:230"),
+    "the receiver is not ready (status 13)": Planted("rail.dead", faults="status=13:135:230"),
 }

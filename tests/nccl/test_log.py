@@ -1,9 +1,6 @@
 """NCCL's INFO lines are read for the transport: all sample lines of 2.8 to 2.30, damaged streams, what is not said."""
 
-import csv
-from collections.abc import Callable
-from pathlib import Path
-
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,20 +83,59 @@ def test_warnings_are_kept_once() -> None:
     assert log.read(warn * 3).warnings == ("connect returned timeout",)
 
 
-def test_every_sample_of_a_line_of_the_transport_is_read(shared: Callable[[str], Path]) -> None:
-    """Of all versions from 2.8 to 2.30: the samples that the grammar was checked against."""
-    with shared("facts/log_lines.tsv").open(newline="") as file:
-        rows = {row["id"]: row["samples"].split(" ;; ") for row in csv.DictReader(file, delimiter="\t")}
-    read = {kind: [log.read(HEAD + sample) for sample in samples] for kind, samples in rows.items()}
-    assert all(each.version for each in read["version"])
-    assert all(each.network for each in read["using-network"])
-    assert all(each.hcas for each in read["net-ib"])
-    assert all(each.interfaces for each in read["net-socket"])
-    assert all(each.channels for each in read["channels"])
-    assert all(each.choices for each in read["choice"])
-    for kind, how in (("chan-p2p", "P2P"), ("chan-shm", "SHM"), ("chan-net", "NET")):
-        assert [hop.how for each in read[kind] for hop in each.hops] == [how] * len(rows[kind])
-    assert not any(each.hops for each in read["chan-ring"])
+LINES = {
+    "version": ("NCCL version 2.20.5+cuda12.4", "NCCL version 2.28.9+cuda13.0"),
+    "network": ("Using network IB", "Using network Socket", "Using network AWS Libfabric"),
+    "hcas": (
+        "NET/IB : Using [0]mlx5_2:1/IB [1]mlx5_3:1/IB [RO]; OOB ib0:10.9.0.7<0>",
+        "NET/IB : Using [0]rocep12s0:1/RoCE [RO]; OOB eno1:10.9.0.7<0>",
+        "NET/IB : Using [0]mlx5_2:1/RoCE ; OOB eno1:10.9.0.7<0>",  # up to 2.11, before relaxed ordering
+    ),
+    "interfaces": ("NET/Socket : Using [0]ens1:10.9.0.7<0> [1]ens2:10.9.1.7<0>",),
+    "channels": (
+        "2 coll channels, 2 p2p channels, 1 p2p channels per peer",  # up to 2.16
+        "16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer",
+        "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer",
+    ),
+    "choices": (
+        "2048 Bytes -> Algo 0 proto 2 time 31.500000",  # up to 2.23
+        "AllGather: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}",
+    ),
+}
+"""The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/how/nccl-logs.md), by what is read of them."""
+WAYS = {
+    "P2P": (
+        "Channel 00 : 2[1b000] -> 3[1c000] via P2P/IPC",  # bus numbers up to 2.18.1
+        "Channel 01/0 : 2[2] -> 3[3] via P2P/CUMEM/read",
+        "Channel 03/1 : 5[5] -> 1[1] via P2P/indirect/4[4]",
+    ),
+    "SHM": (
+        "Channel 00 : 2[1b000] -> 3[1c000] via direct shared memory",  # up to 2.12
+        "Channel 01 : 2[2] -> 3[3] via SHM/direct/direct",
+        "Channel 01 : 2[2] -> 3[3] via SHM/direct",  # 2.30.7
+    ),
+    "NET": (
+        "Channel 00 : 2[1b000] -> 10[1b000] [send] via NET/Socket/1",
+        "Channel 00/0 : 10[2] -> 2[2] [receive] via NET/IB/4/GDRDMA",
+        "Channel 01/0 : 2[2] -> 10[2] [send] via NET/IB/4(3)/GDRDMA/Shared",  # by the relay of rank 3
+        "Channel 00/0 : 2[2] -> 10[2] [send] via NET/AWS Libfabric/0/GDRDMA(PCI)",
+    ),
+}
+RING = "Channel 00/16 :    0   7   6   5   4   3   2   1"
+
+
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in LINES.items() for text in texts])
+def test_the_lines_of_every_release_are_read(what: str, text: str) -> None:
+    assert getattr(log.read(HEAD + text), what)
+
+
+@pytest.mark.parametrize(("how", "text"), [(how, text) for how, texts in WAYS.items() for text in texts])
+def test_the_way_of_every_connection_is_read(how: str, text: str) -> None:
+    assert [hop.how for hop in log.read(HEAD + text).hops] == [how]
+
+
+def test_the_ring_of_rank_0_is_no_connection() -> None:
+    assert not log.read(HEAD + RING).hops
 
 
 @given(

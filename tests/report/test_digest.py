@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from ncclprobe.model.findings import ONCE, Action, Blame, Finding, Status, fail, warn
+from ncclprobe.model.findings import ONCE, Action, Blame, Finding, Status, fail, note, warn
 from ncclprobe.model.report import Scope
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest
@@ -102,3 +102,19 @@ def test_a_run_that_a_signal_ended_begins_with_interrupted() -> None:
     cut = samples.verdict(Status.UNKNOWN, id="run.rank-lost", why="ended by SIGTERM in phase 'pairs'", required=True)
     report = samples.report(cut, status=Status.UNKNOWN)
     assert digest.headline(report) == "INTERRUPTED: ended by SIGTERM in phase 'pairs'"
+
+
+def test_what_ranks_of_several_nodes_have_in_common_is_one_problem() -> None:
+    said = [note(f"rank {rank}", "has two processors") for rank in (0, 2)]
+    report = samples.report(*(samples.verdict(Status.PASS, each, node=f"n{n}") for n, each in enumerate(said)))
+    (problem,) = digest.problems(report)
+    assert (problem.subject, problem.nodes) == ("rank [0,2]", ("n0", "n1"))
+
+
+def test_ports_of_one_name_on_nodes_are_one_problem_and_other_ports_are_their_own() -> None:
+    said = {"n0": "mlx5_0:1", "n1": "mlx5_0:1", "n2": "mlx5_3:1"}
+    report = samples.report(*(samples.verdict(Status.FAIL, fail(s, "is DOWN"), node=n) for n, s in said.items()))
+    assert [(each.subject, each.nodes) for each in digest.problems(report)] == [
+        ("mlx5_0:1", ("n0", "n1")),
+        ("mlx5_3:1", ("n2",)),
+    ]

@@ -89,7 +89,12 @@ def test_reports_are_put_in_the_order_of_their_time_and_the_newest_is_the_page(
     assert lines[6].startswith("all_reduce 4 GiB, GB/s: 4")
     assert lines[-1] == "run.bandwidth: since 2026-09-22 07:00 UTC; not on 2026-09-15 07:00 UTC"
     text = page.read_text()
-    for said in ("Over time", "10.0% worse than the median before", "driver: 550.1 -&gt; 570.1", "Since 2026-09-22"):
+    for said in (
+        "Over time",
+        "10.0\u00a0% worse than the median before",
+        "driver: 550.1 -&gt; 570.1",
+        "Since 2026-09-22",
+    ):
         assert said in text
     assert text.count('class="chart small"') == 3
 

@@ -4,7 +4,7 @@ Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import Literal
 
@@ -91,7 +91,8 @@ def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[N
     shown = {each.number: each for rail, one in by_rail.items() for pair in one.pairs for each in (dead[rail][pair],)}
     reasons = [_reason(each) for each in shown.values()]
     usual = max(dict.fromkeys(reasons), key=reasons.count)
-    return Broken(by_rail, tuple(shown.values()), usual)
+    typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
+    return Broken(by_rail, tuple(test for _, test in typical), usual)
 
 
 def _reason(each: Tried) -> Reason:
@@ -214,10 +215,11 @@ def _address(gid: str) -> IPv6Address:
 
 def why(each: Tried) -> str:
     """Return what failed, in the words of the ends."""
-    told = [f"{end.node}: {failure.text}" for end, failure in each.failures()]
-    return "; ".join(dict.fromkeys(told)) or "neither end says why"
+    told = [f"{end.end.node}: {text}" for end in each.seen if (text := failed(end))]
+    return "; ".join(told) or "neither end says why"
 
 
-def shown(found: tuple[Tried, ...]) -> Iterator[Tried]:
-    """Yield the few tests that are shown as evidence."""
-    yield from found[:2]
+def failed(end: Seen) -> str:
+    """Return what failed at one end, in its own words; empty: nothing but what it heard of the other."""
+    failures = end.outcome.failures if end.outcome else ()
+    return "; ".join(dict.fromkeys(each.text for each in failures if each.kind not in ("peer", "channel")))

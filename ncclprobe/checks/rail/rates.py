@@ -5,6 +5,7 @@ from statistics import median
 
 from ncclprobe.checks.rail import asked, both_ends, name, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.rails import Rails
@@ -13,7 +14,7 @@ from ncclprobe.localise.pairs.suspects import Suspect
 from ncclprobe.localise.pairs.suspects import verdict as weigh
 from ncclprobe.localise.rails import Tried, Way, results_of
 from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
@@ -30,7 +31,9 @@ GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (expect/tables/
 _TOLERANCE = 0.9
 _FAR, _FAR_US = 3.0, 5.0
 """So many times the median of all rails, and so much above it: one more tier of switches costs about 1 µs. And more
-than the late trips of a usual rail, where processors are busy with other work."""
+than the late trips of a usual rail, one in eight."""
+_BUSY = 10.0
+"""So many times the usual trip in the late ones: then it is the processors that were measured."""
 _DIRECT_SHARE = 0.75
 """Of what host memory reaches over the same rail; on healthy machines GPU memory is as fast or faster."""
 _BUSY_INTERPRETER = 0.5
@@ -146,29 +149,44 @@ def latency(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: compare the way of this rail (hops, switches) with the others'; look at the processor's power states of this
     node (`cpupower idle-info`) and at PCIe ASPM of the NIC.
     """
-    times: dict[Way, float] = {}
-    spread = []
-    for each in tests(rails):
-        outcome = each.leads.outcome
-        if each.straight and not each.gpu and outcome and outcome.half_round_trip_us:
-            way = (each.leads.end, each.other.end)
-            mine = min(outcome.half_round_trip_us)  # a processor that is busy makes some trips late, a longer way all
-            times[way] = times[way[::-1]] = min(mine, times.get(way, mine))
-            spread.append(sorted(outcome.half_round_trip_us)[-2:][0])
+    times, late = _round_trips(tests(rails))
     if not times:
         return
     usual = median(times.values())
-    limit = max(_FAR * usual, usual + _FAR_US, median(spread))
+    if late > _BUSY * usual:
+        raise Unlearned(
+            f"the nodes' processors were busy: of the trips on one rail the late ones took {late:.3g} µs, the usual "
+            f"{usual:.3g} µs"
+        )
+    limit = max(_FAR * usual, usual + _FAR_US, late)
     for rail in sorted({one.rail for one, _ in times}):
         own = {(one.node, other.node): us for (one, other), us in times.items() if one.rail == rail}
         for suspect in blame(own, [pair for pair, us in own.items() if us > limit]):
             slowest = max(own[pair] for pair in suspect.pairs)
             ends = [name(End(node, rail), rails) for node in suspect.nodes] or [f"rail {rail} of all nodes"]
-            yield warn(
+            one_node = suspect.kind == "node"
+            yield (warn if one_node else note)(
                 " <-> ".join(ends), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
-                blame="link" if suspect.kind == "node" else "fabric", action="retest", nodes=suspect.nodes,
+                blame="link" if one_node else "fabric", action="retest", nodes=suspect.nodes,
                 evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
             )  # fmt: skip
+
+
+def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
+    """Return half the shortest round trip of each way, µs, and the late trips of the usual test.
+
+    The shortest counts: a processor that is busy makes some trips late, a longer way makes all.
+    """
+    times: dict[Way, float] = {}
+    late = []
+    for each in found:
+        outcome = each.leads.outcome
+        if each.straight and not each.gpu and outcome and outcome.half_round_trip_us:
+            way = (each.leads.end, each.other.end)
+            mine = min(outcome.half_round_trip_us)
+            times[way] = times[way[::-1]] = min(mine, times.get(way, mine))
+            late.append(sorted(outcome.half_round_trip_us)[-2:][0])
+    return times, median(late) if late else 0.0
 
 
 @check(

@@ -10,11 +10,12 @@ from ncclprobe.checks.rail import (
     both_ends,
     broken,
     certainty,
+    choices,
     counted,
+    failed,
     gid_problem,
     name,
     pkey_problem,
-    shown,
     subject,
     tests,
     why,
@@ -26,7 +27,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried
 from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
@@ -48,15 +49,20 @@ _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_ope
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 
 
+def _silent() -> Every[Rails]:
+    return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
+
+
 def _no_port() -> Every[Rails]:
     nothing = Rails(3, {}, why="no active port of InfiniBand or Ethernet")
     return Every({**rails_of(World()).by_node, "n3": nothing})
 
 
 @check(
-    bad=lambda: [(_no_port(),)],
+    bad=lambda: [(_no_port(),), (_silent(),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
+    requires="sync.node-lost",
     applies=asked,
 )
 def untried(rails: Every[Rails]) -> Iterator[Finding]:
@@ -74,6 +80,15 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
                 node, f"has no rail to try: {each.why}", blame="node", action="repair", nodes=(node,),
                 evidence=f"{len(rails)} nodes",
             )  # fmt: skip
+    silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
+    for node in silent:
+        yield fail(
+            node, "stopped answering while rails were tried", blame="node", action="retest", nodes=(node,),
+            confidence=ONCE, evidence="an order of node 0 that was not answered in time",
+            remedy="see what its process did: was it killed (dmesg: out of memory), stopped, or its node lost?",
+        )  # fmt: skip
+    if silent:
+        return
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
@@ -131,7 +146,8 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
         node = each.suspect.nodes[0] if each.suspect.nodes else ""
         setting = _setting(node, "NCCL_IB_GID_INDEX", settings)
         message = f"{counted(each)} ways are dead: {problem}" + (f"; {setting}" if setting else "")
-        yield _broken(each, rails, message, blame="job" if setting else "node", action="fix-job")
+        whose = {"blame": "job", "action": "fix-job"} if setting else {"blame": "node", "action": "repair"}
+        yield _broken(each, rails, message, **whose)
 
 
 @check(
@@ -275,7 +291,7 @@ def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
     """Make a finding of dead ways, with both ends' choices beside each other."""
-    evidence: list[Evidence] = [seen(both_ends(test), why(test)) for test in shown(each.tests)]
+    evidence = [seen(choices(end), failed(end)) for end in each.tests[0].seen]
     nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
     return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
 

@@ -96,6 +96,7 @@ _ONE_DARK = Fabric((_FAST.devices[0], *_changed(Fabric(_FAST.devices[1:]), **_DA
 
 @check(
     slows=True,
+    requires="ib.state",
     bad=lambda: [
         (Every({**_THREE_FAST, "n3": _ONE_DARK}), _PLAIN, DGXS, H100S),
         (Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S),

@@ -93,6 +93,7 @@ class RailRun:
         return Rails(
             rank, dict(self._fleet.names), ends.ports, ends.why, untested, ends.cross, ends.moved_gbps,
             self._planned.get(rank, 0), tuple(self._rows.get(rank, ())), "" if rank else self._words,
+            () if rank else tuple(self._fleet.names[each] for each in sorted(self._silent)),
         )  # fmt: skip
 
     def _refused(self) -> str:

@@ -182,7 +182,10 @@ class RailNode(Struct):
         soon = min(deadline, time.monotonic() + _GREETING_S)
         channel = await (self._call(job, soon) if job.leads else self.visits.caller(job.number, soon))
         try:
-            return await self.run(asked, job.test, leads=job.leads, channel=channel, deadline=deadline, before=start)
+            running = self.run(asked, job.test, leads=job.leads, channel=channel, deadline=deadline, before=start)
+            return await asyncio.wait_for(running, max(0.001, deadline + _LAST_S / 2 - time.monotonic()))
+        except asyncio.TimeoutError:
+            raise WireError("silent", "the test did not end by its deadline") from None
         finally:
             if job.leads:
                 channel.close()

@@ -46,11 +46,16 @@ class HostMemory:
 
 
 class GpuMemory:
-    """Memory of the GPU with CUDA's index `gpu`, in its primary context."""
+    """Memory of the GPU with NVML's index `gpu`, in its primary context.
+
+    NVML counts all GPUs in the order of their addresses; CUDA does so too where it is told, and told to leave none out.
+    """
 
     def __init__(self, gpu: int, nbytes: int, announce: Callable[[str], None]) -> None:
         self.nbytes = -(-nbytes // _BLOCK) * _BLOCK
         self._announce = announce
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         try:
             announce(f"loading {_CUDA}")
             self._cuda = ctypes.CDLL(_CUDA)

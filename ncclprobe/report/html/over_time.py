@@ -118,7 +118,7 @@ def _change(one: Series) -> str:
     if abs(share) <= noise:
         return f"{shown}, as before"
     worse = (share > 0) is one.timed
-    return f"{shown}, {abs(share):.1%} {'worse' if worse else 'better'} than the median before"
+    return f"{shown}, {100 * abs(share):.1f} % {'worse' if worse else 'better'} than the median before"
 
 
 def _picture(one: Series, history: Sequence[Past]) -> Markup:

@@ -60,7 +60,7 @@ def launch(nproc: int, options: Options, question: Question) -> int:
         if options.keep:
             log.unlink(missing_ok=True)  # of an earlier run
         survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, _AFTER_SIGNAL_S)
-    except BaseException:
+    except BaseException:  # a signal too, which is a KeyboardInterrupt here: nothing else removes the folder as yet
         folder.remove()
         raise
     try:

@@ -1,0 +1,230 @@
+"""A node's side of rails, over real connections between two nodes of one process; what runs a test is a stand-in."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from ipaddress import IPv6Address
+from typing import Any
+
+import msgspec
+import pytest
+
+from ncclprobe import bounds
+from ncclprobe.checks.ib.fixtures import NDR, PLAIN
+from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
+from ncclprobe.cluster.rails import node as of_node
+from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
+from ncclprobe.cluster.rails.node import RailNode, Start, Visits, brief
+from ncclprobe.errors import Missing
+from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.rails import RailRow
+from ncclprobe.facts.software import Software
+from ncclprobe.model.rails import RailChannel, RailOutcome, RailPort, RailTest
+from ncclprobe.model.snapshot import Snapshot
+
+KEY = bytes(32)
+GIDS = (Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2"),)
+RAILS = tuple(
+    RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", NDR, link_layer="Ethernet", gids=GIDS),), pci="0000:10:00.0")
+    for name in ("mlx5_0", "mlx5_1")
+)
+FACTS: dict[type, Any] = {Fabric: Fabric(RAILS), Settings: PLAIN, Software: Software({})}
+
+
+class NoCounters:
+    def ask(self, *question: str | int) -> str:
+        raise Missing(str(question))
+
+
+async def agree(
+    port: RailPort,
+    test: RailTest,
+    *,
+    leads: bool,
+    channel: RailChannel,
+    deadline: float,
+    before: Callable[[str], Awaitable[None]] | None = None,
+) -> RailOutcome:
+    """Tell the other end which port this one has, and note its answer."""
+    if before:
+        await before("out")
+    await channel.send({"device": port.device, "leads": leads}, deadline)
+    heard = await channel.receive(deadline)
+    assert heard["leads"] is not leads
+    return RailOutcome(asked=port, events=(heard["device"],))
+
+
+async def never(port: RailPort, test: RailTest, **how: Any) -> RailOutcome:
+    """Hang, as a driver does that a child does not shield from."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def job(listeners: Listeners, number: int = 1, **changes: Any) -> RailJob:
+    where = listeners.addresses[0]
+    known = {"to": 1, "rail": 0, "other": 0, "leads": True, "queue_pairs": 2, "test": RailTest(seconds=1.0)}
+    if changes.get("leads", True):
+        known |= {"address": where.address, "port": where.port}
+    return RailJob(number=number, **{**known, **changes})
+
+
+def order(*jobs: RailJob, seconds: float = 8.0) -> RailsOrder:
+    return RailsOrder("test", seconds, jobs)
+
+
+@pytest.fixture(autouse=True)
+def _on_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_node, "check_other", lambda address: None)  # both nodes are 127.0.0.1 here
+    monkeypatch.setattr(of_node, "_LOOK_S", 0.0)
+
+
+def play(scene: Callable[[RailNode, RailNode], Awaitable[Any]], run: Any = agree) -> Any:
+    async def both() -> Any:
+        listeners = [reserve_listeners([MeshInterface("nccl0", "lo", "127.0.0.1")], n, f"n{n}") for n in (0, 1)]
+        nodes = [RailNode(Snapshot(f"n{n}", FACTS), NoCounters(), each, run) for n, each in enumerate(listeners)]
+        for each in listeners:
+            each.listen(KEY)
+        try:
+            return await scene(*nodes)
+        finally:
+            for each in listeners:
+                each.close()
+            await asyncio.sleep(0)
+
+    return asyncio.run(both())
+
+
+def rows(answer: dict[str, Any]) -> list[RailRow]:
+    return msgspec.convert(answer["rows"], list[RailRow])
+
+
+def test_both_ends_of_each_test_meet_over_a_connection_of_their_own() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        leading = [job(other.listeners, number, rail=number, other=number) for number in (0, 1)]
+        answering = [job(other.listeners, number, to=0, rail=number, other=number, leads=False) for number in (0, 1)]
+        return await asyncio.gather(one.follow(order(*leading)), other.follow(order(*answering)))
+
+    for answer in play(scene):
+        seen = rows(answer)
+        assert [(row.number, row.rail, row.outcome.events) for row in seen] == [
+            (0, 0, ("mlx5_0",)),
+            (1, 1, ("mlx5_1",)),
+        ]
+        assert {row.outcome.asked.queue_pairs for row in seen} == {2}
+        assert not any(row.outcome.failures for row in seen)
+
+
+def test_what_nccl_would_wait_for_half_a_minute_is_told_sooner() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        assert one.ports[0].timeout == 20
+        return (await asyncio.gather(
+            one.follow(order(job(other.listeners))), other.follow(order(job(other.listeners, to=0, leads=False)))
+        ))[0]  # fmt: skip
+
+    (row,) = rows(play(scene))
+    assert row.outcome.asked.timeout == 14
+
+
+def test_an_end_whose_partner_never_calls_gives_up_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_node, "_GREETING_S", 0.1)
+
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        return await other.follow(order(job(other.listeners, to=0, leads=False)))
+
+    (row,) = rows(play(scene))
+    assert [(each.kind, each.text) for each in row.outcome.failures] == [
+        ("channel", "the other node did not call for this test")
+    ]
+
+
+def test_another_nodes_listener_is_no_partner() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        return await one.follow(order(job(other.listeners, to=7)))
+
+    (row,) = rows(play(scene))
+    assert "is another node's" in row.outcome.failures[0].text
+
+
+def test_a_test_that_never_ends_costs_no_more_than_its_order() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        began = time.monotonic()
+        answer = await one.follow(order(job(other.listeners), seconds=1.5))
+        assert time.monotonic() - began < 10
+        return answer
+
+    (row,) = rows(play(scene, never))
+    assert row.outcome.failures[0].text == "the test did not end by its deadline"
+
+
+def test_a_rail_that_this_node_does_not_have_is_left_out() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        return await one.follow(order(job(other.listeners, rail=5)))
+
+    assert play(scene)["rows"] == []
+
+
+def test_a_caller_for_a_test_that_none_expects_is_hung_up_on() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        await asyncio.wait_for(other.visits.receive(99, None), 5)  # type: ignore[arg-type]
+        await asyncio.wait_for(other.visits.receive("x", None), 5)  # type: ignore[arg-type]
+        return await one.follow(order(job(other.listeners, number=99)))
+
+    (row,) = rows(play(scene))
+    assert row.outcome.failures[0].kind == "channel"
+
+
+def test_a_node_lists_its_rails_with_their_rates() -> None:
+    async def scene(one: RailNode, other: RailNode) -> Any:
+        return await one.follow(RailsOrder("list", 5.0))
+
+    ends = msgspec.convert(play(scene), RailEnds)
+    assert [port.device for port in ends.ports] == ["mlx5_0", "mlx5_1"]
+    assert ends.rates_gbps == (400.0, 400.0)
+    assert ends.gpus == (False, False)
+
+
+def test_an_order_of_too_many_tests_is_none() -> None:
+    jobs = [{"number": 1, "to": 1, "rail": 0, "other": 0, "leads": True, "queue_pairs": 1, "test": {}}]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"do": "test", "seconds": 1, "jobs": jobs * (bounds.RAIL_PORTS + 1)}, RailsOrder)
+
+
+def test_rails_begin_a_step_together_and_do_not_wait_for_one_that_left() -> None:
+    async def scene() -> list[str]:
+        start, order_of_events = Start(3), []
+
+        async def rail(name: str, wait_s: float) -> None:
+            await asyncio.sleep(wait_s)
+            order_of_events.append(f"{name} ready")
+            await start("out")
+            order_of_events.append(f"{name} goes")
+
+        async def leaves() -> None:
+            await asyncio.sleep(0.02)
+            order_of_events.append("c left")
+            start.leave()
+
+        await asyncio.gather(rail("a", 0.0), rail("b", 0.01), leaves())
+        return order_of_events
+
+    events = asyncio.run(scene())
+    assert events[:3] == ["a ready", "b ready", "c left"]
+    assert {*events[3:]} == {"a goes", "b goes"}
+
+
+def test_visits_that_are_over_are_forgotten() -> None:
+    async def scene() -> None:
+        visits = Visits()
+        visits.expect(1)
+        visits.done(1)
+        await asyncio.wait_for(visits.receive(1, None), 5)  # type: ignore[arg-type]
+
+    asyncio.run(scene())
+
+
+def test_of_many_times_a_few_quantiles_are_kept() -> None:
+    kept = brief(RailOutcome(asked=RailPort(device="mlx5_0"), half_round_trip_us=tuple(map(float, range(1, 1002)))))
+    assert kept.half_round_trip_us[0] == 1.0
+    assert kept.half_round_trip_us[4] == 501.0
+    assert len(kept.half_round_trip_us) == 9

