@@ -193,10 +193,9 @@ def _written(path: Path, nbytes: int, seconds: float, at_once: int) -> dict[str,
     with path.open("wb", buffering=0) as file:
         first_s = _synced(file.fileno(), block, 1)
         blocks = min(nbytes // BLOCK, int(seconds / max(first_s, 1e-6))) - 1
-        if blocks <= 0:
-            return {"nbytes": BLOCK, "count": 1, "seconds": first_s}
-        took = _synced(file.fileno(), block, blocks)
-    return {"nbytes": blocks * BLOCK, "count": blocks, "seconds": took}
+        took = _synced(file.fileno(), block, blocks) if blocks > 0 else 0.0
+    blocks = 1 + max(blocks, 0)
+    return {"nbytes": blocks * BLOCK, "count": blocks, "seconds": first_s + took}
 
 
 def _synced(fd: int, block: bytes, times: int) -> float:

@@ -9,10 +9,11 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.data.rates import baseline, doubtful, rate
+from ncclprobe.checks.data.seen import content, path
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.site.baselines import expected_paths
 from ncclprobe.expect.site.path_rates import expectations, keep
-from ncclprobe.facts.data_paths import DataPath, DataPaths, Look
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look
 from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
 from ncclprobe.model.fleet import Every
@@ -110,6 +111,16 @@ def test_a_baseline_of_another_server_or_number_of_nodes_judges_nothing() -> Non
         (expected,) = expectation_of(site)
         with pytest.raises(Unlearned, match="in the baseline"):
             list(baseline.run(rates, paths, Job(path_rates=(replace(expected, **changes),))))
+
+
+@pytest.mark.parametrize("late", ["look", "content"])
+def test_a_path_for_which_no_time_was_left_is_unknown_and_fails_on_no_node(late: str) -> None:
+    gap = Absent("stat: no answer within 0 s, which was all that --timeout left", "OutOfTime")
+    row_ = replace(SEEN, content=Content(1, "ab", cut=False))
+    paths = Every({"n0": DataPaths((row_,)), "n1": DataPaths((replace(row_, **{late: gap}),))})
+    for check in (path, content):
+        with pytest.raises(Unlearned, match="no time to look on n1"):
+            list(check.run(paths))
 
 
 def test_a_round_of_all_that_never_came_is_not_healthy() -> None:

@@ -19,7 +19,7 @@ from lab.hosts import Host, Lab
 from lab.processes import Running
 
 PORT = 29533
-TIMEOUT_S = 420.0
+TIMEOUT_S = 900.0
 STEP_S = 150.0
 """For a mount: the processor is emulated."""
 BASE = Path("/run/paths")
