@@ -62,6 +62,7 @@ def _no_port() -> Every[Rails]:
     bad=lambda: [(_no_port(),), (_silent(),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
+    requires="sync.node-lost",
     applies=asked,
 )
 def untried(rails: Every[Rails]) -> Iterator[Finding]:
