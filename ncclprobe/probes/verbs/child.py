@@ -22,7 +22,7 @@ from ncclprobe.host.limited_child import LENGTH
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
 
-START_S = 30.0
+START_S = 90.0
 """For starting: where Python lies on a file server, and all nodes begin together, it takes its time."""
 GRACE_S = 3.0
 """Beyond the time that the child itself watches: until then it can say more than that it was late."""
