@@ -8,7 +8,7 @@ from ncclprobe.model.values import Struct, field
 
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
-_ALIKE = 0.1
+_EQUAL = 0.1
 _TITLE = "GB/s sent (/ received, where it differs): the median over partners, with all rails of two nodes at work"
 _WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
 
@@ -111,5 +111,5 @@ def _cell(end: RailEnd | None) -> str:
     out, into = end.rate(end.out), end.rate(end.into)
     if out is None or into is None:
         return "-"
-    alike = abs(out - into) <= _ALIKE * max(out, into)
-    return f"{out:#.3g}" if alike else f"{out:#.3g} / {into:#.3g}"
+    equal = abs(out - into) <= _EQUAL * max(out, into)
+    return f"{out:#.3g}" if equal else f"{out:#.3g} / {into:#.3g}"

@@ -40,7 +40,7 @@ BUSY = 0.02
 class RailsWanted(Struct, frozen=True):
     """What the command line says of rails, and what it brings for them.
 
-    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also beside other traffic.
+    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also on ports with other traffic.
     `cross`: rails of different numbers as well, whatever the settings say.
     """
 
