@@ -85,7 +85,7 @@ def test_a_rank_that_plays_inside_and_between_is_called_by_its_end_in_the_fabric
     assert "0 is n0, 1 is rank 1 on n0, 2 is n2" in shown([row(0, 2), row(2, 0), inside])
     many = [row(src, dst) for src, dst in permutations(range(17), 2)]
     text = shown([*many, replace(inside, GBps=9.0)])
-    assert "the slowest of 1 directions between 17 ranks, inside nodes, 4 MiB:" in text
+    assert "the slowest of 1 direction between 17 ranks, inside nodes, 4 MiB:" in text
 
 
 def test_nothing_is_shown_of_pairs_that_nobody_asked_for() -> None:

@@ -52,7 +52,7 @@ def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixtu
 def test_text_shows_the_matrix_and_the_nics_near_each_gpu(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topo", str(saved)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[:3] == ["topo-m: 2 GPUs, 1 NICs", "        GPU0  GPU1  mlx5_2", "GPU0    X     NV18  PIX"]
+    assert out[:3] == ["topo-m: 2 GPUs, 1 NIC", "        GPU0  GPU1  mlx5_2", "GPU0    X     NV18  PIX"]
     assert out[7:9] == ["GPU0  0-7   0     -         PIX: mlx5_2", "GPU1  8-15  1     -         SYS: mlx5_2"]
     assert out[-3:] == ["  nothing", "", "PASS  (exit 0)"]
 
@@ -138,4 +138,4 @@ def test_without_a_file_this_machine_is_asked(
     command.write_text("#!/bin/sh\n[ \"$*\" = 'topo -m' ] && printf '\\tGPU0\\nGPU0\\t X \\n'\n")
     command.chmod(0o755)
     assert main(["topo"]) == 0
-    assert capsys.readouterr().out.startswith("topo-m: 1 GPUs")
+    assert capsys.readouterr().out.startswith("topo-m: 1 GPU, 0 NICs")

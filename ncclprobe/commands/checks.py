@@ -13,6 +13,9 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.rules import Check
+from ncclprobe.report import delivery
+from ncclprobe.report.lines import wrapped
+from ncclprobe.units import plural
 
 _EXIT_CODES = """\
 exit codes:
@@ -39,7 +42,8 @@ def _test(name: str) -> int:
         print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
         for each in wrong:
             print(f"       {each}")
-    print(f"{len(found)} checks of {found[0][0].origin}, {sum(bool(wrong) for _, wrong in found)} break a promise")
+    bad = sum(bool(wrong) for _, wrong in found)
+    print(f"{plural(len(found), 'check')} of {found[0][0].origin}, {bad} {'breaks' if bad == 1 else 'break'} a promise")
     return ExitCode.FAIL if any(wrong for _, wrong in found) else ExitCode.OK
 
 
@@ -72,12 +76,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _table(checks: Sequence[Check]) -> str:
-    from tabulate import tabulate
-
-    pairs = (((check.id, check.standing, "fails", check.title), ("", "", "passes", check.right)) for check in checks)
-    rows = [row for both in pairs for row in both]
-    table: str = tabulate(rows, headers=("id", "", "", "title"), tablefmt="plain")
-    return f"{table}\n\n{len(checks)} checks; `ncclprobe explain ID` explains one"
+    width = delivery.width()
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{check.id}  {check.standing}")
+        lines += wrapped("    fails   ", check.title, width)
+        lines += wrapped("    passes  ", check.right, width)
+    return "\n".join((*lines, "", f"{len(checks)} checks; `ncclprobe explain ID` explains one"))
 
 
 def _json(checks: Sequence[Check]) -> str:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ncclprobe import bounds
+from ncclprobe import bounds, page
 from ncclprobe.commands import arguments
 from ncclprobe.engine.judge import conclude
 from ncclprobe.engine.matrices import judged
@@ -18,10 +18,10 @@ from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.values import asdict
+from ncclprobe.report import delivery
 from ncclprobe.topology.from_matrix import ASSUMED
-from ncclprobe.units import printable
+from ncclprobe.units import plural, printable
 
-_WIDTH = 100
 NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
@@ -91,7 +91,7 @@ def _printed_here() -> str:
 
 
 def _shown(matrix: Matrix) -> Iterator[str]:
-    yield f"{matrix.kind}: {len(matrix.gpus)} GPUs, {len(matrix.nics)} NICs"
+    yield f"{matrix.kind}: {plural(len(matrix.gpus), 'GPU')}, {plural(len(matrix.nics), 'NIC')}"
     names = (*matrix.gpus, *matrix.nics)
     rows = [[name, *(matrix.links[name].get(other, "-") for other in names)] for name in names if name in matrix.links]
     yield _aligned([["", *names], *rows])
@@ -108,6 +108,7 @@ def _shown(matrix: Matrix) -> Iterator[str]:
 
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     """Yield what the checks find, what to do about it, and what they could not tell."""
+    told: set[str] = set()
     yield from _wrapped("what looks wrong ", f"(taken for granted: {ASSUMED}):")
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
@@ -116,6 +117,10 @@ def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
             yield from _wrapped(f"  {finding.severity.value.upper():<8}", said)
             if finding.severity is not Severity.NOTE:
                 yield from _wrapped("          fix: ", finding.remedy)
+        if verdict.findings and verdict.id not in told:
+            told.add(verdict.id)
+            yield f"          more: ncclprobe explain {verdict.id}"
+            yield f"          {page(verdict.id)}"
         if verdict.status is Status.UNKNOWN:
             yield from _wrapped("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}")
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
@@ -123,7 +128,7 @@ def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
 
 
 def _wrapped(lead: str, text: str) -> list[str]:
-    return textwrap.wrap(printable(text), _WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead))
+    return textwrap.wrap(printable(text), delivery.width(), initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:

@@ -311,7 +311,7 @@ def imprecise(rows: Sequence[Measurement]) -> Iterator[str]:
         worst = max(short, key=lambda row: row.precision or 1.0)
         reached = "unknown" if worst.precision is None else f"±{100 * worst.precision:.3g} %"
         yield (
-            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of {len(rows)} rows did not "
+            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of {_count(rows)} did not "
             f"reach it within --budget; the worst is {worst.op} {size(worst.nbytes)}, {reached} after "
             f"{worst.batches} batches of {worst.iters}: give more --budget, or ask for less with --precision"
         )

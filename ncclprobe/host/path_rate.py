@@ -144,7 +144,8 @@ def _random(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, An
         return _too_little(data)
     places, amount = random.Random(place), max(16, int(nbytes * _SAMPLES_PER_BYTE))
     with _opened(data) as files:
-        extents = [next(_stretch(files, places.randrange(data.nbytes), SAMPLE)) for _ in range(amount)]
+        starts = (places.randrange(data.nbytes) // _PAGE * _PAGE for _ in range(amount))  # of pages, as fio's are
+        extents = [next(_stretch(files, start, SAMPLE)) for start in starts]
         for fd, _ in files:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         resident = _dropped(extents)

@@ -16,7 +16,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.report import causes, digest, pairs, training
 from ncclprobe.report.digest import verdict_line
-from ncclprobe.units import printable, size
+from ncclprobe.units import plural, printable, size
 
 MOST_BYTES = 900_000
 MOST_ANNOTATIONS = 10
@@ -52,7 +52,7 @@ def render(report: Report) -> str:
 
 def annotations(report: Report) -> list[str]:
     """GitHub's workflow commands: an error per failure, a warning per warning or gap, at most ten of each."""
-    errors: list[tuple[str, str]] = [("nodes", f"{len(report.missing_nodes)} nodes were never heard of")]
+    errors: list[tuple[str, str]] = [("nodes", f"never heard of: {digest.folded(report.missing_nodes)}")]
     errors = errors if report.missing_nodes else []
     warnings: list[tuple[str, str]] = []
     for problem in digest.problems(report):
@@ -151,7 +151,8 @@ def _who_is_slow(report: Report) -> Iterator[str]:
 
 def _headline(report: Report) -> str:
     where = digest.folded([node.name for node in report.nodes])
-    about = f"{report.tool.name} {report.tool.version}, {len(report.nodes)} node(s), {report.started}"
+    nodes = plural(len(report.nodes), "node")
+    about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.when(report.started)}"
     return f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
 
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""
@@ -52,7 +52,7 @@ def _split(rows: Sequence[PairRow], inside: bool) -> list[PairRow]:
 def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
     slowest = sorted(rows, key=lambda row: row.GBps)[:_WORST]
     within = ", inside nodes" if rows[0].inside else ""
-    lines = [f"the slowest of {len(rows)} directions between {ranks} ranks{within}, {size(rows[0].nbytes)}:"]
+    lines = [f"the slowest of {plural(len(rows), 'direction')} between {ranks} ranks{within}, {size(rows[0].nbytes)}:"]
     for row in slowest:
         lines.append(f"  {row.src_end} to {row.dst_end}: {row.GBps:#.3g} GB/s, latency {row.latency_us:.1f} us")
     return lines
@@ -60,7 +60,7 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
 
 def words(found: Localisation) -> Iterator[str]:
     """Who is slow, and how sure that is, a sentence each."""
-    tests = f"{found.tests} tests, {found.steps} rounds of retests"
+    tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
     yield from _alone(found)
     yield f"usual: {found.usual or 'nothing came through'}"
     if found.all_slow:
@@ -123,8 +123,9 @@ def _alone(found: Localisation) -> Iterator[str]:
 def description(each: Blamed) -> str:
     """One cause with what speaks for it."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
+    tests = plural(each.tests, "test")
     return (
-        f"{each.where} ({each.kind}): {left}; {each.slow} of {each.tests} tests speak for it, {each.retests} of these "
+        f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} speak for it, {each.retests} of these "
         f"again, with {each.partners} partners, confidence {100 * each.confidence:.1f} %"
     )
 

@@ -71,7 +71,7 @@ def test_html_in_a_report_stays_text() -> None:
 
 def test_failures_are_errors_warnings_and_gaps_are_warnings() -> None:
     said = markdown.annotations(SICK)
-    assert said[0] == "::error title=ncclprobe nodes::2 nodes were never heard of"
+    assert said[0] == "::error title=ncclprobe nodes::never heard of: n[3-4]"
     assert said[1].startswith("::error title=ncclprobe pci.width::GPU3 on n0: x8 of 16 lanes; fix: reseat it")
     assert any(line.startswith("::warning title=ncclprobe host.eth::eth0 on n1") for line in said)
     assert any("could not look: permission denied" in line for line in said)

@@ -13,6 +13,7 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 
@@ -174,6 +175,7 @@ def elastic(launches: Every[Launch]) -> Iterator[Finding]:
     launch = next(each for _, each in launches.items() if each.elastic)
     if launch.elastic and launch.nnodes is not None and launch.nnodes < launch.elastic[1]:
         least, most = launch.elastic
-        message = f"{launch.nnodes} of at most {most} nodes came; torchrun starts with {least}"
+        runs = f"the job runs on {plural(launch.nnodes, 'node')}"
+        message = f"{runs}, with room for {most}: torchrun starts with {least} or more, and does not name the missing"
         seen = f"torchrun --nnodes={least}:{most}, GROUP_WORLD_SIZE"
         yield warn("--nnodes", message, blame="unknown", action="retest", evidence=seen)

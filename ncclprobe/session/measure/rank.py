@@ -150,10 +150,11 @@ class Rank:
         leave(code)
 
     def _show_phase(self, phase: str) -> None:
-        if not (self._rank_file and phase == rank_files.IMPORTING):
-            self._progress.show(phase)
         if self._rank_file:
-            self._rank_file.set_phase(phase)
+            self._rank_file.set_phase(phase)  # first: who started the ranks then leaves the line to this one
+            if phase == rank_files.IMPORTING:
+                return
+        self._progress.show(phase)
 
     def _measure(self) -> int:
         torch = self._torch()
