@@ -10,6 +10,7 @@ from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from ncclprobe.report.html.rails import maps
 from ncclprobe.report.html.tables import tables
 from ncclprobe.report.rails import MOST_NODES, blocks, ends
 from report.samples import HEALTHY
@@ -79,3 +80,13 @@ def test_the_page_lists_every_rail_the_bad_ones_first() -> None:
     assert table.rows[0][:2] == ("fail", "n1 rail 2 (mlx5_2:1)")
     assert "transport retry counter exceeded" in table.rows[0][-1]
     assert {row[0] for row in table.rows[1:]} == {"pass"}
+
+
+def test_the_page_draws_every_rail_with_its_node() -> None:
+    (drawn,) = maps(ways(carries=only(BAD)))
+    assert drawn.ends == 4
+    assert drawn.picture.count("<rect") == 16
+    assert ">dead<" in drawn.picture
+    assert maps(()) == []
+    many = ways(MOST_NODES + 6, 2, carries=only(End("n29", 1)))
+    assert "6 of 30 nodes are left out" in maps(many)[0].note
