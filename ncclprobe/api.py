@@ -124,13 +124,10 @@ def bandwidth(
     environment are left as they are. Raises UsageError, on all ranks where it is wrong on one, and ProbeError where
     a rank does not come, leaves or is late: after `timeout_s` seconds, and at once where torch tells of it.
     """
-    from ncclprobe.commands.bandwidth import in_group
+    from ncclprobe.commands.bandwidth import InGroup, in_group
 
     _refuse_no_time(timeout_s)
-    return in_group(
-        group,
-        timeout_s,
-        _asked(select, ignore, config),
+    asked = InGroup(
         ops=tuple(ops),
         sizes=tuple(sizes),
         dtype=dtype,
@@ -140,6 +137,7 @@ def bandwidth(
         baseline=None if baseline is None else os.fspath(baseline),
         require_judged=require_judged,
     )
+    return in_group(group, asked, _asked(select, ignore, config), timeout_s)
 
 
 def expect(

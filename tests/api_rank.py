@@ -82,6 +82,24 @@ def leaves_in_the_middle() -> None:
         row.time_batch = whole
 
 
+def stands_still() -> None:
+    """Rank 1 stays in its first timed call until the others have given up."""
+    from ncclprobe.probes import row
+
+    def waits(*_: Any, **__: Any) -> Any:
+        while not all((FOLDER / f"gave up.{rank}").exists() for rank in (0, 2)):
+            time.sleep(0.05)
+        raise api.UsageError("this rank stood still")
+
+    whole = row.time_batch
+    row.time_batch = waits if RANK == 1 else whole  # type: ignore[assignment]
+    try:
+        api.bandwidth(**{**SHORT, "timeout_s": 4.0})
+    finally:
+        row.time_batch = whole
+        (FOLDER / f"gave up.{RANK}").touch()
+
+
 def main() -> dict[str, Any]:
     said: dict[str, Any] = {"without a job": refused(lambda: api.bandwidth(**SHORT))}
     dist.init_process_group("gloo", store=store(), rank=RANK, world_size=RANKS)
@@ -99,6 +117,7 @@ def main() -> dict[str, Any]:
     said["other options"] = refused(lambda: api.bandwidth(**{**SHORT, "sizes": (1024 << RANK,)}))
     said["wrong on one"] = refused(lambda: api.bandwidth(("all_red" if RANK == 1 else "all_reduce",), **SHORT))
     said["one leaves"] = refused(leaves_in_the_middle)
+    said["one stands still"] = refused(stands_still)
     if RANK != 1:
         said["one stays away"] = refused(lambda: api.bandwidth(**{**SHORT, "timeout_s": 1.5}))
     said["unchanged"] = {name: was == now for (name, was), now in zip(before.items(), state().values(), strict=True)}

@@ -80,14 +80,19 @@ def fleet_of(world: World) -> Fleet:
 
 
 def played(
-    world: World, nodes: FakeNodes | None = None, budget: Budget | None = None, *, force: bool = False
+    world: World,
+    nodes: FakeNodes | None = None,
+    budget: Budget | None = None,
+    *,
+    force: bool = False,
+    seconds: float = 600.0,
 ) -> Every[Rails]:
-    """Return what all nodes saw of a whole run, retests included."""
+    """Return what all nodes saw of a whole run of so many `seconds`, retests included."""
     wanted = RailsWanted(None, None, budget or Budget(), force)  # type: ignore[arg-type]
     playing = nodes or FakeNodes(world)
 
     async def run() -> dict[int, Rails]:
-        one = RailRun(wanted, playing, playing, fleet_of(world), time.monotonic() + 600)  # type: ignore[arg-type]
+        one = RailRun(wanted, playing, playing, fleet_of(world), time.monotonic() + seconds)  # type: ignore[arg-type]
         return await one.run()
 
     return Every({world.nodes[rank]: seen for rank, seen in asyncio.run(run()).items()})

@@ -68,7 +68,8 @@ def test_what_is_wrong_on_one_rank_is_an_error_on_all(said: list[dict[str, Any]]
         assert each["wrong on one"] == ["UsageError", "ops: all_red is no operation; did you mean all_reduce?"]
 
 
-def test_a_rank_that_leaves_or_stays_away_ends_the_call_on_the_others(said: list[dict[str, Any]]) -> None:
+def test_a_rank_that_leaves_stands_still_or_stays_away_ends_the_call_on_the_others(said: list[dict[str, Any]]) -> None:
+    assert said[0]["one stands still"][0] == said[2]["one stands still"][0] == "ProbeError"
     assert [each["one leaves"][0] for each in said] == ["ProbeError", "UsageError", "ProbeError"]
     assert said[0]["one stays away"][0] == said[2]["one stays away"][0] == "ProbeError"
     assert said[0]["one stays away"][1].startswith("no answer from rank 1")

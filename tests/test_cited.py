@@ -52,6 +52,11 @@ def test_evidence_leads_to_the_answers_that_it_names_and_to_no_others(source: st
     assert [line for each in found for line in each.lines] == lines
 
 
+def test_the_answer_on_the_findings_own_device_comes_first() -> None:
+    found = excerpts(fail("mlx5_1:1", "is slow", evidence="/sys/class/infiniband/*/ports/1/rate"))
+    assert [each.lines[0][:3] for each in found] == ["200", "400"]
+
+
 def test_of_what_nvidia_smi_says_the_part_on_the_findings_gpu_is_marked() -> None:
     (found,) = excerpts(fail("GPU1", "has a link down", evidence="NVML, link by link (nvidia-smi nvlink -s)"))
     assert found.title == "nvidia-smi nvlink -s"

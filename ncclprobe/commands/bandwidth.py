@@ -15,6 +15,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Band, Mode
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
 from ncclprobe.session.options import LARGEST, Options
 from ncclprobe.session.ranks.identity import Backend
@@ -70,20 +71,20 @@ def parse(argv: Sequence[str]) -> Options:
     return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
 
 
-def in_group(
-    group: Any,
-    timeout_s: float,
-    judging: Asked,
-    *,
-    ops: tuple[str, ...],
-    sizes: tuple[int, ...],
-    dtype: str,
-    precision: float,
-    budget_s: float | None,
-    expect: str | None,
-    baseline: str | None,
-    require_judged: bool,
-) -> Report:
+class InGroup(Struct, frozen=True, kw_only=True):
+    """What a program asks to be measured in its process group; sizes are bytes, none: the usual ones."""
+
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: str
+    precision: float
+    budget_s: float | None
+    expect: str | None
+    baseline: str | None
+    require_judged: bool
+
+
+def in_group(group: Any, asked: InGroup, judging: Asked, timeout_s: float) -> Report:
     """Measure inside the caller's process `group`, on all of its ranks; returns the report on each.
 
     Raises UsageError and ProbeError: see :mod:`ncclprobe.session.measure.in_group`.
@@ -91,51 +92,41 @@ def in_group(
     from ncclprobe.session.measure.in_group import measured
 
     def prepare(backend: Backend) -> tuple[Options, Question, Sequence[Band]]:
-        for op in ops:
-            known("ops", "operation", op, OPS)
-        known("dtype", "data type", dtype, DTYPES)
-        wrong = [nbytes for nbytes in sizes if not 0 < nbytes <= bounds.BYTES]
-        if not ops or wrong or not 0 < precision <= 0.5 or not (budget_s is None or budget_s > 0):
-            raise UsageError("ops is empty, a size is no number of bytes, or precision is not above 0 and up to 0.5")
-        steps = sizes or default_sizes(1, LARGEST[backend])
-        rows = len(steps) * sum(len(OPS[op].places) for op in ops)
-        options = Options(
-            command="api.bandwidth",
-            argv=(),
-            what=("collectives",),
-            nproc=None,
-            backend=backend,
-            timeout_s=timeout_s,
-            phase_timeout_s=timeout_s,
-            select=judging.select,
-            ignore=judging.ignore,
-            config=judging.config,
-            keep=None,
-            json=None,
-            junit=None,
-            markdown=None,
-            html=None,
-            prometheus=None,
-            nodes_out=None,
-            fail_on=judging.fail_on,
-            quiet=True,
-            verbose=True,
-            no_color=True,
-            ops=ops,
-            sizes=steps,
-            open_end=not sizes,
-            precision=precision,
-            budget_s=budget_s or min(_BUDGET_S, timeout_s / 2 / rows),
-            dtype=dtype,
-            expect=expect,
-            baseline=baseline,
-            repeat=1,
-            require_judged=require_judged,
-        )
-        measuring.readable(baseline)
-        return options, ask(options, ("api.bandwidth",), Job(backend), MEASURED), expected_bands(expect)
+        _refuse(asked, timeout_s)
+        measuring.readable(asked.baseline)
+        options = _options_in_group(asked, judging, backend, timeout_s)
+        return options, ask(judging, ("api.bandwidth",), Job(backend), MEASURED), expected_bands(asked.expect)
 
     return measured(group, prepare, measuring.this_host(), timeout_s)
+
+
+def _refuse(asked: InGroup, timeout_s: float) -> None:
+    """Raises UsageError for what no sweep could be made of."""
+    for op in asked.ops:
+        known("ops", "operation", op, OPS)
+    known("dtype", "data type", asked.dtype, DTYPES)
+    for wrong, words in (
+        (not asked.ops, "ops: name one at least"),
+        (any(not 0 < nbytes <= bounds.BYTES for nbytes in asked.sizes), "sizes: each is a number of bytes above zero"),
+        (not 0 < asked.precision <= 0.5, f"precision={asked.precision:g}: give a share above 0 and up to 0.5"),
+        (not 0 < (asked.budget_s or timeout_s) <= timeout_s, "budget_s: give no more than timeout_s, above zero"),
+    ):
+        if wrong:
+            raise UsageError(words)
+
+
+def _options_in_group(asked: InGroup, judging: Asked, backend: Backend, timeout_s: float) -> Options:
+    """Return the options of a command line without any, but for what was asked."""
+    given = _parser().parse_args(["--quiet"])
+    given.select, given.ignore = judging.select, judging.ignore
+    steps = asked.sizes or default_sizes(1, LARGEST[backend])
+    rows = len(steps) * sum(len(OPS[op].places) for op in asked.ops)
+    own = {name: getattr(asked, name) for name in ("ops", "dtype", "precision", "expect", "baseline", "require_judged")}
+    own |= {"backend": backend, "sizes": steps, "open_end": not asked.sizes, "transport": False}
+    own |= {"timeout_s": timeout_s, "phase_timeout_s": timeout_s}
+    own |= {"budget_s": asked.budget_s or min(_BUDGET_S, timeout_s / 2 / rows)}
+    own |= {"iters": _ITERS, "batches": stats.MIN_SAMPLES}
+    return measuring.made("api.bandwidth", (), given, ("collectives",), **own)
 
 
 def _parser() -> argparse.ArgumentParser:

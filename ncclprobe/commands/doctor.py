@@ -93,6 +93,8 @@ def _look_and_judge(
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(path_options.asked(options)))
     if options.code:
         given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
+    if options.rails and not launch.several_nodes and not launch.problems:
+        raise UsageError(f"--rails: {rail_options.ALONE}")
     if not nodes.in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.cluster.rails.plan import Budget
 
+ALONE = (
+    "rails are tried between nodes, and this is one alone: start it once on each node, by srun, mpirun or torchrun, or "
+    "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
+)
 _OPTIONS = ("force", "cross_rails", "full_bisection")
 
 

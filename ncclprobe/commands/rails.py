@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     if not nodes.in_company(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
-        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else _ALONE)
+        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else rail_options.ALONE)
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(options, ("rails", *argv), Job())
 
@@ -59,12 +59,6 @@ def main(argv: Sequence[str]) -> int:
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     words = ("rails", *rail_options.given(options))
     return nodes.meet(options, launch, question, collectors, judge, said, words, rail_options.wanted(options))
-
-
-_ALONE = (
-    "rails are tried between nodes, and this is one alone: start it once on each node, by srun, mpirun or torchrun, or "
-    "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
-)
 
 
 def _show_plan(options: argparse.Namespace) -> int:

@@ -19,6 +19,8 @@ from ncclprobe.units import plural
 
 MOST = 60
 """Excerpts of one report."""
+_MOST_LOOKED_AT = 300
+"""Findings whose sources are looked for: each is compared with a thousand questions."""
 _MOST_OF_ONE = 4
 """Of one piece of evidence: NVML answers for each GPU."""
 _MOST_LINES, _MOST_CHARACTERS, LONGEST_LINE = 24, 4000, 400
@@ -34,7 +36,7 @@ def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> t
     loud = [(v, f) for v in verdicts for f in v.findings if f.severity is not Severity.NOTE]
     loud.sort(key=lambda each: each[1].severity is not Severity.FAIL)
     found: dict[tuple[str, str, str], Excerpt] = {}
-    for verdict, finding in loud if answers else ():
+    for verdict, finding in loud[:_MOST_LOOKED_AT] if answers else ():
         node = next((name for name in (*finding.nodes, verdict.node or "") if name in answers), "")
         for evidence in finding.evidence if node else ():
             for question in islice(_questions(evidence, finding, answers[node]), _MOST_OF_ONE):
@@ -47,12 +49,13 @@ def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> t
 
 
 def _questions(evidence: Evidence, finding: Finding, answers: Mapping[Any, Any]) -> Iterator[Any]:
-    gpu = _GPU.search(finding.subject)
-    for question in answers:
-        if _cites(evidence.source, question):
-            other_gpu = gpu and question[0] == "nvml" and len(question) > 2 and question[2] != int(gpu[1])
-            if not other_gpu:
-                yield question
+    """Yield what the evidence names, the answers on the finding's own device first."""
+    gpu, device = _GPU.search(finding.subject), finding.subject.partition(":")[0]
+    named = [question for question in answers if _cites(evidence.source, question)]
+    for question in sorted(named, key=lambda each: f"/{device}" not in str(each[1:2])):
+        other_gpu = gpu and question[0] == "nvml" and len(question) > 2 and question[2] != int(gpu[1])
+        if not other_gpu:
+            yield question
 
 
 def _cites(source: str, question: Sequence[str | int]) -> bool:
@@ -135,6 +138,7 @@ def _cut(
     for line in lines[first : first + _MOST_LINES]:
         if sum(map(len, shown)) > _MOST_CHARACTERS:
             break
+        line = line.expandtabs(4)
         shown.append(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…")
     left = len(lines) - len(shown)
     places = tuple(at - first for at in cited if first <= at < first + len(shown))

@@ -145,6 +145,20 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
 
 def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
     blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required)
+    try:
+        return _judged(check, blank, look)
+    except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
+        return _unknown(blank, [Absent(str(gap))], check.privilege)
+    except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
+        import traceback  # of a check that is broken, and costs a millisecond of every start
+
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        return replace(blank, why=why)
+
+
+def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdict:
+    """Return the verdict, from `blank`. Raises what the check, or the condition under which it applies, raises."""
     if check.applies:
         given, missing = arguments(check.applies.needs, look)
         if missing:
@@ -154,16 +168,7 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     given, missing = arguments(check.needs, look)
     if missing:
         return _lacking(check, blank, missing)
-    try:
-        findings = tuple(check.run(*given))
-    except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
-        return _unknown(blank, [Absent(str(gap))], check.privilege)
-    except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
-        import traceback  # of a check that is broken, and costs a millisecond of every start
-
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
-        return replace(blank, why=why)
+    findings = tuple(check.run(*given))
     return replace(blank, status=_worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
 
 

@@ -193,7 +193,9 @@ def excerpts(causes: Sequence[Cause], files: Sequence[LeftFile]) -> tuple[Excerp
 
 def _of_log(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
     near = [at for at in range(number - AROUND, number + AROUND + 1) if at in lines]
-    return Excerpt(name, "", f"{name}:{number}", tuple(lines[at] for at in near), near[0], (near.index(number),))
+    return Excerpt(
+        name, "", f"{name}:{number}", tuple(lines[at].expandtabs(4) for at in near), near[0], (near.index(number),)
+    )
 
 
 def _around(file: LeftFile, numbers: Sequence[int]) -> dict[int, str]:

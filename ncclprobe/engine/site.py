@@ -9,9 +9,10 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -26,6 +27,7 @@ from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.values import replace
 from ncclprobe.units import printable
 
+T = TypeVar("T")
 PREFIX = "site-"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -38,8 +40,8 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
     own = (check for each in installed(CHECKS) for check in installed_as(each))
     found = (*own, *(_of_folder(folder) if folder else ()))
     names = [check.id for check in found]
-    twice = {name for name in names if names.count(name) > 1}
-    return tuple(_doubled(c) if c.id in twice else c for c in found if sources is None or _asked(c, sources))
+    named = {check.id: check for check in (_doubled(c) if names.count(c.id) > 1 else c for c in found)}
+    return tuple(check for check in named.values() if sources is None or _asked(check, sources))
 
 
 def origins(checks: Sequence[Check]) -> list[str]:
@@ -89,24 +91,32 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
 
 def _adopted(check: Check, name: str, origin: str) -> Check:
     """Return a site's check under its own prefix, and so that it can break no other."""
-    own = check.id.partition(".")[2]
-    return replace(check, id=f"{PREFIX}{name}.{own}", origin=origin, run=partial(_bounded, check.run), since="")
+    applies = check.applies and replace(check.applies, run=partial(_in_time, check.applies.run))
+    own = {"id": f"{PREFIX}{name}.{check.id.partition('.')[2]}", "origin": origin, "since": ""}
+    return replace(check, run=partial(_findings, check.run), applies=applies, **own)
 
 
-def _bounded(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
-    """Return what `run` finds. Raises Unlearned where it does not end, or leaves, or yields something else.
+def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
+    """Return what `run` finds. Raises Unlearned where it does not end, or leaves, or finds too much."""
+    most = bounds.SITE_FINDINGS
+    found = _in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
+    if len(found) > most:
+        raise Unlearned(f"the check found more than {most} things")
+    return found
+
+
+def _in_time(work: Callable[..., T], *facts: Any) -> T:
+    """Return what a site's function returns. Raises what it raises, and Unlearned where it does not end, or leaves.
 
     It is left behind on its thread: what holds Python's lock in C code cannot be bounded from within.
     """
     try:
-        found, error = outcome(time.monotonic() + bounds.SITE_CHECK_S, lambda: [_finding(each) for each in run(*facts)])
+        found, error = outcome(time.monotonic() + bounds.SITE_CHECK_S, lambda: work(*facts))
     except TimeoutError:
         raise Unlearned(f"the check did not end within {bounds.SITE_CHECK_S:g} s") from None
-    if error or found is None:
+    if error:
         raise error if isinstance(error, Exception) else Unlearned(f"the check itself broke: {_in_words(error)}")
-    if len(found) > bounds.SITE_FINDINGS:
-        raise Unlearned(f"the check found {len(found)} things, and {bounds.SITE_FINDINGS} are the most")
-    return found
+    return cast(T, found)
 
 
 def _finding(value: object) -> Finding:

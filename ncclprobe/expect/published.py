@@ -52,10 +52,13 @@ def behind(rows: Sequence[Measurement]) -> tuple[PublishedRate, ...]:
 
     It is what a reader compares with: an expectation uses one number, and here are all that fit the ranks and nodes.
     """
+    names = (row.expectation.why.partition(":")[0] for row in rows if row.expectation)
+    machine = next((known for name in names if (known := table().get(name))), None)
+    if machine is None:
+        return ()
     found: dict[PublishedRate, None] = {}
     for row in rows:
-        machine = table().get(row.expectation.why.partition(":")[0]) if row.expectation else None
-        for one in machine.published if machine else ():
+        for one in machine.published:
             fits = (one.op, one.nodes, one.ranks) == (row.op, row.nodes, row.ranks)
             if fits and one.min_bytes <= row.nbytes <= one.max_bytes:
                 found[PublishedRate(row.op, row.nbytes, one.busbw_GBps, one.why, one.source)] = None

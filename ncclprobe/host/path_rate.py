@@ -144,7 +144,8 @@ def _random(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, An
         return _too_little(data)
     places, amount = random.Random(place), max(16, int(nbytes * _SAMPLES_PER_BYTE))
     with _opened(data) as files:
-        extents = [next(_stretch(files, places.randrange(data.nbytes), SAMPLE)) for _ in range(amount)]
+        starts = (places.randrange(data.nbytes) // _PAGE * _PAGE for _ in range(amount))  # of pages, as fio's are
+        extents = [next(_stretch(files, start, SAMPLE)) for start in starts]
         for fd, _ in files:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         resident = _dropped(extents)
@@ -192,10 +193,9 @@ def _written(path: Path, nbytes: int, seconds: float, at_once: int) -> dict[str,
     with path.open("wb", buffering=0) as file:
         first_s = _synced(file.fileno(), block, 1)
         blocks = min(nbytes // BLOCK, int(seconds / max(first_s, 1e-6))) - 1
-        if blocks <= 0:
-            return {"nbytes": BLOCK, "count": 1, "seconds": first_s}
-        took = _synced(file.fileno(), block, blocks)
-    return {"nbytes": blocks * BLOCK, "count": blocks, "seconds": took}
+        took = _synced(file.fileno(), block, blocks) if blocks > 0 else 0.0
+    blocks = 1 + max(blocks, 0)
+    return {"nbytes": blocks * BLOCK, "count": blocks, "seconds": first_s + took}
 
 
 def _synced(fd: int, block: bytes, times: int) -> float:

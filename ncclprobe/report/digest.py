@@ -14,6 +14,8 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 _MOST_NAMED = 3
+OF_THE_RUN = "run."
+"""How the ids of checks begin that judge what was measured."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
@@ -217,7 +219,7 @@ def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
 
 def own_node(verdict: Verdict) -> tuple[str, ...]:
     """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
-    return (verdict.node,) if verdict.node and not verdict.id.startswith("run.") else ()
+    return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
 def node_states(report: Report) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Rails as a person reads them: a row for each node, a column for each rail, and what is not as the others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.model.rail_results import RailWay
@@ -8,7 +8,7 @@ from ncclprobe.model.values import Struct, field
 
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
-_ALIKE = 0.1
+_EQUAL = 0.1
 _TITLE = "GB/s sent (/ received, where it differs): the median over partners, with all rails of two nodes at work"
 _WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
 
@@ -79,25 +79,36 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
 
 def _grids(every: Sequence[RailEnd], width: int) -> Iterator[list[str]]:
     """Yield the grid, in as many parts as the columns of all rails need."""
-    by_node: dict[str, dict[int, RailEnd]] = {}
-    for each in every:
-        by_node.setdefault(each.node, {})[each.rail] = each
-    shown = list(by_node)
-    if len(shown) > MOST_NODES:
-        shown = sorted(shown, key=lambda node: _worst(by_node[node]))[:MOST_NODES]
-    cells = {(node, rail): _cell(by_node[node].get(rail)) for node in shown for rail in {e.rail for e in every}}
-    head, column = max(map(len, shown)), max(8, 2 + max(map(len, cells.values())))
+    nodes = by_node(every)
+    kept = shown(nodes)
+    cells = {(node, rail): _cell(nodes[node].get(rail)) for node in kept for rail in {e.rail for e in every}}
+    head, column = max(map(len, kept)), max(8, 2 + max(map(len, cells.values())))
     rails, fit = sorted({each.rail for each in every}), max(1, (width - head) // column)
     for start in range(0, len(rails), fit):
         part = rails[start : start + fit]
         lines = [_TITLE] if not start else []
         lines.append(" " * head + "".join(f"{f'rail {rail}':>{column}}" for rail in part))
-        lines += [f"{node:<{head}}" + "".join(f"{cells[node, rail]:>{column}}" for rail in part) for node in shown]
-        left = len(by_node) - len(shown)
+        lines += [f"{node:<{head}}" + "".join(f"{cells[node, rail]:>{column}}" for rail in part) for node in kept]
+        left = len(nodes) - len(kept)
         yield [*lines, *([f"{left} more nodes are no worse"] if left else [])]
 
 
-def _worst(rails: dict[int, RailEnd]) -> tuple[bool, float]:
+def by_node(every: Sequence[RailEnd]) -> dict[str, dict[int, RailEnd]]:
+    """Return the rails of each node by their numbers."""
+    nodes: dict[str, dict[int, RailEnd]] = {}
+    for each in every:
+        nodes.setdefault(each.node, {})[each.rail] = each
+    return nodes
+
+
+def shown(nodes: Mapping[str, Mapping[int, RailEnd]]) -> list[str]:
+    """Return the nodes that are shown: all, or those with dead rails and the slowest."""
+    if len(nodes) <= MOST_NODES:
+        return list(nodes)
+    return sorted(nodes, key=lambda node: _worst(nodes[node]))[:MOST_NODES]
+
+
+def _worst(rails: Mapping[int, RailEnd]) -> tuple[bool, float]:
     rates = [each.rate(each.out) or 0.0 for each in rails.values()]
     return all(each.state == "ok" for each in rails.values()), min(rates)
 
@@ -111,5 +122,5 @@ def _cell(end: RailEnd | None) -> str:
     out, into = end.rate(end.out), end.rate(end.into)
     if out is None or into is None:
         return "-"
-    alike = abs(out - into) <= _ALIKE * max(out, into)
-    return f"{out:#.3g}" if alike else f"{out:#.3g} / {into:#.3g}"
+    equal = abs(out - into) <= _EQUAL * max(out, into)
+    return f"{out:#.3g}" if equal else f"{out:#.3g} / {into:#.3g}"

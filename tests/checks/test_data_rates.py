@@ -9,10 +9,11 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.checks.data.rates import baseline, doubtful, rate
+from ncclprobe.checks.data.seen import content, path
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.site.baselines import expected_paths
 from ncclprobe.expect.site.path_rates import expectations, keep
-from ncclprobe.facts.data_paths import DataPath, DataPaths, Look
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look
 from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
 from ncclprobe.model.fleet import Every
@@ -34,6 +35,8 @@ def row(per_s: float, **changes: Any) -> PathRate:
 
 def found(rows: Mapping[str, tuple[PathRate, ...]], nodes: int = 0) -> list[Finding]:
     paths = Every({f"n{n}": DataPaths((SEEN,), 1 << 26) for n in range(nodes or len(rows))})
+    if len(rows) > 1 and not any(each.together for some in rows.values() for each in some):
+        rows = {node: (*some, replace(some[0], together=True)) for node, some in rows.items()}
     return list(rate.run(Every({node: DataRates(each) for node, each in rows.items()}), paths))
 
 
@@ -50,6 +53,11 @@ def test_a_node_at_a_third_of_the_others_is_named_and_one_at_a_half_is_not() -> 
 def test_the_better_of_two_turns_counts() -> None:
     assert loud(found({"n0": (row(9e8),), "n1": (row(2e8), row(8e8))})) == []
     assert doubtful({0: (row(9e8),), 1: (row(2e8),), 2: (row(9e8),)}) == [1]
+
+
+def test_a_node_with_another_file_system_is_not_called_slow_beside_the_others() -> None:
+    other = row(1e8, file_system="nfs4 fs2:/old")
+    assert loud(found({"n0": (row(9e8),), "n1": (other,), "n2": (row(9e8),)})) == []
 
 
 def test_a_pause_among_many_opens_names_no_node() -> None:
@@ -86,8 +94,11 @@ def test_a_path_that_gives_no_answer_fails_on_its_node_or_is_the_servers() -> No
 
 
 def test_what_was_asked_and_not_measured_is_not_healthy() -> None:
-    with pytest.raises(Unlearned, match="no rate was measured from n2"):
+    with pytest.raises(Unlearned, match="not every rate was measured from n2 apart"):
         found({"n0": (row(9e8),), "n1": (row(9e8),)}, nodes=3)
+    lost = {"n0": (row(9e8), row(9e8, together=True)), "n1": (row(9e8),)}
+    with pytest.raises(Unlearned, match="not every rate was measured from n1 at once"):
+        found(lost)
     with pytest.raises(Unlearned, match="too little to measure"):
         found({"n0": (row(1.0, why="1 byte: too little to measure"),)})
 
@@ -100,6 +111,22 @@ def test_a_baseline_of_another_server_or_number_of_nodes_judges_nothing() -> Non
         (expected,) = expectation_of(site)
         with pytest.raises(Unlearned, match="in the baseline"):
             list(baseline.run(rates, paths, Job(path_rates=(replace(expected, **changes),))))
+
+
+@pytest.mark.parametrize("late", ["look", "content"])
+def test_a_path_for_which_no_time_was_left_is_unknown_and_fails_on_no_node(late: str) -> None:
+    gap = Absent("stat: no answer within 0 s, which was all that --timeout left", "OutOfTime")
+    row_ = replace(SEEN, content=Content(1, "ab", cut=False))
+    paths = Every({"n0": DataPaths((row_,)), "n1": DataPaths((replace(row_, **{late: gap}),))})
+    for check in (path, content):
+        with pytest.raises(Unlearned, match="no time to look on n1"):
+            list(check.run(paths))
+
+
+def test_a_round_of_all_that_never_came_is_not_healthy() -> None:
+    paths = Every({f"n{n}": DataPaths((SEEN,), 1 << 26) for n in range(2)})
+    with pytest.raises(Unlearned, match="longer --timeout"):
+        list(rate.run(Every({f"n{n}": DataRates((row(9e8),)) for n in range(2)}), paths))
 
 
 def report(*rows: PathRate) -> Report:

@@ -186,6 +186,12 @@ def test_a_run_that_ended_early_is_unknown_and_says_so() -> None:
     assert "n0 8 of 99" in verdict.why
 
 
+def test_a_run_without_time_for_a_single_wave_is_unknown() -> None:
+    verdict = verdicts(played(World(names(3), 2), seconds=1.0))["rail.dead"]
+    assert verdict.status is Status.UNKNOWN
+    assert "the run had no time" in verdict.why
+
+
 def test_wrong_bytes_of_one_partner_are_not_blamed_on_the_others() -> None:
     found = verdicts(played(World(names(4), 2, wrong={End("n2", 0): 3})))
     assert [(where, nodes) for _, where, nodes in wrong(found)] == [("into n2 rail 0 (mlx5_0:1)", ("n2",))]

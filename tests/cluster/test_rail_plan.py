@@ -64,6 +64,7 @@ def test_a_plan_is_said_before_anything_is_started(capsys: pytest.CaptureFixture
         (["rails", "--plan"], "give --nnodes N"),
         (["rails"], "this is one alone"),
         (["doctor", "--force"], "--rails works, which is not given"),
+        (["doctor", "--rails"], "this is one alone"),
         (["doctor", "--rails", "--local"], "--rails is for several nodes"),
     ],
 )

@@ -19,7 +19,7 @@ from lab.hosts import Host, Lab
 from lab.processes import Running
 
 PORT = 29533
-TIMEOUT_S = 420.0
+TIMEOUT_S = 900.0
 STEP_S = 150.0
 """For a mount: the processor is emulated."""
 BASE = Path("/run/paths")
@@ -185,7 +185,11 @@ def doctors(lab: Lab, options: list[str]) -> dict[str, Any]:
         ]
         words += ["--json", str(lab.folder / f"{host.name}.json"), "--no-color", "--select", "data.*", "--wait", "200"]
         argv = [sys.executable, "-m", "ncclprobe.doctor", "--backend", "gloo", *words, *options]
-        jobs.append(host.start([*argv, "--timeout", f"{TIMEOUT_S:g}"], {"NCCLPROBE_TOKEN": "of this guest"}))
+        jobs.append(
+            host.start(
+                [*argv, "--timeout", f"{TIMEOUT_S:g}"], {"NCCLPROBE_TOKEN": "of this guest and of its paths alone"}
+            )
+        )
     for job in jobs:
         done = job.wait(TIMEOUT_S + 30)
         print(

@@ -112,7 +112,9 @@ FAULTS: dict[str, Planted] = {
     "rail 1 is in another partition (InfiniBand)": Planted("rail.pkey", layer=1, pkey0="8005"),
     "a switch passes 1024 bytes only": Planted("rail.mtu", faults="path_mtu=1024"),
     "rail 1 at a tenth of its rate": Planted("rail.slow", faults="rate=0.1"),
-    "a byte of each write is changed": Planted("rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=255"),
+    "a byte of one of the last writes is changed": Planted(
+        "rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=258"
+    ),
     "the driver hangs": Planted("rail.unusable", faults="hang=ibv_create_qp"),
     "the driver crashes its process": Planted("rail.unusable", faults="crash=ibv_create_cq"),
     "locked memory is limited": Planted("rail.unusable", faults="memlock=65536"),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -37,11 +38,11 @@ def test_a_process_that_is_killed_or_stopped_is_told_by_its_own_end(
     started: list[int] = []
 
     class Noted(child.VerbsChild):
-        async def start(self) -> None:
-            fresh = self._process is None
-            await super().start()
-            if fresh and self._process:
-                started.append(self._process.pid)
+        def _popen(self) -> socket.socket:
+            ours = super()._popen()
+            assert self._process
+            started.append(self._process.pid)
+            return ours
 
     async def strike(step: str) -> None:
         os.kill(started[1], how)  # the right end's: gather() starts the left one's first
@@ -69,8 +70,11 @@ def alone(built: Path, folder: Path, channel: Channel, patience_s: float) -> Rai
         return asyncio.run(run_rail(LEFT, QUICK, leads=True, channel=channel, deadline=time.monotonic() + patience_s))
 
 
-def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(built: Path, tmp_path: Path) -> None:
-    outcome = alone(built, tmp_path, channels()[0], 3.0)
+def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "GRACE_S", 0.2)
+    outcome = alone(built, tmp_path, channels()[0], 5.0)
     assert [(failure.kind, failure.text) for failure in outcome.failures] == [("channel", "the other end said nothing")]
     assert outcome.own
 
@@ -149,3 +153,11 @@ def test_a_process_keeps_near_its_nic_where_it_may(tmp_path: Path) -> None:
         run = [sys.executable, "-c", code, str(tmp_path / number)]
         said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
         assert set(map(int, said.split())) == expected, number
+
+
+def test_a_python_that_does_not_start_in_time_says_nothing_of_the_nic(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair, "START_S", 0.0)
+    (failure,) = alone(built, tmp_path, channels()[0], 2.0).failures[:1]
+    assert (failure.step, failure.kind, failure.call) == ("open", "late", "")

@@ -4,10 +4,14 @@ Judged by path. Where some nodes differ from the others, they are named; a probl
 misspelt path) or the server's.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
+from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataPath, DataPaths, Use
+from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
 
@@ -36,9 +40,24 @@ def by_path(paths: Every[DataPaths], *uses: Use) -> dict[str, dict[str, DataPath
     return found
 
 
+def unasked(fact: object) -> bool:
+    """Return whether --timeout left no time to ask for it: that is unknown, and nobody's fault."""
+    return isinstance(fact, Absent) and fact.refused == OutOfTime.__name__
+
+
+def told(found: Sequence[Finding], paths: Every[DataPaths]) -> Iterator[Finding]:
+    """Yield what was found; raise Unlearned where nothing was, and no time was left to look at a path on some node."""
+    yield from found
+    late = [node for node, each in paths.items() if any(unasked(r.look) or unasked(r.content) for r in each.rows)]
+    if late and not found:
+        raise Unlearned(f"--timeout left no time to look on {fold(late)}")
+
+
 def problem(row: DataPath) -> str:
     """Return what keeps the job from using the path, as the end of a sentence; empty: nothing seen."""
     look = row.look
+    if unasked(look):
+        return ""
     if isinstance(look, Absent):
         mounted = "" if isinstance(row.mount, Absent) else f" ({row.mount})"
         words = {"TimedOut": f"does not answer{mounted}", "Missing": "is missing", "Denied": "may not be reached"}

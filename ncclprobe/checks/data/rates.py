@@ -102,14 +102,17 @@ def _refuse_gaps(known: Mapping[str, Sequence[PathRate]], paths: Every[DataPaths
     """Raise Unlearned where rates were asked for and not measured, and nothing was found either."""
     unable = {row.why for rows in known.values() for row in rows if row.why and not row.failed}
     measured = {(row.path, row.kind) for rows in known.values() for row in rows if not row.why}
-    able = (
-        node for node, each in paths.items() if each.rate_bytes and any(isinstance(r.look, Look) for r in each.rows)
-    )
-    silent = [node for node in able if not known.get(node)]
+    asked = {node: each.rows for node, each in paths.items() if each.rate_bytes}
+    able = [node for node, rows in asked.items() if any(isinstance(row.look, Look) for row in rows)]
     if judged:
         return
-    if silent:
-        raise Unlearned(f"no rate was measured from {named(silent)}")
+    for together, words in {False: "apart from the others", True: "at once with all others"}.items():
+        wanted = {_key(row) for rows in known.values() for row in rows if row.together == together}
+        silent = [node for node in able if wanted - {_key(row) for row in known.get(node, ())}]
+        if silent:
+            raise Unlearned(f"not every rate was measured from {named(silent)} {words}")
+    if len(able) > 1 and not any(row.together for rows in known.values() for row in rows):
+        raise Unlearned("no time was left to measure from all nodes at once; give a longer --timeout")
     if not measured:
         raise Unlearned(f"no rate could be measured: {'; '.join(sorted(unable)[:3])}")
 
@@ -137,16 +140,25 @@ def doubtful(known: Mapping[N, Sequence[PathRate]]) -> list[N]:
 def _shares(rows: Mapping[N, PathRate]) -> dict[N, float]:
     """Return what share of the others' median each node reaches; of those whose own memory did not answer.
 
-    Of reads and opens one by one, the typical one must be slow too: a pause of the processor makes a few of them slow.
+    Nodes are compared where they have one file system. Of reads and opens one by one, the typical one must be slow too:
+    a pause of the processor makes a few of them slow.
     """
     own = {node: row for node, row in rows.items() if not row.from_memory}
+    found: dict[N, float] = {}
+    for file_system in dict.fromkeys(row.file_system for row in own.values()):
+        found |= _of_one({node: row for node, row in own.items() if row.file_system == file_system})
+    return found
+
+
+def _of_one(own: Mapping[N, PathRate]) -> dict[N, float]:
+    """Return the shares of nodes on one file system."""
     if len(own) < 2:
         return {}
     shares = _against({node: row.per_s for node, row in own.items()})
     if all(row.typical_s for row in own.values()):
         singly = _against({node: 1 / (row.typical_s or 1.0) for node, row in own.items()})
         shares = {node: max(share, singly[node]) for node, share in shares.items()}
-    return {node: share for node, share in shares.items() if rows[node].seconds >= _SHORT_S}
+    return {node: share for node, share in shares.items() if own[node].seconds >= _SHORT_S}
 
 
 def _against(rates: Mapping[N, float]) -> dict[N, float]:
@@ -154,7 +166,11 @@ def _against(rates: Mapping[N, float]) -> dict[N, float]:
 
 
 def _is_apart(row: PathRate, path: str, kind: RateKind) -> bool:
-    return (row.path, row.kind, row.together, row.why) == (path, kind, False, "")
+    return (*_key(row), row.why) == (path, kind, False, "")
+
+
+def _key(row: PathRate) -> tuple[str, RateKind, bool]:
+    return row.path, row.kind, row.together
 
 
 def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
@@ -162,7 +178,8 @@ def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         shares = {node: share for node, share in _shares(rows).items() if share < _SLOW}
         if not shares:
             continue
-        usual = median(row.per_s for node, row in rows.items() if node not in shares)
+        theirs = {rows[node].file_system for node in shares}
+        usual = median(row.per_s for node, row in rows.items() if node not in shares and row.file_system in theirs)
         slowest = min(shares, key=lambda node: shares[node])
         told = ", ".join(shown(kind, rows[node].per_s) for node in list(shares)[:3])
         message = f"{words_of(kind)} reach {told} on {named(shares)}; the others reach {shown(kind, usual)}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ncclprobe.checks.data import asked, asked_of_several, by_path, problem
+from ncclprobe.checks.data import asked, asked_of_several, by_path, problem, told, unasked
 from ncclprobe.checks.sync import describe, named
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DiskQuota, Look, Mount
 from ncclprobe.facts.field import missing
@@ -81,14 +81,16 @@ def path(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: mount the file system on the nodes named (findmnt PATH, systemctl status remote-fs.target), or correct the
     path; of one that hangs, see the server and the way to it.
     """
-    for name, rows in by_path(paths).items():
-        problems = {node: words for node, row in rows.items() if (words := problem(row))}
-        for words, nodes in vote(problems).groups.items():
-            row = rows[nodes[0]]
-            everywhere = len(nodes) == len(rows)
-            where = f" on {named(nodes)}" if not everywhere else " on every node" if len(rows) > 1 else ""
-            found = fail(name, f"{words}{where}", nodes=nodes, evidence=_source(row), **_blamed(row, everywhere))
-            yield found
+    yield from told([each for name, rows in by_path(paths).items() for each in _problems(name, rows)], paths)
+
+
+def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    problems = {node: words for node, row in rows.items() if (words := problem(row))}
+    for words, nodes in vote(problems).groups.items():
+        row = rows[nodes[0]]
+        everywhere = len(nodes) == len(rows)
+        where = f" on {named(nodes)}" if not everywhere else " on every node" if len(rows) > 1 else ""
+        yield fail(name, f"{words}{where}", nodes=nodes, evidence=_source(row), **_blamed(row, everywhere))
 
 
 def _blamed(row: DataPath, everywhere: bool) -> dict[str, Any]:
@@ -188,20 +190,25 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
     drop the node's cache of it (FS-Cache, a local copy).
     """
-    for name, rows in by_path(paths, "read").items():
-        read = {node: row for node, row in rows.items() if isinstance(row.look, Look)}
-        yield from _unread(name, read)
-        said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
-        ballot = vote(said)
-        if not ballot.agreed:
-            evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
-            blamed = _NODE if ballot.settled else {"blame": "node", "action": "retest"}
-            message = f"is not the same on all nodes: {describe(ballot)}"
-            yield fail(name, message, nodes=ballot.outliers, evidence=evidence, **blamed)
+    found = by_path(paths, "read").items()
+    yield from told([each for name, rows in found for each in _differences(name, rows)], paths)
+
+
+def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    read = {node: row for node, row in rows.items() if isinstance(row.look, Look)}
+    yield from _unread(name, read)
+    said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
+    ballot = vote(said)
+    if not ballot.agreed:
+        evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
+        blamed = _NODE if ballot.settled else {"blame": "node", "action": "retest"}
+        message = f"is not the same on all nodes: {describe(ballot)}"
+        yield fail(name, message, nodes=ballot.outliers, evidence=evidence, **blamed)
 
 
 def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
-    reasons = {node: row.content.why for node, row in rows.items() if isinstance(row.content, Absent)}
+    unread = {node: row.content for node, row in rows.items() if isinstance(row.content, Absent)}
+    reasons = {node: content.why for node, content in unread.items() if not unasked(content)}
     if reasons:
         why = next(iter(reasons.values()))
         message = f"is there, and its content could not be read on {named(reasons)}: {why}"

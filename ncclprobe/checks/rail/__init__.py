@@ -1,4 +1,4 @@
-"""The rails between nodes: RDMA ports, connected as NCCL would, with what both ends chose beside each other.
+"""The rails between nodes: RDMA ports, connected as NCCL would, and what both ends chose.
 
 Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, where none of
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
@@ -180,7 +180,7 @@ def certainty(each: Broken) -> Certainty:
 
 
 def both_ends(each: Tried) -> str:
-    """Return the choices of both ends beside each other."""
+    """Return the choices of both ends in one line."""
     return " | ".join(choices(seen) for seen in each.seen)
 
 

@@ -62,6 +62,7 @@ def _no_port() -> Every[Rails]:
     bad=lambda: [(_no_port(),), (_silent(),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
+    requires="sync.node-lost",
     applies=asked,
 )
 def untried(rails: Every[Rails]) -> Iterator[Finding]:
@@ -289,7 +290,7 @@ def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
 
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
-    """Make a finding of dead ways, with both ends' choices beside each other."""
+    """Make a finding of dead ways: its evidence is what each end chose, and what failed there."""
     evidence = [seen(choices(end), failed(end)) for end in each.tests[0].seen]
     nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
     return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)

@@ -33,6 +33,8 @@ _STEPS = 4
 GPU_ROUNDS = 3
 """In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
 nodes each sits out one round."""
+_LEAST_S, _SHORT = 1.0, 20.0
+"""A step has this share of a short run's time, and a second at least."""
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
 
@@ -40,7 +42,7 @@ BUSY = 0.02
 class RailsWanted(Struct, frozen=True):
     """What the command line says of rails, and what it brings for them.
 
-    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also beside other traffic.
+    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also where others use them.
     `cross`: rails of different numbers as well, whatever the settings say.
     """
 
@@ -67,6 +69,9 @@ class RailRun:
     ) -> None:
         self._wanted, self._node, self._coordinator, self._fleet = wanted, node, coordinator, fleet
         self._deadline = deadline
+        left_s = max(0.0, deadline - time.monotonic())
+        patience_s = min(wanted.budget.patience_s, max(_LEAST_S, left_s / _SHORT))
+        self._budget = replace(wanted.budget, patience_s=patience_s)
         self._loop = asyncio.get_running_loop()
         self._ends: dict[int, RailEnds] = {}
         self._rows: dict[int, list[RailRow]] = {}
@@ -124,9 +129,7 @@ class RailRun:
         rails, rates = self._rails, [rate for ends in self._ends.values() for rate in ends.rates_gbps]
         crossing = self._wanted.cross or any(ends.cross for ends in self._ends.values())
         crossing = crossing or len({len(each) for each in rails.values()}) > 1
-        plan = plan_rails(
-            len(rails), max(map(len, rails.values())), fastest(rates), self._wanted.budget, cross=crossing
-        )
+        plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
         self._words = in_words(plan)
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
 
@@ -144,8 +147,12 @@ class RailRun:
 
     def play(self, wave: Wave, step: int, *, gpu: bool = False) -> list[Result]:
         """Have the nodes do the tests of one wave; return the samples that count for the search."""
-        patience_s = self._wanted.budget.patience_s * _STEPS
-        if not wave or time.monotonic() + patience_s > self._deadline:
+        patience_s = self._budget.patience_s * _STEPS
+        if time.monotonic() + patience_s > self._deadline:
+            for end in (end for job in wave for end in (job.one, job.other)):
+                self._count(self._rank[end.node])  # planned, and not made: the checks say so
+            return []
+        if not wave:
             return []
         playing = asyncio.run_coroutine_threadsafe(self._play(wave, step, patience_s, gpu), self._loop)
         return playing.result(patience_s + 3 * _REPLY_S)
@@ -155,7 +162,7 @@ class RailRun:
         for job in wave:
             for rank, each in self._jobs(job, step, gpu):
                 orders.setdefault(rank, []).append(each)
-                self._planned[rank] = self._planned.get(rank, 0) + 1
+                self._count(rank)
         timed = {rank: RailsOrder("test", patience_s, tuple(jobs)) for rank, jobs in orders.items()}
         seen: dict[int, list[RailRow]] = {}
         for rank, said in (await self._order(timed, patience_s)).items():
@@ -163,6 +170,9 @@ class RailRun:
                 seen[rank] = _asked(orders[rank], msgspec.convert(said.get("rows", ()), list[RailRow]))
                 self._rows.setdefault(rank, []).extend(seen[rank])
         return [] if gpu else results({self._fleet.names[rank]: rows for rank, rows in seen.items()}, self._fleet.names)
+
+    def _count(self, rank: int) -> None:
+        self._planned[rank] = self._planned.get(rank, 0) + 1
 
     def _jobs(self, job: Job, step: int, gpu: bool) -> Iterable[tuple[int, RailJob]]:
         """Yield the two ends of a test with their nodes, the one that leads first."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from ncclprobe.probes.verbs.pair import run_rail
 from ncclprobe.wire import Wire, WireError, accept, connect
 
 _TOKEN = "NCCLPROBE_TOKEN"
+_GREETING_S = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,7 +99,7 @@ async def _call(to: Sequence[str], key: bytes, deadline: float) -> Wire:
     """Call until the other host listens. Raises WireError."""
     while True:
         try:
-            return await connect(to[0], int(to[1]), key, deadline)
+            return await connect(to[0], int(to[1]), key, deadline, patience_s=_GREETING_S)
         except WireError as error:
             if error.kind != "refused" or time.monotonic() > deadline:
                 raise
@@ -116,7 +118,9 @@ async def _called(port: int, key: bytes, deadline: float) -> Wire:
             else:
                 met.set_result(wire)
 
-    server = await asyncio.start_server(answer, None, port)
+    both = socket.has_dualstack_ipv6()
+    listener = socket.create_server(("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both)
+    server = await asyncio.start_server(answer, sock=listener)
     print(f"waiting on port {server.sockets[0].getsockname()[1]}", file=sys.stderr, flush=True)
     try:
         return await asyncio.wait_for(met, max(0.0, deadline - time.monotonic()))

@@ -22,6 +22,8 @@ from ncclprobe.host.limited_child import LENGTH
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
 
+START_S = 90.0
+"""For starting: where Python lies on a file server, and all nodes begin together, it takes its time."""
 GRACE_S = 3.0
 """Beyond the time that the child itself watches: until then it can say more than that it was late."""
 # The path by hand: `-m` would put the working directory first, and with it any `ctypes.py` that lies there.
@@ -33,13 +35,26 @@ class VerbsChild:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
         self._place: mmap.mmap | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def start(self) -> None:
-        """Start the process, where it has not been. Raises VerbsError."""
-        if self._process:
+    async def start(self, patience_s: float) -> None:
+        """Start the process, where it has not been, and wait until it answers. Raises VerbsError."""
+        if self._process or self._ended:
             return
+        self._streams = await asyncio.open_unix_connection(sock=self._popen())
+        try:
+            await asyncio.wait_for(_answer(self._streams[0]), patience_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            self.close()
+            why = f"a Python process did not start within {patience_s:.0f} s, so the NIC was not asked"
+            raise VerbsError("late", why) from None
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
+            raise self._lost("died") from None
+
+    def _popen(self) -> socket.socket:
+        """Start the process; return this side of the socket. Raises VerbsError."""
         ours, theirs = socket.socketpair()
         descriptor = os.memfd_create("ncclprobe-rail")
         os.ftruncate(descriptor, PLACE_BYTES)
@@ -61,7 +76,7 @@ class VerbsChild:
             theirs.close()
             os.close(descriptor)
         RUNNING.add(self._process)
-        self._streams = await asyncio.open_unix_connection(sock=ours)
+        return ours
 
     async def ask(self, request: Request) -> Answer:
         """Return what came of `request`, within its seconds and a few more."""
@@ -74,7 +89,7 @@ class VerbsChild:
             return await asyncio.wait_for(_answer(reader), request.seconds + GRACE_S)
         except (asyncio.TimeoutError, TimeoutError):
             raise self._lost("hangs") from None
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
             raise self._lost("died") from None
         except BaseException:  # a late answer must not meet another request
             self.close()
@@ -91,8 +106,10 @@ class VerbsChild:
         if self._streams:
             self._streams[1].transport.abort()
             self._streams = None
+        self._ended = True
         if self._process:
             abandon(self._process)
+            self._process = None  # its number may be another's now
 
     def _lost(self, kind: Literal["hangs", "died"]) -> VerbsError:
         assert self._process

@@ -36,6 +36,11 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     writes: bool = False
     reads: bool = False
 
+    @property
+    def way(self) -> RailDirection | None:
+        """Return the direction that a failure is of; None: of none."""
+        return self.direction if self.step in ("prepare", "write", "verify") else None
+
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of it: what the request asks for, or `failure`. `events`: all that the device reported so far."""

@@ -22,7 +22,7 @@ from ncclprobe.model.rails import (
     RailTest,
 )
 from ncclprobe.model.values import asdict, replace
-from ncclprobe.probes.verbs.child import GRACE_S, VerbsChild
+from ncclprobe.probes.verbs.child import GRACE_S, START_S, VerbsChild
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import Answer, Request
 from ncclprobe.wire import WireError
@@ -161,7 +161,7 @@ class _End:
     async def _together(self, request: Request) -> Answer:
         """Do what the other end does as well, and hear what came of it there. Raises _OverError."""
         asking = asyncio.ensure_future(self._ask(request))
-        hearing = asyncio.ensure_future(self._hear(self._test.seconds + 4 * GRACE_S))  # longer than _seconds
+        hearing = asyncio.ensure_future(self._hear(self._seconds(waits=True) + 2 * GRACE_S))
         try:
             await asyncio.wait({asking, hearing}, return_when=asyncio.FIRST_COMPLETED)
             if hearing.done() and not asking.done() and (hearing.exception() or hearing.result()[0]):
@@ -183,17 +183,17 @@ class _End:
 
     def _seconds(self, *, waits: bool) -> float:
         """Return how long a step may take; an end that only waits has longer, for the other one can say why."""
-        most = self._test.seconds + (2 * GRACE_S if waits else 0.0)
-        return max(0.0, min(most, self._deadline - time.monotonic()))
+        return self._test.seconds + (2 * GRACE_S if waits else 0.0)
 
     async def _ask(self, request: Request) -> tuple[RailFailure | None, Answer]:
         """Return what came of `request` here, and note its failure and its time."""
         began = time.monotonic()
+        left_s = max(0.0, self._deadline - began - GRACE_S)
         try:
-            await self._child.start()
-            answer = await self._child.ask(request)
+            await self._child.start(min(START_S, left_s))
+            answer = await self._child.ask(replace(request, seconds=min(request.seconds, left_s)))
         except VerbsError as error:
-            answer = Answer(failure=error.failure(request.step, direction=_direction(request)))
+            answer = Answer(failure=error.failure(request.step, direction=request.way))
         took = (request.step, round(time.monotonic() - began, 6))
         self.outcome = replace(
             self.outcome, steps=(*self.outcome.steps, took), events=answer.events or self.outcome.events
@@ -242,7 +242,3 @@ class _End:
 
     def _note(self, *, own: RailAddress | None = None, peer: RailAddress | None = None) -> None:
         self.outcome = replace(self.outcome, own=own or self.outcome.own, peer=peer or self.outcome.peer)
-
-
-def _direction(request: Request) -> RailDirection | None:
-    return request.direction if request.step in ("prepare", "write", "verify") else None

@@ -15,7 +15,6 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.host.limited_child import LENGTH
-from ncclprobe.model.rails import RailStepName
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
@@ -30,10 +29,15 @@ def serve() -> None:
     """Answer requests until the parent hangs up. The last argument is the descriptor of the shared memory."""
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
         end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
+        _send(wire, Answer())  # ready
         while asked := _asked(wire):
             if asked.do != "stop":  # one that came after its step had ended
-                answer = msgspec.json.encode(end.do(asked))
-                wire.sendall(LENGTH.pack(len(answer)) + answer)
+                _send(wire, end.do(asked))
+
+
+def _send(wire: socket.socket, answer: Answer) -> None:
+    body = msgspec.json.encode(answer)
+    wire.sendall(LENGTH.pack(len(body)) + body)
 
 
 def _asked(wire: socket.socket) -> Request | None:
@@ -57,20 +61,19 @@ class _End:
 
     def do(self, asked: Request) -> Answer:
         """Do one step, and say what came of it."""
-        direction = asked.direction if asked.step in ("prepare", "write", "verify") else None
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
         except VerbsError as error:
-            answer = Answer(failure=error.failure(asked.step, direction=direction))
+            answer = Answer(failure=error.failure(asked.step, direction=asked.way))
         except Stopped:
             answer = Answer(stopped=True)
-        return self._with_events(answer, asked.step) if self._port else answer
+        return self._with_events(answer, asked) if self._port else answer
 
-    def _with_events(self, answer: Answer, step: RailStepName) -> Answer:
+    def _with_events(self, answer: Answer, asked: Request) -> Answer:
         """Add what the device has reported meanwhile: a failure, where nothing else says so."""
         reported = self.port.look_at_events()
         if reported and not answer.failure:
-            answer = replace(answer, failure=reported.failure(step))
+            answer = replace(answer, failure=reported.failure(asked.step, direction=asked.way))
         return replace(answer, events=tuple(self.port.events))
 
     def _at(self, call: str) -> None:

@@ -19,6 +19,7 @@ SHOWN_PLACES = 10
 """Places of one card that stand open."""
 _SHORT = 60
 _MOST_EXCERPTS = 6
+_GPU, _ASKED_OF = re.compile(r"GPU(\d{1,3})"), re.compile(r"nvml\w{1,60} (\d{1,3})")
 _ID = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,60}")
 Given = Mapping[tuple[str, str], Since]
 
@@ -97,23 +98,21 @@ def cards(report: Report, since: Given) -> Cards:
 def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -> Card:
     first = group[0]
     finding = first.finding
-    names = tuple(dict.fromkeys(name for each in group for name in _names(each, report)))
+    names = tuple(dict.fromkeys(name for each in group for name in _names(each)))
     places = tuple(_place(each, report, since) for each in group[:MOST_PLACES])
     worst = max((each.finding for each in group), key=lambda each: each.loss or 0.0)
     about = report.explained.get(first.id)
     title = about.title if about else next(v.title for v in report.checks if v.id == first.id)
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
-        _cost(worst) if len(group) == 1 else f"up to {cost}" if (cost := _cost(worst)) else "", places, len(group),
+        _cost(worst, "up to " if group[1:] else ""), places, len(group),
         finding.remedy, _blamed(finding, names), title, about, page_of(first.id),
     )  # fmt: skip
 
 
-def _names(problem: Problem, report: Report) -> tuple[str, ...]:
+def _names(problem: Problem) -> tuple[str, ...]:
     """Return the nodes of a problem; a finding of a run's measurement is about no node but those that it names."""
-    of_the_run = problem.id.startswith("run.")
-    known = problem.finding.nodes or (() if of_the_run else problem.nodes)
-    return tuple(known)
+    return problem.finding.nodes or (() if problem.id.startswith(digest.OF_THE_RUN) else problem.nodes)
 
 
 def page_of(check: str) -> str:
@@ -139,7 +138,7 @@ def _head(group: Sequence[Problem], names: Sequence[str], title: str, everywhere
 
 
 def _place(problem: Problem, report: Report, since: Given) -> Place:
-    finding, names = problem.finding, _names(problem, report)
+    finding, names = problem.finding, _names(problem)
     known = sorted({str(since[key]) for name in names or ("",) if (key := (problem.id, name)) in since})
     more = f"; on some nodes {known[-1]}" if len(known) > 1 else ""
     return Place(
@@ -152,12 +151,14 @@ def _place(problem: Problem, report: Report, since: Given) -> Place:
 def _excerpts(finding: Finding, nodes: Sequence[str], report: Report) -> list[Excerpt]:
     """Return what stands in the sources of a finding, on any of its nodes."""
     sources, where = {each.source for each in finding.evidence}, {*finding.nodes, *nodes}
+    gpu = _GPU.fullmatch(finding.subject)
     mine = [each for each in report.excerpts if each.source in sources and (not each.node or each.node in where)]
-    return mine[:_MOST_EXCERPTS]
+    of_another = [each for each in mine if gpu and (asked := _ASKED_OF.fullmatch(each.title)) and asked[1] != gpu[1]]
+    return [each for each in mine if each not in of_another][:_MOST_EXCERPTS]
 
 
-def _cost(finding: Finding) -> str:
+def _cost(finding: Finding, most: str = "") -> str:
     """Return what a finding costs: ``loses 43.1 GB/s, 90 %``; empty where no rate was compared."""
     share = "" if finding.loss is None else f"{100 * finding.loss:.3g} %"
     told = [f"{rate(finding.lost_GBps)} GB/s" if finding.lost_GBps else "", share]
-    return f"loses {', '.join(filter(None, told))}" if any(told) else ""
+    return f"loses {most}{', '.join(filter(None, told))}" if any(told) else ""

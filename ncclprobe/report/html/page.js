@@ -102,8 +102,8 @@
 
   /* A link to something within a fold opens it. */
   const reveal = () => {
-    const wanted = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    for (let each = wanted; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
+    const named = location.hash.slice(1);
+    for (let each = document.getElementById(named); each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
   };
   addEventListener("hashchange", reveal);
   reveal();

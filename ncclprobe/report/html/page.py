@@ -25,6 +25,7 @@ from ncclprobe.report.html import (
     matrix,
     nccl_selection,
     over_time,
+    rails,
     tables,
 )
 from ncclprobe.report.html.findings import Cards, Given
@@ -197,6 +198,7 @@ def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
+        "rail_maps": rails.maps(report.rails),
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
         "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),

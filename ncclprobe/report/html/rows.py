@@ -37,11 +37,6 @@ class Row(Struct, frozen=True):
         """Return what the row's card knows it by."""
         return self.kind, self.id, self.subject, self.message
 
-    @property
-    def prefix(self) -> str:
-        """Return what the id begins with: ``ib`` of ``ib.rate``."""
-        return self.id.partition(".")[0]
-
 
 def rows(report: Report) -> list[Row]:
     """Return all rows, the loudest first, and of these what is on most nodes first."""

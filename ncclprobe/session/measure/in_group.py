@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -41,7 +42,7 @@ Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
 
 _TORCHS_OWN_S = 60.0
 """NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 """Characters of a report that are shared at once."""
 _RUNS: dict[str, Iterator[int]] = defaultdict(itertools.count)
 """Numbers the runs over the same ranks, so that each has keys of its own in the store."""
@@ -119,8 +120,8 @@ class _Run:
 
         self._who, self._host, self._timeout_s = who, host, timeout_s
         self._end, self._hostname = time.monotonic() + timeout_s, socket.gethostname()
-        self._store = dist.distributed_c10d._get_default_store()
-        ranks = "-".join(map(str, who.ranks)) if len(who.ranks) < dist.get_world_size() else "all"
+        self._store, self._group = dist.distributed_c10d._get_default_store(), None
+        ranks = f"{zlib.crc32(repr(who.ranks).encode()):08x}"
         attempt = f"api/{ranks}/{next(_RUNS[ranks])}"
         self._identity = RankIdentity(detect(os.environ).kind, who.own, len(who.ranks), 0, 1, 1, "", 0, attempt=attempt)
         self._exchange = Exchange(self._store, self._identity, timeout_s, until=self._end)
@@ -163,17 +164,25 @@ class _Run:
     ) -> None:
         """Learn what to expect, and sweep over a group of our own."""
         learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)
-        with self._group() as group:
-            plan = plan_of(options, self._identity, config, self._who.on, group=group)
+        with self._own_group() as self._group:
+            plan = plan_of(options, self._identity, config, self._who.on, group=self._group)
             retest.sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
 
     def _set_phase(self, phase: str) -> None:
-        """Raise ProbeError before a step that would begin too late."""
-        if time.monotonic() > self._end:
+        """Raise ProbeError before a step that would begin too late, and let gloo's calls in it end with our time.
+
+        An abort ends those of NCCL, and none of gloo.
+        """
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
             raise ProbeError(f"rank {self._identity.rank}: no time was left for {phase}")
+        if self._group and self._who.backend == "gloo":
+            from torch.distributed import distributed_c10d
+
+            distributed_c10d._set_pg_timeout(timedelta(seconds=left_s), self._group)
 
     @contextlib.contextmanager
-    def _group(self) -> Iterator[Any]:
+    def _own_group(self) -> Iterator[Any]:
         """Make a group over the caller's ranks, whose calls end with ours, and remove it again.
 
         By the function below torch's new_group: that one counts groups, which ranks outside would not, and names groups

@@ -121,6 +121,7 @@ def test_rows_that_are_only_data_are_found_by_the_filter(chromium: Any, show: Sh
 def test_two_thousand_nodes_open_scroll_and_tell_of_one_that_is_clicked(chromium: Any, show: Show) -> None:
     show(made.fleet(2048))
     assert _js(chromium, "document.querySelectorAll('.tiles > span').length") == 2051
+    assert _js(chromium, "document.documentElement.outerHTML.length") < 300_000
     chromium.execute_script("window.scrollTo(0, document.body.scrollHeight)")
     assert _js(chromium, "window.scrollY") > 2000
     _js(chromium, "document.querySelector('[title^=node0005]').click()")
