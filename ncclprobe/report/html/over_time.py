@@ -32,7 +32,7 @@ class Small(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """One report in the list: when, which file, its status, its headline."""
+    """One report in the list: when, which file, its verdict in a word, its headline."""
 
     when: str
     source: str
@@ -70,9 +70,9 @@ def trends(history: Sequence[Past]) -> Trends | None:
     nodes, steady, more = _nodes(history)
     shown = list(by_op.items())[:MOST_OPS]
     return Trends(
-        tuple(Line(each.when, each.source, each.status.value, each.headline) for each in reversed(history)),
+        tuple(Line(each.when, each.source, each.verdict, each.headline) for each in history),
         tuple((op, tuple(each)) for op, each in shown), len(by_op) - len(shown), nodes,
-        tuple(_date(each.time_s, history) for each in history[-MOST_COLUMNS:]), steady, more,
+        tuple(of_reports.names(history[-MOST_COLUMNS:])), steady, more,
         tuple(of_reports.changed(history)),
     )  # fmt: skip
 
