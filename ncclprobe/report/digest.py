@@ -226,7 +226,8 @@ def node_states(report: Report) -> dict[str, str]:
     """Return each node with its own state: that of its row, or missing.
 
     A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
-    finding names it, as long as every failure names a node: otherwise all are red and none stands out.
+    finding names it, as long as every failure names a node: otherwise all are red and none stands out. Where no number
+    was judged, no node has passed.
     """
     worst: dict[str, Status] = {}
     for verdict in report.checks:
@@ -241,6 +242,8 @@ def node_states(report: Report) -> dict[str, str]:
         node.name: worst.get(node.name, Status.PASS) if clear and node.status is Status.FAIL else node.status
         for node in report.nodes
     }
+    if report.status is Status.PASS and none_judged(report):
+        own = {name: Status.SKIP if state is Status.PASS else state for name, state in own.items()}
     return {name: state.value for name, state in own.items()} | dict.fromkeys(report.missing_nodes, "missing")
 
 

@@ -231,7 +231,7 @@ def lines(history: Sequence[Past], width: int) -> Iterator[str]:
 
 
 def _nodes(each: Past) -> str:
-    fine = sum(state == "pass" for state in each.states.values())
+    fine = sum(state in ("pass", "skip") for state in each.states.values())
     return f"{fine:,} of {plural(len(each.states), 'node')} without a finding"
 
 

@@ -76,6 +76,14 @@ def test_a_comparison_that_passed_looked_at_every_node() -> None:
     assert told(fine, bad) == {("run.pairs", "n1"): "since 2026-11-02 10:00 UTC; not on 2026-11-01 10:00 UTC"}
 
 
+def test_a_report_in_which_no_number_was_judged_is_no_pass_in_a_series() -> None:
+    row = replace(samples.ROW, status="unjudged", expectation=None)
+    (line, *_) = trends.lines(history(replace(day(1), measurements=(row,)), day(2)), 200)
+    assert "NOT JUDGED" in line
+    assert "PASS" not in line
+    assert history(replace(day(1), measurements=(row,)))[0].states == {"n0": "skip", "n1": "skip"}
+
+
 def test_a_report_given_twice_counts_once() -> None:
     kept, notes = trends.ordered(history(day(2), day(1), day(2)))
     assert [each.source for each in kept] == ["1.json", "0.json"]

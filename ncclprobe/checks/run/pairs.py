@@ -14,6 +14,7 @@ from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import ONE_WAY, PAIRS, Blamed, Inside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import check
 from ncclprobe.model.values import replace
+from ncclprobe.units import certain
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
@@ -125,9 +126,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
             action="retest" if each.kind == "pair" else "repair",
-            confidence=Certainty(
-                "high", f"measured again with {each.partners} partners, {100 * each.confidence:.1f} %"
-            ),
+            confidence=Certainty("high", f"measured again with {each.partners} partners, {certain(each.confidence)}"),
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"

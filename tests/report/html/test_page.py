@@ -198,9 +198,21 @@ def test_a_report_without_trouble_names_nothing_to_do() -> None:
 
 def test_numbers_that_nobody_judged_are_no_success() -> None:
     row = replace(samples.ROW, status="unjudged", expectation=None)
-    words = Page(render(replace(samples.HEALTHY, measurements=(row,)))).words
+    page = render(replace(samples.HEALTHY, measurements=(row,)))
+    words = Page(page).words
     assert "none judged" in words
+    assert "Nothing found wrong; speed not judged" in words
+    assert "ncclprobe baseline REPORT.json -o site.json" in words
+    assert "Nothing to do" not in words
+    tag = '<span class="tag {0}">{0}</span> <b class="num">'
+    assert (tag.format("skip") in page, tag.format("pass") in page) == (True, False)
     assert "1 row of the sweep not judged" in words
+
+
+def test_a_run_in_which_no_check_applied_says_that_nothing_was_judged() -> None:
+    words = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
+    assert "Nothing was judged" in words
+    assert "Nothing to do" not in words
 
 
 def test_a_suppressed_finding_is_told() -> None:
