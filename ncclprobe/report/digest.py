@@ -143,11 +143,11 @@ def _headline(report: Report) -> str:
 
 def _briefly(problem: Problem, report: Report) -> str:
     """Return a problem as far as its first clause: ``n5: no connection on 7 of 7 paths into n5 (eth0)``."""
-    where, subject = on(problem.nodes, report), problem.subject
+    where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     clause = re.split(r"(?:;|: |\. |,? \()", problem.finding.message, maxsplit=1)[0]
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
-    return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
+    return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
 
 
 def launcher(kind: str) -> str:

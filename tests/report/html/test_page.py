@@ -231,9 +231,18 @@ def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
 def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
     text = render(made.fleet(8))
     told = Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s")
-    assert told == 4  # the title, the headline, itself, and the title of the picture
+    assert told == 5  # the title, the headline, which nodes and why, itself, and the title of the picture
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, the picture and the checks
     assert text.count('id="finding-ib.rate"') == 1
+
+
+def test_which_nodes_and_why_says_the_findings_sentences_in_their_order() -> None:
+    first, second = (fail(subject, "is low", nodes=names) for subject, names in (("a", ("n1",)), ("b", ("n0", "n2"))))
+    verdicts = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
+    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(3))
+    report = samples.report(*verdicts, status=Status.FAIL, nodes=nodes)
+    groups, _ = fleet.groups(report, findings.cards(report, {}).cards, {})
+    assert [(each.nodes, each.why[0][1]) for each in groups] == [("n1", "a: is low"), ("n[0,2]", "b: is low")]
 
 
 def test_what_costs_most_comes_first_with_its_loss() -> None:
