@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from ncclprobe import DOCS
-from ncclprobe.model.findings import Status, Suppression, Verdict, fail, seen
+from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
 from ncclprobe.model.report import CheckNote, Excerpt, NodeRow, Report
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import findings, fleet, matrix, render, rows, tables
@@ -207,6 +207,25 @@ def test_numbers_that_nobody_judged_are_no_success() -> None:
     tag = '<span class="tag {0}">{0}</span> <b class="num">'
     assert (tag.format("skip") in page, tag.format("pass") in page) == (True, False)
     assert "1 row of the sweep not judged" in words
+
+
+def test_the_timeline_has_a_common_axis_only_where_every_line_has_a_time() -> None:
+    report = made.causes()
+    text = render(report)
+    assert "Seconds since 2023-11-14" in text
+    untimed = render(replace(report, timeline=tuple(replace(each, time_s=None) for each in report.timeline)))
+    assert "No common clock" in untimed
+    assert "Seconds since" not in untimed
+    assert "first divergence" not in untimed
+    assert len(set(re.findall(r'<circle cx="([0-9.]+)"', untimed))) == 1  # each lane begins at the left
+
+
+def test_ranks_that_say_the_same_are_one_row() -> None:
+    report = made.causes()
+    ranks = tuple(
+        replace(each, last_event=Evidence("n0.log", 5, f"[rank{each.rank}] timeout")) for each in report.ranks
+    )
+    assert '<span class="small-only">rank </span>0-3</th>' in render(replace(report, ranks=ranks))
 
 
 def test_a_run_in_which_no_check_applied_says_that_nothing_was_judged() -> None:
