@@ -125,7 +125,7 @@ def _picture(one: Series, history: Sequence[Past]) -> Markup:
     values = [one.value(point.row) for point in one.points]
     bounds = [_threshold(one, point.row) or 0.0 for point in one.points]
     top = max((each for each in (*values, *bounds) if math.isfinite(each)), default=1.0) or 1.0
-    x = svg.Linear(history[0].time_s, history[-1].time_s, 46.0, svg.SMALL_WIDE - 24.0)
+    x = svg.Linear(history[0].time_s, history[-1].time_s, 58.0, svg.SMALL_WIDE - 42.0)
     y = svg.Linear(0.0, 1.08 * top, svg.SMALL_HIGH - 24.0, 8.0)
     parts = svg.small_grid(x, y, _dates(history), lambda value: _axis(one, value))
     places = [(x.at(history[point.place].time_s), y.at(one.value(point.row))) for point in one.points]

@@ -204,15 +204,18 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 
 
 def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
-    drawn, more = charts.charts(report.measurements, backgrounds.of(report, history))
-    heat = matrix.maps(report.pairs, report.localisation)
+    plots, more = charts.charts(report.measurements, backgrounds.of(report, history))
+    heat, of_rails = matrix.maps(report.pairs, report.localisation), rails.maps(report.rails)
+    signs = {kind: f'class="{kind}"' for kind in ("confirmed", "suspected", "unmeasured")} | {"cleared": "•"}
+    drawn = {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)}
     return {
-        "charts": drawn,
+        "drawn": drawn | {"untried" for each in of_rails if signs["unmeasured"] in each.picture},
+        "charts": plots,
         "more_charts": more,
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "rail_maps": rails.maps(report.rails),
+        "rail_maps": of_rails,
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
         "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 
 from ncclprobe import DOCS
 from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
-from ncclprobe.model.report import CheckNote, Excerpt, NodeRow, Report
+from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
-from ncclprobe.report.html import findings, fleet, matrix, render, rows, tables
+from ncclprobe.report.html import differences, findings, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place
 
@@ -226,6 +226,26 @@ def test_ranks_that_say_the_same_are_one_row() -> None:
         replace(each, last_event=Evidence("n0.log", 5, f"[rank{each.rank}] timeout")) for each in report.ranks
     )
     assert '<span class="small-only">rank </span>0-3</th>' in render(replace(report, ranks=ranks))
+
+
+def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
+    told = {
+        f"n{n}": NodeEnvironment(settings=(Setting("SLURM_PROCID", str(n), "x"), Setting("NCCL_ALGO", "RT"[n], "x")))
+        for n in range(2)
+    }
+    assert [(each.name, each.differs) for each in differences.settings(told)] == [
+        ("NCCL_ALGO", True),
+        ("SLURM_PROCID", False),
+    ]
+    words = render(samples.report(environment=told))
+    assert words.count('<span class="tag warn">differs</span>') == 1
+    assert words.count("<td>n1") == 2
+
+
+def test_a_legend_has_only_the_signs_of_its_picture() -> None:
+    plain = render(replace(made.pairs(), localisation=None))
+    assert 'class="cell confirmed"' not in plain
+    assert 'class="cell confirmed"' in render(made.pairs())
 
 
 def test_a_run_in_which_no_check_applied_says_that_nothing_was_judged() -> None:
