@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
@@ -34,6 +35,8 @@ _NEXT: Mapping[Action, str] = {
 }
 _VERBS = ("is", "are", "has", "have")
 _COMMAND = re.compile(r"`([^`]{4,200})`")
+_LINK = re.compile(r"^([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)$|\(([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)\)$")
+"""The port or interface that a subject names: ``mlx5_3:1``, ``n2 rail 5 (mlx5_5:1)``."""
 _SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
 
 
@@ -63,6 +66,12 @@ class Gap(NamedTuple):
     why: str
 
 
+def blame_of(problem: Problem) -> str:
+    """Say whose fault a problem is: of several subjects no single link is named."""
+    several = len(problem.subjects) > 1
+    return blamed(replace(problem.finding, subject="") if several else problem.finding, problem.nodes)
+
+
 def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
     """Say whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
 
@@ -70,6 +79,9 @@ def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
     """
     names = finding.nodes or nodes
     whose = _WHOSE[finding.blame].format(node=folded(names) or "this node", is_="are" if len(names) > 1 else "is")
+    found = _LINK.search(finding.subject) if finding.blame == "link" and len(names) == 1 else None
+    if found and finding.subject != names[0]:
+        whose = f"The link {found[1] or found[2]} of {names[0]} is at fault"
     whose = whose if names else f"{whose[0].upper()}{whose[1:]}"  # names keep their spelling
     return f"{whose} ({finding.confidence.how}){_NEXT[finding.action]}."
 

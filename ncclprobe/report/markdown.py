@@ -186,7 +186,7 @@ def _problem(problem: digest.Problem, report: Report) -> str:
     if finding.remedy:
         lines.append(f"  - fix: {text(finding.remedy)}")
     if finding.severity is not Severity.NOTE:
-        lines.append(f"  - {text(digest.blamed(finding, problem.nodes))}")
+        lines.append(f"  - {text(digest.blame_of(problem))}")
     lines.append(f"  - more: {code(f'ncclprobe explain {problem.id}')}, {_link(problem.id)}")
     return "\n".join(lines)
 

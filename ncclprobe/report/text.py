@@ -147,7 +147,7 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
         yield from wrapped(f"{_INDENT}fix:   ", finding.remedy if mine else f"as for {before}", width)
         yield from (f"{_INDENT}         {each}" for each in digest.copyable(finding.remedy) if mine)
     if finding.severity is not Severity.NOTE:
-        yield from wrapped(_INDENT, digest.blamed(finding, nodes), width)
+        yield from wrapped(_INDENT, digest.blame_of(problem), width)
     if name not in given:
         given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"

@@ -8,7 +8,7 @@ from ncclprobe.model.findings import Status, Verdict, fail
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeRow
 from ncclprobe.model.values import replace
-from ncclprobe.report.digest import headline, verdict_line
+from ncclprobe.report.digest import Problem, blame_of, headline, verdict_line
 from ncclprobe.report.text import render
 from report import samples
 
@@ -57,3 +57,17 @@ def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(2))
     text = headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=nodes))
     assert text == "n1 NCCL_ALGO: differs; n1 rail 2 (eth1) is slow"
+
+
+@pytest.mark.parametrize(
+    ("subjects", "said"),
+    [
+        (("n2 rail 5 (mlx5_5:1)",), "The link mlx5_5:1 of n2 is at fault"),
+        (("mlx5_3:1",), "The link mlx5_3:1 of n2 is at fault"),
+        (("rank 5",), "A link of n2 is at fault"),
+        (("mlx5_3:1", "mlx5_4:1"), "A link of n2 is at fault"),
+    ],
+)
+def test_the_link_at_fault_is_named_where_the_finding_names_one(subjects: tuple[str, ...], said: str) -> None:
+    problem = Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
+    assert blame_of(problem).startswith(said)

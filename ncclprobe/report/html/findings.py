@@ -101,12 +101,13 @@ def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -
     names = tuple(dict.fromkeys(name for each in group for name in _names(each)))
     places = tuple(_place(each, report, since) for each in group[:MOST_PLACES])
     worst = max((each.finding for each in group), key=lambda each: each.loss or 0.0)
+    told = finding if len(group) == len(first.subjects) == 1 else replace(finding, subject="")
     about = report.explained.get(first.id)
     title = about.title if about else next(v.title for v in report.checks if v.id == first.id)
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
         _cost(worst, "up to " if group[1:] else ""), places, len(group),
-        finding.remedy, _blamed(finding, names), title, about, page_of(first.id),
+        finding.remedy, _blamed(told, names), title, about, page_of(first.id),
     )  # fmt: skip
 
 
