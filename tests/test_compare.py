@@ -57,6 +57,21 @@ def test_a_row_is_slower_only_beyond_its_noise(
     assert found["low"] < found["share"] < found["high"]
 
 
+def test_a_comparison_fits_80_columns_and_says_names_and_dates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = [row(100, 0.4, op="reduce_scatter", nbytes=1 << n, place="out") for n in (20, 29)]
+    gone = [row(100, nbytes=1 << n) for n in (3, 10, 20)]
+    assert compare(tmp_path, report(*long, *gone), report(*long)) == 0
+    said = capsys.readouterr().out
+    head, *lines = said.splitlines()
+    assert "2026-01-02 03:04:05 UTC" in head
+    assert max(map(len, lines[1:])) <= 80
+    assert said.count("within noise") == 3
+    assert "only in the old: all_reduce 8 B to 1 MiB, 3 sizes (float32, in place" in said
+
+
 def test_rows_measured_in_other_ways_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(tmp_path, report(row(100)), report(row(50, mode="blocking"))) == 3
     said = capsys.readouterr().out
