@@ -163,6 +163,8 @@ def when(started: str) -> str:
 def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
+    if report.command.split(" ")[1:2] == ["rails"]:
+        of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",
