@@ -48,7 +48,7 @@ def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> No
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     assert done.returncode == 3
-    assert "gpu.smi-canary (required)\n        nvidia-smi: not there" in done.stdout
+    assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
     assert "\nUNKNOWN  no NVIDIA driver was found; if none is meant to be here, add --backend gloo\n" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Not known to be ready for NCCL jobs")
 
