@@ -40,3 +40,8 @@ def printable(text: str) -> str:
 def plural(number: int, noun: str) -> str:
     """Return ``1 node``, ``2,048 nodes``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def certain(share: float) -> str:
+    """Return how sure something is, from 0 to 1: ``sure to 99.2 %``; no measurement is sure to 100 %."""
+    return "sure to > 99.9 %" if share >= 0.9995 else f"sure to {100 * share:.1f} %"

@@ -55,7 +55,9 @@ def _series(options: argparse.Namespace, redactor: "Redactor | None") -> int:
             )
     if len(options.files) > bounds.SERIES_REPORTS:
         raise UsageError(f"{len(options.files)} reports; give {bounds.SERIES_REPORTS} at most")
-    newest, history = _read_series(options.files, redactor)
+    newest, history, notes = _read_series(options.files, redactor)
+    for each in notes:
+        print(f"ncclprobe: {each}", file=sys.stderr)
     if options.html:
         from ncclprobe.report import html
 
@@ -66,8 +68,11 @@ def _series(options: argparse.Namespace, redactor: "Redactor | None") -> int:
     return newest.exit_code
 
 
-def _read_series(files: Sequence[str], redactor: "Redactor | None") -> tuple[Report, list[Past]]:
-    """Return the newest report, and what a series keeps of each, oldest first; the others are not held in memory."""
+def _read_series(files: Sequence[str], redactor: "Redactor | None") -> tuple[Report, list[Past], list[str]]:
+    """Return the newest report, what a series keeps of each, oldest first, and which files were given twice.
+
+    The others are not held in memory.
+    """
     newest, history, at = None, [], -math.inf
     for file in files:
         report = as_json.read(file)
@@ -77,7 +82,7 @@ def _read_series(files: Sequence[str], redactor: "Redactor | None") -> tuple[Rep
         if newest is None or history[-1].time_s >= at:
             newest, at = report, history[-1].time_s
     assert newest is not None
-    return newest, sorted(history, key=lambda each: each.time_s)
+    return newest, *trends.ordered(history)
 
 
 def _file(text: str) -> str:

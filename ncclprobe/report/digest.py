@@ -143,11 +143,11 @@ def _headline(report: Report) -> str:
 
 def _briefly(problem: Problem, report: Report) -> str:
     """Return a problem as far as its first clause: ``n5: no connection on 7 of 7 paths into n5 (eth0)``."""
-    where, subject = on(problem.nodes, report), problem.subject
+    where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     clause = re.split(r"(?:;|: |\. |,? \()", problem.finding.message, maxsplit=1)[0]
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
-    return f"{where} {told}" if where and where != subject and not where.startswith("all ") else told
+    return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
 
 
 def launcher(kind: str) -> str:
@@ -228,7 +228,8 @@ def node_states(report: Report) -> dict[str, str]:
     """Return each node with its own state: that of its row, or missing.
 
     A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
-    finding names it, as long as every failure names a node: otherwise all are red and none stands out.
+    finding names it, as long as every failure names a node: otherwise all are red and none stands out. Where no number
+    was judged, no node has passed.
     """
     worst: dict[str, Status] = {}
     for verdict in report.checks:
@@ -243,6 +244,8 @@ def node_states(report: Report) -> dict[str, str]:
         node.name: worst.get(node.name, Status.PASS) if clear and node.status is Status.FAIL else node.status
         for node in report.nodes
     }
+    if report.status is Status.PASS and none_judged(report):
+        own = {name: Status.SKIP if state is Status.PASS else state for name, state in own.items()}
     return {name: state.value for name, state in own.items()} | dict.fromkeys(report.missing_nodes, "missing")
 
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
-from ncclprobe.units import plural, size
+from ncclprobe.units import certain, plural, size
 
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""
@@ -126,7 +126,7 @@ def description(each: Blamed) -> str:
     tests = plural(each.tests, "test")
     return (
         f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} speak for it, {each.retests} of these "
-        f"again, with {each.partners} partners, confidence {100 * each.confidence:.1f} %"
+        f"again, with {each.partners} partners, {certain(each.confidence)}"
     )
 
 

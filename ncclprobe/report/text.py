@@ -108,7 +108,7 @@ def _about(report: Report) -> str:
 def _answer(report: Report, width: int, style: Style) -> list[str]:
     word = report.status.value
     if report.status is Status.PASS and digest.none_judged(report):
-        return wrapped("", digest.headline(report), width)
+        return [style(line, "skip") for line in wrapped("", digest.headline(report), width)]
     return labelled(word.upper(), digest.headline(report), width, style, room=max(6, len(word) + 2))
 
 
@@ -264,4 +264,5 @@ def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     named = " (-v names them)" if left else ""
     lines = wrapped("checks: ", f"{digest.counts(report)}{named}", width)
     last = textwrap.wrap(digest.conclusion(report), width, break_on_hyphens=False)
-    return [*lines, *(style(line, report.status.value) for line in last)]
+    unjudged = report.status is Status.PASS and digest.none_judged(report)
+    return [*lines, *(style(line, "skip" if unjudged else report.status.value) for line in last)]

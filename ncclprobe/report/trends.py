@@ -27,20 +27,28 @@ _MOST_SINCE = 12
 class Past(Struct, frozen=True):
     """What a series keeps of the report in the file `source`.
 
-    `states`: of each node its own state. `faults`: (id of a check, node) of what fails or warns, the node empty where
-    it is said of the whole run. `asked`: ids of all checks. `rows`: without their samples.
+    `states`: of each node its own state; grey where no number was judged. `faults`: (id of a check, node) of what fails
+    or warns, the node empty where it is said of the whole run. `looked`: the same of all checks that had something to
+    judge there. `unjudged`: how many rows were measured where none was judged. `rows`: without their samples.
     """
 
     source: str
     time_s: float
+    duration_s: float
     when: str
     status: Status
     headline: str
     states: dict[str, str]
     faults: frozenset[tuple[str, str]]
-    asked: frozenset[str]
+    looked: frozenset[tuple[str, str]]
+    unjudged: str
     rows: tuple[Measurement, ...]
     fingerprint: Fingerprint | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return the status in a word; a run that passes and in which no number was judged is no success."""
+        return "not judged" if self.unjudged and self.status is Status.PASS else self.status.value
 
 
 class Point(Struct, frozen=True):
@@ -71,15 +79,19 @@ class Series(Struct, frozen=True):
 
 class Since(Struct, frozen=True):
     """From which report on something fails without a break. `open`: the first report has it already, so that it may be
-    older. `good`: the last report before it in which the same check found nothing there; empty: there is none.
+    older. `good`: the last report before it in which the same check looked there and found nothing; empty: there is
+    none. `blind`: earlier reports are there and did not look: the check was skipped, absent or could not.
     """
 
     when: str
     open: bool
     good: str = ""
+    blind: bool = False
 
     def __str__(self) -> str:
         """Return ``since 2026-11-20 10:00 UTC``, and what is known of the time before."""
+        if self.blind:
+            return f"first looked for at {self.when}; earlier reports did not look"
         return f"{'at least ' if self.open else ''}since {self.when}{f'; not on {self.good}' if self.good else ''}"
 
 
@@ -92,8 +104,8 @@ def past(report: Report, source: str) -> Past:
     time_s = _seconds(report.started, source)
     when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return Past(
-        source, time_s, when, report.status, digest.headline(report), digest.node_states(report),
-        frozenset(_faults(report)), frozenset(verdict.id for verdict in report.checks),
+        source, time_s, report.duration_s, when, report.status, digest.headline(report), digest.node_states(report),
+        frozenset(_faults(report)), frozenset(_looked(report)), digest.none_judged(report),
         tuple(replace(row, samples=None, skew=None) for row in report.measurements), report.fingerprint,
     )  # fmt: skip
 
@@ -114,23 +126,58 @@ def _faults(report: Report) -> Iterator[tuple[str, str]]:
                 yield from ((verdict.id, node) for node in digest.nodes_of(verdict, finding) or ("",))
 
 
+def _looked(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield (id of a check, node) where it judged something; a comparison speaks of every node of the report."""
+    nodes = [node.name for node in report.nodes]
+    for verdict in report.checks:
+        if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
+            yield verdict.id, ""
+            yield from ((verdict.id, node) for node in digest.own_node(verdict) or nodes)
+
+
 def since(history: Sequence[Past]) -> dict[tuple[str, str], Since]:
     """Return since when the newest of `history`, oldest first, has each of its faults.
 
-    A report that did not look, because it lacks the node or the check, neither shows nor ends a fault.
+    A report that did not look, because it lacks the node or because the check was absent, skipped or unknown there,
+    neither shows nor ends a fault.
     """
     return {fault: _since(fault, history) for fault in history[-1].faults} if len(history) > 1 else {}
 
 
 def _since(fault: tuple[str, str], history: Sequence[Past]) -> Since:
-    check, node = fault
-    looked = [each for each in history if check in each.asked and (not node or node in each.states)]
+    looked = [each for each in history if fault in each.looked or fault in each.faults]
     first = looked[-1]
     for each in reversed(looked):
         if fault not in each.faults:
             return Since(first.when, False, each.when)
         first = each
-    return Since(first.when, True)
+    return Since(first.when, True, blind=first is not history[0])
+
+
+def ordered(history: Sequence[Past]) -> tuple[list[Past], list[str]]:
+    """Return `history` oldest first, each report once; and in words which files hold one that was given already."""
+    kept: list[tuple[Past, Past]] = []
+    notes = []
+    for each in history:
+        nameless = replace(each, source="")
+        same = next((first for known, first in kept if known == nameless), None)
+        if same is None:
+            kept.append((nameless, each))
+        else:
+            notes.append(f"{each.source} is the same report as {same.source}: it counts once")
+    return sorted((each for _, each in kept), key=lambda each: each.time_s), notes
+
+
+def names(history: Sequence[Past]) -> list[str]:
+    """Return of each report what tells it from the others: day, minute or second of its start, else its file."""
+    times = [datetime.fromtimestamp(each.time_s, timezone.utc) for each in history]
+    days = len({time.date() for time in times}) == len(times)
+    for form in ("%m-%d", "%m-%d %H:%M", "%m-%d %H:%M:%S")[not days :]:
+        told = [time.strftime(form) for time in times]
+        if len(set(told)) == len(told):
+            return told
+    short = [time.strftime("%m-%d %H:%M") for time in times]
+    return [each.source if short.count(word) > 1 else word for each, word in zip(history, short, strict=True)]
 
 
 def series(history: Sequence[Past]) -> list[Series]:
@@ -171,7 +218,7 @@ def changed(history: Sequence[Past]) -> list[tuple[str, str]]:
 def lines(history: Sequence[Past], width: int) -> Iterator[str]:
     """Yield the history as text: a line per report, one per operation and size class, and since when what fails."""
     for each in history:
-        line = f"{each.when}  {each.status.value.upper():<7}  {_nodes(each)}  {printable(each.headline)}"
+        line = f"{each.when}  {each.verdict.upper():<7}  {_nodes(each)}  {printable(each.headline)}"
         yield textwrap.shorten(line, width, placeholder=" …") if len(line) > width else line
     for one in series(history):
         unit = "us" if one.timed else "GB/s"
@@ -184,7 +231,7 @@ def lines(history: Sequence[Past], width: int) -> Iterator[str]:
 
 
 def _nodes(each: Past) -> str:
-    fine = sum(state == "pass" for state in each.states.values())
+    fine = sum(state in ("pass", "skip") for state in each.states.values())
     return f"{fine:,} of {plural(len(each.states), 'node')} without a finding"
 
 

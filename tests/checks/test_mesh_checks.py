@@ -50,6 +50,7 @@ def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> N
     assert (finding.nodes, finding.blame, finding.action) == (("n2",), "node", "fix-image")
     assert f"{nodes - 1} of {nodes - 1} paths into n2 (eth1): refused" in finding.message
     assert f"tried 2 times with {nodes - 1} other nodes" in finding.confidence.how
+    assert finding.remedy.startswith("on n2: `ip addr show eth1`; `ip -s link show eth1`")
     assert subjects(nodes, fails(lambda one, _: one == 2)) == [("n2", ("n2",), "node")]
 
 

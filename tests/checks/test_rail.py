@@ -21,6 +21,7 @@ from ncclprobe.model.rails import RailFailure
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
+from ncclprobe.units import certain
 
 BAD = End("n1", 2)
 OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}
@@ -113,7 +114,20 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
     (finding,) = judge(snapshots, wanted, Job())[0].findings
     assert finding.blame == "job"
     assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
-    assert verdicts(rails)["rail.gid"].findings[0].blame == "node"
+    assert finding.remedy.startswith("on n1: unset NCCL_IB_GID_INDEX")
+    unset = verdicts(rails)["rail.gid"].findings[0]
+    assert unset.blame == "node"
+    assert unset.remedy.startswith("on n1: `show_gids mlx5_2`; NCCL takes")
+    assert "NCCL_IB_GID_INDEX" not in unset.remedy
+
+
+def test_no_measurement_is_sure_to_a_hundred_percent() -> None:
+    assert [certain(share) for share in (1.0, 0.9996, 0.9994, 0.5)] == [
+        "sure to > 99.9 %",
+        "sure to > 99.9 %",
+        "sure to 99.9 %",
+        "sure to 50.0 %",
+    ]
 
 
 def test_both_ends_choices_stand_beside_each_other() -> None:

@@ -172,6 +172,9 @@ def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() 
     assert "30 % of what its peers reach" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
     (other,) = said_of(replace(_NONE, kind="rail", culprits=(_BAD_NIC,)))
+    assert other.remedy.startswith("on n3: `ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
+    (other,) = said_of(replace(_NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))
+    assert other.remedy.startswith("on n3: `ethtool eth1`; `ip -s link show eth1`")
     assert "inside" not in other.message
 
 

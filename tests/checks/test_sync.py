@@ -21,20 +21,22 @@ from fake_fleet import (
     with_setting,
 )
 
-from ncclprobe.checks.sync import describe
+from ncclprobe.checks.env.fixtures import PLAIN, having, setting
+from ncclprobe.checks.sync import describe, settings
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.kernel import KernelOptions
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Dmi, Machine
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
-from ncclprobe.model.fleet import vote
+from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 
@@ -195,3 +197,22 @@ def test_a_blame_line_stays_short_however_many_values_there_are() -> None:
 def test_a_plurality_is_no_majority() -> None:
     assert vote(dict(zip("abcdef", "111223", strict=True))).outliers == ()
     assert vote(dict(zip("abcde", "11123", strict=True))).outliers == ("d", "e")
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual", "remedy"),
+    [
+        (having(NCCL_BUFFSIZE="1048576"), PLAIN, "on n2: `unset NCCL_BUFFSIZE`"),
+        (PLAIN, having(NCCL_BUFFSIZE="1048576"), "on n2: set NCCL_BUFFSIZE as on the other nodes"),
+        (
+            setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3"),
+            PLAIN,
+            "on n2: take NCCL_BUFFSIZE out of",
+        ),
+    ],
+)
+def test_a_setting_of_one_node_is_mended_on_that_node(odd: Settings, usual: Settings, remedy: str) -> None:
+    every = Every({"n0": usual, "n1": usual, "n2": odd, "n3": usual})
+    (finding,) = settings.env.run(every, Every({}), Job())
+    assert finding.nodes == ("n2",)
+    assert finding.remedy.startswith(remedy)

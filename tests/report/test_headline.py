@@ -4,8 +4,9 @@ import importlib
 
 import pytest
 
-from ncclprobe.model.findings import Status
+from ncclprobe.model.findings import Status, Verdict, fail
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import NodeRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.digest import headline, verdict_line
 from ncclprobe.report.text import render
@@ -48,3 +49,11 @@ def test_every_format_has_the_headline(name: str, needs: str) -> None:
         replace(samples.HEALTHY, measurements=(UNJUDGED, UNJUDGED))
     )
     assert "2 rows measured, none judged" in text
+
+
+def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:
+    found = (fail("NCCL_ALGO", "differs", nodes=("n1",)), fail("n1 rail 2 (eth1)", "is slow", nodes=("n1",)))
+    verdict = Verdict("sync.env", None, Status.FAIL, "t", findings=found)
+    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(2))
+    text = headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=nodes))
+    assert text == "n1 NCCL_ALGO: differs; n1 rail 2 (eth1) is slow"

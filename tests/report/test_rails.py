@@ -6,6 +6,7 @@ from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.engine.rails import rail_ways
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.findings import Status, Verdict, fail, warn
 from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
@@ -80,6 +81,26 @@ def test_the_page_lists_every_rail_the_bad_ones_first() -> None:
     assert table.rows[0][:2] == ("fail", "n1 rail 2 (mlx5_2:1)")
     assert "transport retry counter exceeded" in table.rows[0][-1]
     assert {row[0] for row in table.rows[1:]} == {"pass"}
+
+
+def test_the_page_takes_a_rails_state_from_the_findings_and_tells_what_all_have_in_common_once() -> None:
+    slow = fail("out of n1 rail 2 (mlx5_2:1)", "sends 40 % of the usual", nodes=("n1",))
+    pair = fail("n0 rail 1 <-> n3 rail 1", "is dead", nodes=("n0", "n3"))
+    several = warn("n2 rail 0-1", "is far", nodes=("n2",))
+    checks = tuple(
+        Verdict(f"rail.{n}", None, Status.FAIL, "t", findings=(each,)) for n, each in enumerate((slow, pair, several))
+    )
+    report = replace(HEALTHY, checks=checks, rails=ways(carries=only(BAD, share=0.4, into=False)))
+    (table,) = [each for each in tables(report) if each.title == "Rails"]
+    assert [row[:2] for row in table.rows[:3]] == [
+        ("fail", "n1 rail 2 (mlx5_2:1)"),
+        ("warn", "n2 rail 0 (mlx5_0:1)"),
+        ("warn", "n2 rail 1 (mlx5_1:1)"),
+    ]
+    assert table.rows[0][-1] == "sends 40 % of the usual"
+    assert {row[0] for row in table.rows[3:]} == {"pass"}
+    assert "MTU 4096" in table.muted
+    assert not any("MTU" in row[-2] for row in table.rows)
 
 
 def test_the_page_draws_every_rail_with_its_node() -> None:

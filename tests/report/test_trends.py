@@ -55,6 +55,55 @@ def test_a_report_that_lacks_the_node_or_the_check_neither_shows_nor_ends_a_faul
     assert found == {("ib.state", "n1"): Since("2026-11-01 10:00 UTC", True)}
 
 
+@pytest.mark.parametrize("status", [Status.SKIP, Status.UNKNOWN, None])
+def test_a_report_in_which_the_check_did_not_look_is_no_good_report(status: Status | None) -> None:
+    early = day(1)
+    checks = tuple(replace(each, status=status) for each in early.checks) if status else ()
+    blind = replace(early, checks=checks)
+    found = told(blind, day(2, DOWN), day(3, DOWN))
+    assert found == {("ib.state", "n1"): "first looked for at 2026-11-02 10:00 UTC; earlier reports did not look"}
+    found = told(day(1), replace(blind, started="2026-11-02T10:00:00+00:00"), day(3, DOWN))
+    assert found == {("ib.state", "n1"): "since 2026-11-03 10:00 UTC; not on 2026-11-01 10:00 UTC"}
+
+
+def test_a_comparison_that_passed_looked_at_every_node() -> None:
+    slow = fail("n1", "is slow", nodes=("n1",))
+    fine = samples.report(
+        Verdict("run.pairs", None, Status.PASS, "t"), started="2026-11-01T10:00:00Z", nodes=day(1).nodes
+    )
+    bad = samples.report(Verdict("run.pairs", None, Status.FAIL, "t", findings=(slow,)), started="2026-11-02T10:00:00Z",
+                         status=Status.FAIL, nodes=day(1).nodes)  # fmt: skip
+    assert told(fine, bad) == {("run.pairs", "n1"): "since 2026-11-02 10:00 UTC; not on 2026-11-01 10:00 UTC"}
+
+
+def test_a_report_in_which_no_number_was_judged_is_no_pass_in_a_series() -> None:
+    row = replace(samples.ROW, status="unjudged", expectation=None)
+    (line, *_) = trends.lines(history(replace(day(1), measurements=(row,)), day(2)), 200)
+    assert "NOT JUDGED" in line
+    assert "PASS" not in line
+    assert history(replace(day(1), measurements=(row,)))[0].states == {"n0": "skip", "n1": "skip"}
+
+
+def test_a_report_given_twice_counts_once() -> None:
+    kept, notes = trends.ordered(history(day(2), day(1), day(2)))
+    assert [each.source for each in kept] == ["1.json", "0.json"]
+    assert notes == ["2.json is the same report as 0.json: it counts once"]
+
+
+@pytest.mark.parametrize(
+    ("times", "names"),
+    [
+        (("01T10:00:00", "02T10:00:00"), ["11-01", "11-02"]),
+        (("01T10:00:00", "01T11:00:00"), ["11-01 10:00", "11-01 11:00"]),
+        (("01T10:00:00", "01T10:00:07"), ["11-01 10:00:00", "11-01 10:00:07"]),
+        (("01T10:00:00", "01T10:00:00", "02T10:00:00"), ["0.json", "1.json", "11-02 10:00"]),
+    ],
+)
+def test_no_two_reports_have_the_same_head(times: tuple[str, ...], names: list[str]) -> None:
+    made_at = [replace(day(1), started=f"2026-11-{time}+00:00") for time in times]
+    assert trends.names(history(*made_at)) == names
+
+
 def test_what_no_longer_fails_is_not_told_of_and_one_report_has_no_since() -> None:
     assert told(day(1, DOWN), day(2)) == {}
     assert told(day(1, DOWN)) == {}

@@ -259,7 +259,8 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     found = _known(paths, gatherings)
     connected = _connected(each for each in found if each.path.role == DEFAULT)
     ours = [each for each in found if each.path.role.startswith(_NCCL)]
-    yield from _findings(ours, lambda each: each.pair in connected)
+    for each in _findings(ours, lambda each: each.pair in connected):
+        yield replace(each, remedy="")  # the default route works, so the interface is what is to change
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
@@ -328,7 +329,20 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
         nodes=suspect.nodes,
         confidence=confirmed(suspect, min(path.tries for path in failed)),
         evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
+        remedy=_on_node(suspect, failed),
         **_whose(suspect, main),
+    )
+
+
+def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
+    """Return what to type on the one node that fails with all, by one interface; else nothing."""
+    nics = {path.interface for path in failed}
+    if not of_one_node(suspect) or len(suspect.nodes) != 1 or len(nics) != 1:
+        return ""
+    nic = next(iter(nics))
+    return (
+        f"on {suspect.nodes[0]}: `ip addr show {nic}`; `ip -s link show {nic}`; `nft list ruleset`: let TCP through on "
+        "all ports (net.ipv4.ip_local_port_range) from and to the other nodes"
     )
 
 

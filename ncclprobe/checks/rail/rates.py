@@ -18,6 +18,7 @@ from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.units import certain
 
 _BAD = End("n1", 1)
 _NO_FABRIC: Every[Fabric | Absent] = Every({})
@@ -100,7 +101,7 @@ def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Findi
         nodes=cause.nodes if cause.kind in ("node", "rail") else (),
         confidence=Certainty(
             "high" if each.partners > 1 else "medium",
-            f"{each.partners} partners, {each.retests} tests taken again, {100 * each.confidence:.1f} %",
+            f"{each.partners} partners, {each.retests} tests taken again, {certain(each.confidence)}",
         ),
         evidence=seen(f"{count} tests of one direction", f"slow in {each.slow} of the {each.tests} it took part in"),
     )

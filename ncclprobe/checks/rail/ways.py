@@ -138,8 +138,9 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
     Why: a RoCE port has one GID for each address and each version of RoCE; NCCL takes one by NCCL_IB_GID_INDEX or by
     its search, on each node for itself. RoCE v1 and v2 do not talk to each other, nor does a link-local address beyond
     its own subnet: connections open and the first transfer ends with completion error 12.
-    Fix: unset NCCL_IB_GID_INDEX, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or give each node the
-    index of that entry: `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
+    Fix: where NCCL_IB_GID_INDEX is set, unset it, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or give
+    each node the index of that entry; where it is not set, give the port's interface an IPv4 address, and RoCE v2:
+    `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
     """
     for each in _because(rails, "gid"):
         problem = gid_problem(*_told(each.tests[0]))
@@ -147,7 +148,26 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
         setting = _setting(node, "NCCL_IB_GID_INDEX", settings)
         message = f"{counted(each)} ways are dead: {problem}" + (f"; {setting}" if setting else "")
         whose = {"blame": "job", "action": "fix-job"} if setting else {"blame": "node", "action": "repair"}
-        yield _broken(each, rails, message, **whose)
+        yield _broken(each, rails, message, **whose, remedy=_other_gid(each, rails, setting))
+
+
+def _other_gid(each: Broken, rails: Every[Rails], setting: str) -> str:
+    """Return how to come to a fitting GID on the one node that is at fault: by the variable only where it is set."""
+    if len(each.suspect.nodes) != 1:
+        return ""
+    node = each.suspect.nodes[0]
+    ends = (end for test in each.tests for end in test.seen if end.end.node == node and end.outcome)
+    devices = [end.outcome.asked.device for end in ends if end.outcome]
+    shown = f"`show_gids {devices[0]}`" if devices else "`show_gids`"
+    if setting:
+        return (
+            f"on {node}: unset NCCL_IB_GID_INDEX, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or set "
+            f"the index of that entry: {shown}"
+        )
+    return (
+        f"on {node}: {shown}; NCCL takes the best GID there is, so give the port's interface the IPv4 address of its "
+        "rail, and RoCE v2"
+    )
 
 
 @check(

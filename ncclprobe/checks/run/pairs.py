@@ -1,6 +1,6 @@
 """What is slow, by the pairs of a round-robin."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.run.arrival import seen_once
 from ncclprobe.checks.run.conditions import pairs_of_ranks
@@ -14,6 +14,7 @@ from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import ONE_WAY, PAIRS, Blamed, Inside, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import check
 from ncclprobe.model.values import replace
+from ncclprobe.units import certain
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
@@ -125,16 +126,14 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
             action="retest" if each.kind == "pair" else "repair",
-            confidence=Certainty(
-                "high", f"measured again with {each.partners} partners, {100 * each.confidence:.1f} %"
-            ),
+            confidence=Certainty("high", f"measured again with {each.partners} partners, {certain(each.confidence)}"),
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
                 + (f"; usual: {found.usual}" if found.usual else "")
                 + (_members(found) if each.kind == "uplink" else ""),
             ),
-            remedy=_UPLINKS if each.kind == "uplink" else "",
+            remedy=_UPLINKS if each.kind == "uplink" else _of_device(each.where, hosts),
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
@@ -144,6 +143,24 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             action="retest",
             evidence=f"{found.tests} pair tests",
         )
+
+
+_RDMA = ("mlx", "bnxt_re", "irdma", "rdmap", "roce", "rxe", "siw", "efa", "ib")
+
+
+def _of_device(where: str, hosts: Sequence[str]) -> str:
+    """Return what to type where one device of one node is named: ``n2 rail 1 (eth1)``; else nothing."""
+    device = where.removesuffix(")").rpartition(" (")[2] if where.endswith(")") else ""
+    name, _, port = device.partition(":")
+    if len(hosts) != 1 or not name or not name.replace("_", "").isalnum():
+        return ""
+    commands = f"`ethtool {name}`; `ip -s link show {name}`"
+    if name.startswith(_RDMA):
+        commands = f"`ibstatus {device}`; `rdma statistic show link {name}/{port or 1}`"
+    return (
+        f"on {hosts[0]}: {commands}: rate, width and errors, and the same of its switch port; the processes of the "
+        "node (`ncclprobe doctor`); then measure again"
+    )
 
 
 _UPLINKS = (

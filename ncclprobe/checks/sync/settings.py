@@ -1,6 +1,6 @@
 """Variables that NCCL, its plugins, torch and gloo read, wherever each node has them from."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ncclprobe.checks import several
@@ -13,6 +13,7 @@ from ncclprobe.facts.software import Software, Version
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -101,6 +102,7 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     given = [entry for node in outliers or entries if (entry := entries[node])] or [e for e in entries.values() if e]
     from_files = all(entry.origin != "environment" for entry in given)
     blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
+    blamed |= {"remedy": _alike(name, outliers, {entries[node] for node in outliers})}
     evidence = as_evidence(given[0])
     if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _applies(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
@@ -109,6 +111,18 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
         yield fail(name, f"{message} ({parameter.hazard})", nodes=outliers, evidence=evidence, **blamed)
     else:
         yield warn(name, message, nodes=outliers, evidence=evidence, **blamed)
+
+
+def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]) -> str:
+    """Return what to type on the nodes that differ in one way; empty: they differ in several."""
+    if len(given) != 1:
+        return ""
+    (entry,), where = given, fold(outliers)
+    if entry is None:
+        return f"on {where}: set {name} as on the other nodes, or unset it on all"
+    if entry.origin == "environment":
+        return f"on {where}: `unset {name}`, or set it to the same on all (srun --export, mpirun -x)"
+    return f"on {where}: take {name} out of {entry.origin}, or have the same there on all nodes (one image)"
 
 
 def _applies(name: str, job: Job) -> bool:

@@ -1,11 +1,13 @@
 """Why a job failed, as a page: causes, and who was where when."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from markupsafe import Markup
 
-from ncclprobe.model.causes import Cause, Moment
+from ncclprobe.model.causes import Cause, Moment, RankState
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report.causes import blamed, headline, who
@@ -16,6 +18,11 @@ MOST_LANES = 64
 MOST_DOTS = 60
 MOST_RANKS = 400
 _WIDTH, _LEFT, _ROW, _TOP = 1100.0, 150.0, 22.0, 34.0
+_NO_CLOCK = (
+    "No common clock: not all lines have a time. Each row has its own lines in their order; what stands above one "
+    "another in two rows was not at one time."
+)
+_DIGITS = re.compile(r"[0-9]+")
 _STATES = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
@@ -45,10 +52,29 @@ def page(report: Report) -> str:
     return environment().get_template("causes.html.j2").render(
         report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
         blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
-        height=_TOP + _ROW * len(lanes) + 14, shown_ranks=report.ranks[:MOST_RANKS],
+        height=_TOP + _ROW * len(lanes) + 14, shown_ranks=_ranks(report),
+        more_ranks=max(0, len(report.ranks) - MOST_RANKS),
         pages=lambda cause: page_of(cause.id), excerpts=lambda cause: _excerpts(cause, report), script=Markup(script),
         script_rules=hash_of(script),
     )  # fmt: skip
+
+
+def _ranks(report: Report) -> list[tuple[str, str, RankState]]:
+    """Return ranks with their hosts, those of one state, collective and last words, numbers apart, as one row."""
+    groups: dict[tuple[str, str, str], list[RankState]] = {}
+    for each in report.ranks[:MOST_RANKS]:
+        said = each.last_event.text if each.last_event else ""
+        groups.setdefault((each.state, each.last_collective, _DIGITS.sub("0", said)), []).append(each)
+    return [
+        (
+            fold(str(each.rank) for each in group).strip("[]"),
+            f"{group[0].host}:{group[0].pid}"
+            if not group[1:] and group[0].pid
+            else fold(each.host for each in group if each.host),
+            group[0],
+        )
+        for group in groups.values()
+    ]
 
 
 def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
@@ -58,29 +84,33 @@ def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
 
 
 def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]], float | None]:
-    """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part."""
+    """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part.
+
+    Without a time of every line there is no common axis: each lane has its own lines from left to right.
+    """
     by_lane: dict[str, list[tuple[int, Moment]]] = {}
     for number, moment in enumerate(report.timeline):
         by_lane.setdefault(_name(moment), []).append((number, moment))
     names = sorted(by_lane, key=lambda name: (not any(m.id for _, m in by_lane[name]), by_lane[name][0][0]))
     times = [m.time_s for m in report.timeline if m.time_s is not None]
     timed = len(times) == len(report.timeline) and len(set(times)) > 1
-    low, high = (min(times), max(times)) if timed else (0.0, float(max(len(report.timeline) - 1, 1)))
+    low, high = (min(times), max(times)) if timed else (0.0, float(MOST_DOTS))
+    place = {number: place for lane in by_lane.values() for place, (number, _) in enumerate(lane)}
 
     def across(number: int, moment: Moment) -> float:
-        at = moment.time_s if timed and moment.time_s is not None else float(number)
-        return round(_LEFT + (_WIDTH - _LEFT - 20) * (at - low) / (high - low), 1)
+        at = moment.time_s if timed and moment.time_s is not None else min(place[number], high)
+        return round(_LEFT + (_WIDTH - _LEFT - 50) * (at - low) / (high - low), 1)
 
     first = {str(each) for cause in report.causes[:1] for each in cause.evidence}
     drawn = sorted(
         names[:MOST_LANES], key=lambda name: (by_lane[name][0][1].rank is None, by_lane[name][0][1].rank or 0)
     )
     lanes = [_lane(name, row, [(across(n, m), m) for n, m in by_lane[name]], first) for row, name in enumerate(drawn)]
-    cause = [across(n, m) for n, m in enumerate(report.timeline) if str(m.evidence) in first]
-    scale = f"Seconds since {_clock(low)} UTC." if timed else "In the order of the lines: not all of them have a time."
+    cause = [across(n, m) for n, m in enumerate(report.timeline) if timed and str(m.evidence) in first]
+    scale = f"Seconds since {_clock(low)} UTC." if timed else _NO_CLOCK
     steps = [low + (high - low) * part / 5 for part in range(6)] if timed else []
     ticks = [
-        (round(_LEFT + (_WIDTH - _LEFT - 20) * part / 5, 1), f"{step - low:.4g}") for part, step in enumerate(steps)
+        (round(_LEFT + (_WIDTH - _LEFT - 50) * part / 5, 1), f"{step - low:.4g}") for part, step in enumerate(steps)
     ]
     return lanes, max(len(names) - MOST_LANES, 0), scale, ticks, min(cause, default=None)
 

@@ -7,6 +7,8 @@ from ncclprobe.model.report import NodeEnvironment
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html.legible import folded
 
+_OWN = ("RANK", "_PROCID", "_LOCALID", "_NODEID", "_TASK_PID", "_NODENAME")
+
 
 class Value(Struct, frozen=True):
     """One value of a name and the nodes that have it. `usual`: most nodes have it."""
@@ -26,7 +28,8 @@ class Name(Struct, frozen=True):
 
     @property
     def differs(self) -> bool:
-        return len(self.values) > 1
+        """Return whether nodes differ that could be equal; a rank is each process's own."""
+        return len(self.values) > 1 and not self.name.endswith(_OWN)
 
 
 MOST_VALUES = 8

@@ -1,5 +1,6 @@
 """All nodes: who is in which state, and the kinds of node that differ in what they are made of or in what ails them."""
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -20,6 +21,7 @@ NAMED_TILES = 64
 """Up to that many nodes have their name in their tile."""
 MOST_KINDS = 4
 MOST_GROUPS = 40
+_LONGEST = 160
 Anchors = Mapping[tuple[str, str, str, str], str]
 ORDER = ("fail", "missing", "unknown", "warn", "pass", "skip")
 _SIGN = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!"}
@@ -69,7 +71,8 @@ class Group(Struct, frozen=True):
 
 
 def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Group], int]:
-    """Return which nodes are in which state, why, and since when, the loudest first; and how many nodes are left out.
+    """Return which nodes are in which state, why, and since when, the loudest first, and of these in the order of their
+    findings; and how many nodes are left out.
 
     Nodes of a state without a finding of their own come together.
     """
@@ -80,7 +83,15 @@ def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Gr
     found: dict[tuple[str, tuple[Card, ...]], list[str]] = defaultdict(list)
     for name, state in node_states(report).items():
         found[state, tuple(ailing.get(name, ()))].append(name)
-    ranked = sorted(found.items(), key=lambda each: (ORDER.index(each[0][0]), -len(each[1])))
+    order = {card.anchor: number for number, card in enumerate(cards)}
+    ranked = sorted(
+        found.items(),
+        key=lambda each: (
+            ORDER.index(each[0][0]),
+            min((order[card.anchor] for card in each[0][1]), default=len(order)),
+            -len(each[1]),
+        ),
+    )
     blind = _blind(report)
     shown = [_group(state, why, names, blind, since) for (state, why), names in ranked[:MOST_GROUPS]]
     return shown, sum(len(names) for _, names in ranked[MOST_GROUPS:])
@@ -95,10 +106,17 @@ def _blind(report: Report) -> dict[str, tuple[str, ...]]:
     return {name: tuple(ids) for name, ids in found.items()}
 
 
+def _sentence(card: Card) -> str:
+    """Return what a finding says itself; where a card has several, what their check is about."""
+    if card.alone is None:
+        return card.title
+    return textwrap.shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST, placeholder=" …")
+
+
 def _group(
     state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]], since: Given
 ) -> Group:
-    why = [(card.anchor, card.title) for card in cards]
+    why = [(card.anchor, _sentence(card)) for card in cards]
     unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
     why += (
         [("blind", f"not looked at: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []

@@ -150,15 +150,16 @@ def _picture(
     cells = {(place[row.src], place[row.dst]): row for row in rows if row.src in place and row.dst in place}
     marked = [_was_cleared(ends[rank], cleared) for rank in shown]
     names = [f"{name} •" if mark else name for name, mark in zip(names, marked, strict=True)]
-    draw = partial(_cells if few else _strips, side=side, usual=usual)
+    draw = partial(_cells if few else _strips, side=side, usual=usual, cleared=cleared)
     parts: list[Markup] = []
     for y in range(len(shown)):
         parts += draw([cells.get((y, x)) for x in range(len(shown))], y, (left, _ABOVE + y * side))
     step = max(1, math.ceil(len(shown) / _MOST_TICKS))
     for n in range(0, len(shown), step):
         middle = (n + 0.5) * side
-        parts.append(svg.text(left - 6, _ABOVE + middle + 4, names[n], "y"))
-        parts.append(svg.text(left + middle, _ABOVE - 6, names[n], "x"))
+        whole = ends[shown[n]]
+        parts.append(svg.text(left - 6, _ABOVE + middle + 4, names[n], "y", whole))
+        parts.append(svg.text(left + middle, _ABOVE - 6, names[n], "x", whole))
     parts += [svg.box(left + f.x * side, _ABOVE + f.y * side, f.wide * side, f.high * side, f.kind) for f in frames]
     return svg.drawing(left + len(shown) * side + 8, _ABOVE + len(shown) * side + 8, "heat", _SPOKEN, parts)
 
@@ -180,7 +181,12 @@ def _was_cleared(end: str, cleared: frozenset[str]) -> bool:
 
 
 def _cells(
-    row: Sequence[PairRow | None], own: int, corner: tuple[float, float], side: float, usual: Mapping[bool, float]
+    row: Sequence[PairRow | None],
+    own: int,
+    corner: tuple[float, float],
+    side: float,
+    usual: Mapping[bool, float],
+    cleared: frozenset[str],
 ) -> Iterator[Markup]:
     """Yield the cells of one sender with their numbers, dashed where nothing was measured."""
     left, y = corner
@@ -189,13 +195,18 @@ def _cells(
         if each is None:
             yield from [] if n == own else [svg.box(x, y, side - 2, side - 2, "unmeasured", "not measured")]
             continue
-        yield svg.box(x, y, side - 2, side - 2, f"h{_shade(each, usual)}", _hover(each))
+        yield svg.box(x, y, side - 2, side - 2, f"h{_shade(each, usual)}", _hover(each, cleared))
         number = f"{each.GBps:.3g}" if each.GBps >= 1 else f"{each.GBps:.2g}"
         yield svg.text(x + side / 2 - 1, y + side / 2 + 3, number, "cell")
 
 
 def _strips(
-    row: Sequence[PairRow | None], own: int, corner: tuple[float, float], side: float, usual: Mapping[bool, float]
+    row: Sequence[PairRow | None],
+    own: int,
+    corner: tuple[float, float],
+    side: float,
+    usual: Mapping[bool, float],
+    cleared: frozenset[str],
 ) -> Iterator[Markup]:
     """Yield the cells of one sender, neighbours of one colour as one strip; what is slow says its number on hover."""
     left, y = corner
@@ -205,7 +216,7 @@ def _strips(
         length = len(list(run))
         if kind in _TOLD:
             for n in range(start, start + length):
-                yield svg.box(left + n * side, y, side - 1, side - 1, kind, _hover(row[n]))
+                yield svg.box(left + n * side, y, side - 1, side - 1, kind, _hover(row[n], cleared))
         elif kind != "own":
             yield svg.box(left + start * side, y, length * side - 1, side - 1, kind)
         start += length
@@ -218,13 +229,15 @@ def _shade(row: PairRow, usual: Mapping[bool, float]) -> int:
     return round(_SHADES * min(1.0, max(share, 0.0)))
 
 
-def _hover(row: PairRow | None) -> str:
-    """Return what is said of a cell."""
+def _hover(row: PairRow | None, cleared: frozenset[str]) -> str:
+    """Return what is said of a cell, also why a slow one is not held against an end."""
     if row is None:
         return "not measured"
+    fine = [end for end in (row.src_end, row.dst_end) if _was_cleared(end, cleared)]
+    again = f"{printable(' and '.join(fine), 120)}: slow once, and not when measured again\n" if fine else ""
     return (
         f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
-        f"latency {micros(row.latency_us)}\n"
+        f"latency {micros(row.latency_us)}\n{again}"
         f"{micros(row.min_us)} – {micros(row.max_us)} in {plural(len(row.samples_us), 'sample')}"
     )
 

@@ -32,7 +32,7 @@ class Small(Struct, frozen=True):
 
 
 class Line(Struct, frozen=True):
-    """One report in the list: when, which file, its status, its headline."""
+    """One report in the list: when, which file, its verdict in a word, its headline."""
 
     when: str
     source: str
@@ -70,9 +70,9 @@ def trends(history: Sequence[Past]) -> Trends | None:
     nodes, steady, more = _nodes(history)
     shown = list(by_op.items())[:MOST_OPS]
     return Trends(
-        tuple(Line(each.when, each.source, each.status.value, each.headline) for each in reversed(history)),
+        tuple(Line(each.when, each.source, each.verdict, each.headline) for each in history),
         tuple((op, tuple(each)) for op, each in shown), len(by_op) - len(shown), nodes,
-        tuple(_date(each.time_s, history) for each in history[-MOST_COLUMNS:]), steady, more,
+        tuple(of_reports.names(history[-MOST_COLUMNS:])), steady, more,
         tuple(of_reports.changed(history)),
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _picture(one: Series, history: Sequence[Past]) -> Markup:
     values = [one.value(point.row) for point in one.points]
     bounds = [_threshold(one, point.row) or 0.0 for point in one.points]
     top = max((each for each in (*values, *bounds) if math.isfinite(each)), default=1.0) or 1.0
-    x = svg.Linear(history[0].time_s, history[-1].time_s, 46.0, svg.SMALL_WIDE - 24.0)
+    x = svg.Linear(history[0].time_s, history[-1].time_s, 58.0, svg.SMALL_WIDE - 42.0)
     y = svg.Linear(0.0, 1.08 * top, svg.SMALL_HIGH - 24.0, 8.0)
     parts = svg.small_grid(x, y, _dates(history), lambda value: _axis(one, value))
     places = [(x.at(history[point.place].time_s), y.at(one.value(point.row))) for point in one.points]

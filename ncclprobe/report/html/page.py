@@ -98,6 +98,10 @@ _VERDICTS = {
     "unknown": "Inconclusive: nothing fails, but not everything required could be judged.",
     "skip": "Nothing was judged.",
 }
+_UNJUDGED = (
+    "Nothing is known to judge these numbers by. Where this run is known to be well, keep it: "
+    "`ncclprobe baseline REPORT.json -o site.json`; later runs are judged by it: `{command} --baseline site.json`"
+)
 _NOTHING = {
     "pass": "No finding fails or warns, and nothing required was left unseen.",
     "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
@@ -119,6 +123,16 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
     return f"{plural(len(bad), 'check')} {'fails' if len(bad) == 1 else 'fail'}{of}."
 
 
+def _nothing(report: Report) -> tuple[str, str]:
+    """Return heading and words where there is no finding: it is good news only where something was judged."""
+    said = _NOTHING.get(report.status.value, _VERDICTS["warn"])
+    if report.status is Status.PASS and none_judged(report):
+        return "Nothing found wrong; speed not judged", _UNJUDGED.format(command=report.command)
+    if report.status is Status.SKIP:
+        return "Nothing was judged", "No check had anything to judge, and no number was judged."
+    return ("Nothing to do" if report.status is Status.PASS else "No finding to act on"), said
+
+
 def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
     order = ("fail", "unknown", "warn", "pass", "skip")
     counted = [(state, report.coverage[state]) for state in order if report.coverage.get(state, 0) > 0]
@@ -129,7 +143,7 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
         "verdict": _verdict(report, found),
         "when": when(report.started),
         "words_of": {"pass": "ok", "skip": "–"},
-        "nothing": _NOTHING.get(report.status.value, _VERDICTS["warn"]),
+        "nothing": _nothing(report),
         "coverage": counted,
         "covered": sum(number for _, number in counted),
         "named": folded((node.name for node in report.nodes), 120),
@@ -190,15 +204,18 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 
 
 def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
-    drawn, more = charts.charts(report.measurements, backgrounds.of(report, history))
-    heat = matrix.maps(report.pairs, report.localisation)
+    plots, more = charts.charts(report.measurements, backgrounds.of(report, history))
+    heat, of_rails = matrix.maps(report.pairs, report.localisation), rails.maps(report.rails)
+    signs = {kind: f'class="{kind}"' for kind in ("confirmed", "suspected", "unmeasured")} | {"cleared": "•"}
+    drawn = {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)}
     return {
-        "charts": drawn,
+        "drawn": drawn | {"untried" for each in of_rails if signs["unmeasured"] in each.picture},
+        "charts": plots,
         "more_charts": more,
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "rail_maps": rails.maps(report.rails),
+        "rail_maps": of_rails,
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
         "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),

@@ -15,7 +15,7 @@ WIDE, HIGH = 520, 250
 """Units of a chart; the page scales it to the room there is."""
 SMALL_WIDE, SMALL_HIGH = 360, 170
 """Units of one of several small pictures in a row."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 10, 24
 
 
 class Axis(Struct, frozen=True):
@@ -165,9 +165,10 @@ def hint(x: float, y: float, hover: str) -> Markup:
     return room.format(_number(x), _number(y), _title(hover))
 
 
-def text(x: float, y: float, words: str, kind: str) -> Markup:
-    """Return words at a place."""
-    return Markup('<text class="{}" x="{}" y="{}">{}</text>').format(kind, _number(x), _number(y), printable(words))
+def text(x: float, y: float, words: str, kind: str, hover: str = "") -> Markup:
+    """Return words at a place; `hover`: what they stand for."""
+    shape = Markup('<text class="{}" x="{}" y="{}">{}{}</text>')
+    return shape.format(kind, _number(x), _number(y), printable(words), _title(hover) if hover else "")
 
 
 def _title(hover: str) -> Markup:

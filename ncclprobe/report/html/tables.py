@@ -1,8 +1,11 @@
 """Tables of what was measured apart from collectives and pairs: copies, groups, training steps, processors, NICs."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.hostlist import expand, fold
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
@@ -12,12 +15,13 @@ from ncclprobe.units import plural, size
 
 T = TypeVar("T")
 MOST = 200
-_LOUD = {"fail": 0, "inconclusive": 1, "unjudged": 2, "pass": 3}
+_LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "pass": 5}
 
 
 class Table(Struct, frozen=True):
     """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
-    is a status where the first head is ``State``. `more`: rows that are in the JSON report alone.
+    is a status where the first head is ``State``. `more`: rows that are in the JSON report alone. `muted`: what holds
+    for all rows.
     """
 
     title: str
@@ -25,6 +29,7 @@ class Table(Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     more: int = 0
+    muted: str = ""
 
 
 def tables(report: Report) -> list[Table]:
@@ -33,7 +38,7 @@ def tables(report: Report) -> list[Table]:
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
     found = [
         _table("Copies within a node", _COPIES, copies, _copy),
-        _table("Rails", _RAILS, sorted(ends(report.rails), key=lambda end: end.state == "ok"), _rail),
+        _rails(report),
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
         _table("Ladder of training: the same step on more and more ranks", _LADDER, report.ladder, _rung),
@@ -44,10 +49,15 @@ def tables(report: Report) -> list[Table]:
 
 
 def _table(
-    title: str, heads: str, rows: Sequence[T], shown: Callable[[T], Iterable[str]], notes: tuple[str, ...] = ()
+    title: str,
+    heads: str,
+    rows: Sequence[T],
+    shown: Callable[[T], Iterable[str]],
+    notes: tuple[str, ...] = (),
+    muted: str = "",
 ) -> Table:
     named = tuple((head.strip(" >"), head.startswith(">")) for head in heads.split("|"))
-    return Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST))
+    return Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST), muted)
 
 
 _COPIES = "State|Node|Copy|Device|NUMA|Concurrent|>Size|>GB/s|>Threshold|>Range"
@@ -60,17 +70,69 @@ _WAYS = {
 }
 
 
-_RAILS = "State|Rail|>Sends GB/s|>Receives GB/s|>Latency µs|>Partners|Chosen as NCCL would|What failed"
+_RAILS = "State|Rail|>Sends GB/s|>Receives GB/s|>Latency µs|>Partners|Chosen as NCCL would|What is wrong"
+_NUMBERS = re.compile(r" rail ([0-9,-]{1,400})")
+_MOST_WHY = 300
 
 
-def _rail(end: RailEnd) -> Iterator[str]:
-    yield "pass" if end.state == "ok" else "fail"
+def _rails(report: Report) -> Table:
+    """Return the rails, first those that findings name; what all of them chose stands above, once."""
+    every = ends(report.rails)
+    findings = [each for each in report.checks if each.id.startswith("rail.")]
+    said = {id(end): [f for v in findings for f in v.findings if _names(f, end)] for end in every}
+    chosen = [_chosen(end) for end in every]
+    common = [part for part in (chosen[0] if len(chosen) > 1 else ()) if all(part in each for each in chosen)]
+    rows = [
+        (end, said[id(end)], ", ".join(part for part in parts if part not in common))
+        for end, parts in zip(every, chosen, strict=True)
+    ]
+    rows.sort(key=lambda row: _LOUD[_state(row[0], row[1])])
+    return _table("Rails", _RAILS, rows, _rail, muted=f"All rails: {', '.join(common)}." if common else "")
+
+
+def _chosen(end: RailEnd) -> list[str]:
+    """Return what was chosen, without node and device: the rail's name has them."""
+    device = end.name.rpartition("(")[2].rstrip(")")
+    return end.choices.removeprefix(f"{end.node} {device}").strip().split(", ")
+
+
+def _names(finding: Finding, end: RailEnd) -> bool:
+    """Return whether `finding` blames this rail: by its number, or its whole node. A pair's ends are not blamed."""
+    subject = finding.subject
+    if finding.severity is Severity.NOTE or end.node not in finding.nodes or "->" in subject or "<->" in subject:
+        return False
+    found = _NUMBERS.search(subject)
+    return not found or str(end.rail) in expand(f"[{found[1]}]")
+
+
+def _state(end: RailEnd, said: Sequence[Finding]) -> str:
+    """Return the worst that findings say of a rail; without one, what became of most of its ways."""
+    if any(each.severity is Severity.FAIL for each in said):
+        return "fail"
+    own = {"ok": "pass", "untried": "unknown"}.get(end.state, "fail")
+    return "warn" if said and own == "pass" else own
+
+
+def _rail(row: tuple[RailEnd, Sequence[Finding], str]) -> Iterator[str]:
+    end, said, choices = row
+    yield _state(end, said)
     yield end.name
     yield from ("–" if each is None else rate(each) for each in (end.rate(end.out), end.rate(end.into)))
     yield "–" if end.latency_us is None else micros(end.latency_us)
     yield str(len({way.dst for way in end.out}))
-    yield end.choices
-    yield "; ".join(dict.fromkeys(way.why for way in end.bad))[:300]
+    yield choices
+    yield "; ".join([*dict.fromkeys(each.message for each in said), *_whys(end)])[:_MOST_WHY]
+
+
+def _whys(end: RailEnd) -> Iterator[str]:
+    """Yield why ways of this rail are not ok, each reason once, with the partners."""
+    partners: dict[str, dict[str, None]] = {}
+    for way in end.bad:
+        other = way.dst if way.src == end.node else way.src
+        for part in way.why.split("; "):
+            reason = part.removeprefix(f"{way.src}: ").removeprefix(f"{way.dst}: ")
+            partners.setdefault(reason, {})[other] = None
+    yield from (f"{reason} (with {fold(names)})" for reason, names in partners.items() if reason)
 
 
 def _copy(row: CopyRow) -> Iterator[str]:

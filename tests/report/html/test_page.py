@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 from ncclprobe import DOCS
-from ncclprobe.model.findings import Status, Suppression, Verdict, fail, seen
-from ncclprobe.model.report import CheckNote, Excerpt, NodeRow, Report
+from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
+from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
-from ncclprobe.report.html import findings, fleet, matrix, render, rows, tables
+from ncclprobe.report.html import differences, findings, fleet, matrix, render, rows, tables
 from ncclprobe.report.html.page import HERE
 from ncclprobe.report.html.placing import all_to_all, nvlinked, place
 
@@ -198,9 +198,60 @@ def test_a_report_without_trouble_names_nothing_to_do() -> None:
 
 def test_numbers_that_nobody_judged_are_no_success() -> None:
     row = replace(samples.ROW, status="unjudged", expectation=None)
-    words = Page(render(replace(samples.HEALTHY, measurements=(row,)))).words
+    page = render(replace(samples.HEALTHY, measurements=(row,)))
+    words = Page(page).words
     assert "none judged" in words
+    assert "Nothing found wrong; speed not judged" in words
+    assert "ncclprobe baseline REPORT.json -o site.json" in words
+    assert "Nothing to do" not in words
+    tag = '<span class="tag {0}">{0}</span> <b class="num">'
+    assert (tag.format("skip") in page, tag.format("pass") in page) == (True, False)
     assert "1 row of the sweep not judged" in words
+
+
+def test_the_timeline_has_a_common_axis_only_where_every_line_has_a_time() -> None:
+    report = made.causes()
+    text = render(report)
+    assert "Seconds since 2023-11-14" in text
+    untimed = render(replace(report, timeline=tuple(replace(each, time_s=None) for each in report.timeline)))
+    assert "No common clock" in untimed
+    assert "Seconds since" not in untimed
+    assert "first divergence" not in untimed
+    assert len(set(re.findall(r'<circle cx="([0-9.]+)"', untimed))) == 1  # each lane begins at the left
+
+
+def test_ranks_that_say_the_same_are_one_row() -> None:
+    report = made.causes()
+    ranks = tuple(
+        replace(each, last_event=Evidence("n0.log", 5, f"[rank{each.rank}] timeout")) for each in report.ranks
+    )
+    assert '<span class="small-only">rank </span>0-3</th>' in render(replace(report, ranks=ranks))
+
+
+def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
+    told = {
+        f"n{n}": NodeEnvironment(settings=(Setting("SLURM_PROCID", str(n), "x"), Setting("NCCL_ALGO", "RT"[n], "x")))
+        for n in range(2)
+    }
+    assert [(each.name, each.differs) for each in differences.settings(told)] == [
+        ("NCCL_ALGO", True),
+        ("SLURM_PROCID", False),
+    ]
+    words = render(samples.report(environment=told))
+    assert words.count('<span class="tag warn">differs</span>') == 1
+    assert words.count("<td>n1") == 2
+
+
+def test_a_legend_has_only_the_signs_of_its_picture() -> None:
+    plain = render(replace(made.pairs(), localisation=None))
+    assert 'class="cell confirmed"' not in plain
+    assert 'class="cell confirmed"' in render(made.pairs())
+
+
+def test_a_run_in_which_no_check_applied_says_that_nothing_was_judged() -> None:
+    words = Page(render(replace(samples.HEALTHY, status=Status.SKIP, checks=()))).words
+    assert "Nothing was judged" in words
+    assert "Nothing to do" not in words
 
 
 def test_a_suppressed_finding_is_told() -> None:
@@ -219,9 +270,18 @@ def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
 def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
     text = render(made.fleet(8))
     told = Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s")
-    assert told == 4  # the title, the headline, itself, and the title of the picture
+    assert told == 5  # the title, the headline, which nodes and why, itself, and the title of the picture
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, the picture and the checks
     assert text.count('id="finding-ib.rate"') == 1
+
+
+def test_which_nodes_and_why_says_the_findings_sentences_in_their_order() -> None:
+    first, second = (fail(subject, "is low", nodes=names) for subject, names in (("a", ("n1",)), ("b", ("n0", "n2"))))
+    verdicts = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
+    nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(3))
+    report = samples.report(*verdicts, status=Status.FAIL, nodes=nodes)
+    groups, _ = fleet.groups(report, findings.cards(report, {}).cards, {})
+    assert [(each.nodes, each.why[0][1]) for each in groups] == [("n1", "a: is low"), ("n[0,2]", "b: is low")]
 
 
 def test_what_costs_most_comes_first_with_its_loss() -> None:
