@@ -264,3 +264,10 @@ def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
     assert "8 x H100 80GB HBM3 - driver 550.127.08 - NVLink 18/18" in said
     assert said.isascii()
     assert "\\x" not in said
+
+
+def test_a_selection_that_does_not_apply_says_why_nothing_was_judged() -> None:
+    done = ncclprobe("doctor", "--local", "--backend", "gloo", "--select", "gpu.count")
+    assert done.returncode == 3
+    assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
+    assert done.stdout.splitlines()[-1] == "Nothing was judged: what was selected does not apply here. (exit 3)"
