@@ -48,7 +48,7 @@ def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> No
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
     assert done.returncode == 3
-    assert "gpu.smi-canary (required)\n        nvidia-smi: not there" in done.stdout
+    assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
     assert "\nUNKNOWN  no NVIDIA driver was found; if none is meant to be here, add --backend gloo\n" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Not known to be ready for NCCL jobs")
 
@@ -264,3 +264,10 @@ def test_a_report_can_be_read_where_the_terminal_knows_no_utf8() -> None:
     assert "8 x H100 80GB HBM3 - driver 550.127.08 - NVLink 18/18" in said
     assert said.isascii()
     assert "\\x" not in said
+
+
+def test_a_selection_that_does_not_apply_says_why_nothing_was_judged() -> None:
+    done = ncclprobe("doctor", "--local", "--backend", "gloo", "--select", "gpu.count")
+    assert done.returncode == 3
+    assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
+    assert done.stdout.splitlines()[-1] == "Nothing was judged: what was selected does not apply here. (exit 3)"

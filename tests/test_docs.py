@@ -43,7 +43,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ncclprobe "$@"\n')
     command.chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
-    own = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "REPOSITORY": str(ROOT), "COLUMNS": "100"}
+    own = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
     return {**inherited, **own}
 
 
@@ -51,6 +51,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "reader"
     folder.mkdir()
+    for part in ("docs", "tests"):  # as in a checkout, which nothing is written to
+        (folder / part).symlink_to(ROOT / part)
     code = 0
     for block in filter(runs_here, blocks(ROOT / name)):
         for example in block.examples:

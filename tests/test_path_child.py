@@ -134,3 +134,9 @@ def test_a_child_that_is_late_is_killed_and_the_next_question_has_a_new_one(chil
         child.ask("stat", 0.1)
     assert first.poll() == -signal.SIGKILL
     assert child.ask("stat", PATIENCE_S)["kind"] == "folder"
+
+
+def test_a_child_that_does_not_start_in_time_is_no_path_that_does_not_answer(child: PathChild) -> None:
+    with pytest.raises(Failed, match="stat: the process that would look did not start within 0 s"):
+        child.ask("stat", 0.0)
+    assert child.ask("stat", PATIENCE_S)["kind"] == "folder"

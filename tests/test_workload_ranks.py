@@ -49,7 +49,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     ("asked", "said"),
     [
         (["--groups", "tp=4"], "--groups tp=4 is 4 ranks and this job has 2: it must make up the world"),
-        (["--groups", "xp=2"], "'xp' is no kind of group"),
+        (["--groups", "xp=2"], "xp is no kind of group"),
         (["fdsp"], "NAME: fdsp is no strategy; did you mean fsdp?"),
         (["ddp", "--params", "many"], "many is no number of parameters"),
         (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),

@@ -40,6 +40,11 @@ class LimitedChild:
         """Kill the child."""
         self.close()
 
+    @property
+    def started(self) -> bool:
+        """Whether a child was started and is not known to be gone."""
+        return self._process is not None
+
     def ask(self, request: bytes, patience_s: float) -> bytes:
         """Return the answer to `request`.
 

@@ -50,7 +50,16 @@ class PathChild:
         self._child = LimitedChild(__name__)
 
     def ask(self, what: str, patience_s: float, **more: Any) -> dict[str, Any]:
-        """Return what the child's `what` returns. Raises the HostError that says why not."""
+        """Return what the child's `what` returns. Raises the HostError that says why not.
+
+        To start, it is given `patience_s` of its own: a busy machine is no path that does not answer.
+        """
+        if not self._child.started:
+            try:
+                self._child.ask(json.dumps({"do": "start", "path": self._path}).encode(), patience_s)
+            except TimedOut:
+                why = f"the process that would look did not start within {max(0.0, patience_s):.3g} s"
+                raise Failed(f"{self._path}: {what}: {why}") from None
         request = json.dumps({"do": what, "path": self._path, **more}).encode()
         try:
             answer = json.loads(self._child.ask(request, patience_s))
@@ -331,6 +340,7 @@ def _plain(host: str) -> str:
 
 
 _WORK: dict[str, Callable[..., dict[str, Any]]] = {
+    "start": lambda _path: {},
     "stat": _stat,
     "content": _content,
     "write": _write,

@@ -148,7 +148,7 @@ def _headline(report: Report) -> str:
     if report.status is Status.UNKNOWN and (missing or blind):
         first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))
-    if unjudged := none_judged(report):
+    if unjudged := none_judged(report) or none_applies(report):
         return unjudged
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
 
@@ -175,6 +175,8 @@ def when(started: str) -> str:
 def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
+    if report.command.split(" ")[1:2] == ["rails"]:
+        of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",
@@ -182,6 +184,8 @@ def conclusion(report: Report) -> str:
         Status.FAIL: f"Not ready for {of}: what FAILs above comes first.",
         Status.UNKNOWN: f"Not known to be ready for {of}: what is required and unknown stands above.",
     }.get(report.status, "Nothing was judged.")
+    if report.status is Status.UNKNOWN and none_applies(report):
+        said = "Nothing was judged: what was selected does not apply here."
     if report.status is Status.PASS and (unjudged := none_judged(report)):
         said = f"{unjudged[0].upper()}{unjudged[1:]}."
     return f"{said} (exit {report.exit_code})"
@@ -201,6 +205,13 @@ def counts(report: Report) -> str:
     judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
     rows = f"; {plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
     return f"{said}{rows}"
+
+
+def none_applies(report: Report) -> str:
+    """Return why nothing was judged where every check that was asked is one that does not apply; else empty."""
+    if not report.checks or any(check.status is not Status.SKIP for check in report.checks):
+        return ""
+    return f"nothing was judged: {report.checks[0].id}: {report.checks[0].why}"
 
 
 def none_judged(report: Report) -> str:
