@@ -1,6 +1,8 @@
 """Two ends of a rail in two processes, above a stand-in for the verbs library that can be given faults."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -278,3 +280,40 @@ def test_a_process_that_crashes_is_told_with_its_signal_and_its_call(ends: Ends)
     assert (the_failure(left).kind, the_failure(left).call) == ("died", "ibv_post_send")
     assert "SIGABRT" in the_failure(left).text
     assert right.failures[0].kind == "peer"
+
+
+RENEWED = """
+import ctypes, time
+from ncclprobe.model.rails import RailPort, RailTest
+from ncclprobe.probes.verbs import abi
+from ncclprobe.probes.verbs.library import Library
+from ncclprobe.probes.verbs.port import Port
+from ncclprobe.probes.verbs.traffic import Traffic
+
+test = RailTest(messages=4, message_bytes=4096)
+left, right = (Port(Library(lambda call: None), RailPort(device=name, gid_index=3), test) for name in ("left", "right"))
+
+def connected():
+    for port in (left, right):
+        port.create()
+    ours, theirs = left.address(), right.address()
+    left.connect(theirs)
+    right.connect(ours)
+    return Traffic(left, theirs, lambda call: None, lambda: False)
+
+traffic = connected()
+sge = abi.Sge(left.mailbox.address, 8, left.mailbox_mr.contents.lkey)
+request = abi.SendWr(opcode=abi.RDMA_WRITE, send_flags=abi.SIGNALED, num_sge=1, sg_list=ctypes.addressof(sge))
+request.remote_addr, request.rkey = traffic.peer.mailbox_address, traffic.peer.mailbox_rkey
+traffic.send(0, request)
+time.sleep(0.3)  # completed, and not polled
+print(len(connected().completions()))
+"""
+
+
+def test_what_queue_pairs_that_are_gone_had_completed_is_not_taken_for_the_new_ones(
+    library: Path, tmp_path: Path
+) -> None:
+    with fake_verbs.variables(fake_verbs.environment(library, tmp_path, device("left", 1), device("right", 2))):
+        done = subprocess.run([sys.executable, "-c", RENEWED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("0\n", "")

@@ -41,8 +41,7 @@ class Port:
         self.data_mr = self._registered(self.data)
         self.mailbox = memory.HostMemory(MAILBOX_BYTES)
         self.mailbox_mr = self._registered(self.mailbox)
-        depth = asked.queue_pairs * (4 * test.chain + 8)
-        self.cq = library.call("ibv_create_cq", self.context, depth, None, None, 0)
+        self.cq: Any = None
         self.events: list[str] = []
         self.queue_pairs: list[Any] = []
         self._psns: list[int] = []
@@ -111,10 +110,18 @@ class Port:
     # Queue pairs.
 
     def create(self) -> None:
-        """Make queue pairs in the place of those there were, and bring them to INIT."""
+        """Make queue pairs in the place of those there were, and bring them to INIT.
+
+        Their completion queue is new as well: rxe leaves in it what queue pairs that are gone had completed, which
+        would be taken for that of the new ones.
+        """
         while self.queue_pairs:
             self.library.call("ibv_destroy_qp", self.queue_pairs.pop())
+        if self.cq is not None:
+            self.library.call("ibv_destroy_cq", self.cq)
         chain = self.test.chain
+        depth = self.asked.queue_pairs * (4 * chain + 8)
+        self.cq = self.library.call("ibv_create_cq", self.context, depth, None, None, 0)
         for _ in range(self.asked.queue_pairs):
             wish = abi.QpInitAttr(send_cq=self.cq, recv_cq=self.cq, qp_type=abi.RC)
             wish.cap = abi.QpCap(2 * chain + 4, 4, 1, 1, 0)
