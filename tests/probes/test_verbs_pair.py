@@ -317,3 +317,11 @@ def test_what_queue_pairs_that_are_gone_had_completed_is_not_taken_for_the_new_o
     with fake_verbs.variables(fake_verbs.environment(library, tmp_path, device("left", 1), device("right", 2))):
         done = subprocess.run([sys.executable, "-c", RENEWED], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_child_that_meets_a_defect_of_ours_blames_no_end(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = "from ncclprobe.probes.verbs import server; server._End._ping = None; server.serve()"
+    monkeypatch.setattr(child, "_SERVE", f"import sys; sys.path[:] = sys.argv[1:-1]; {broken}")
+    for end in ends():
+        assert {failure.kind for failure in end.failures} <= {"channel", "peer"}
+        assert "a bug of ncclprobe, not of this machine" in end.failures[0].text

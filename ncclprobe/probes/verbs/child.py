@@ -20,7 +20,7 @@ from ncclprobe import bounds
 from ncclprobe.host.command import RUNNING, abandon
 from ncclprobe.host.limited_child import LENGTH
 from ncclprobe.probes.verbs.library import VerbsError
-from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
+from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 
 START_S = 90.0
 """For starting: where Python lies on a file server, and all nodes begin together, it takes its time."""
@@ -117,6 +117,8 @@ class VerbsChild:
         call = self._place[:].rstrip(b"\0").decode(errors="replace") or "its start"
         ended = _ending(self._process) if kind == "died" else ""
         self.close()
+        if ended == f"exit code {BROKEN}":
+            return VerbsError("channel", f"broke after {call}: a bug of ncclprobe, not of this machine", call=call)
         if kind == "died":
             return VerbsError("died", f"the process ended at {call}: {ended}", call=call)
         return VerbsError("hangs", f"{call} does not return: the NIC's driver may be wedged", call=call)

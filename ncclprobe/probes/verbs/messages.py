@@ -14,6 +14,8 @@ from ncclprobe.model.rails import (
 )
 from ncclprobe.model.values import Struct
 
+BROKEN = 70
+"""The exit code of a child that met a defect of ncclprobe's: EX_SOFTWARE of sysexits.h."""
 PLACE_BYTES = 64
 """Of shared memory, in which the child writes what it calls."""
 

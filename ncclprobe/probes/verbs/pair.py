@@ -29,7 +29,7 @@ from ncclprobe.wire import WireError
 
 _AFTER_S = 0.5
 """Left to data on its way, once the other end has failed."""
-_ENDS = frozenset(("hangs", "died", "missing"))
+_ENDS = frozenset(("hangs", "died", "missing", "channel"))
 """Failures after which an end can do nothing more."""
 Before = Callable[[str], Awaitable[None]]
 

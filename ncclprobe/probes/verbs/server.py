@@ -18,7 +18,7 @@ from ncclprobe.host.limited_child import LENGTH
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
-from ncclprobe.probes.verbs.messages import PLACE_BYTES, Answer, Request
+from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 from ncclprobe.probes.verbs.ping import Ping
 from ncclprobe.probes.verbs.port import Port
 from ncclprobe.probes.verbs.stream import Stream
@@ -27,6 +27,7 @@ from ncclprobe.probes.verbs.traffic import Stopped, Traffic
 
 def serve() -> None:
     """Answer requests until the parent hangs up. The last argument is the descriptor of the shared memory."""
+    sys.excepthook = lambda *_: os._exit(BROKEN)  # no fault of the machine
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
         end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
         _send(wire, Answer())  # ready
