@@ -5,7 +5,7 @@
 Two kernels, joined by three socket networks of QEMU: one to agree over, and a rail on each of two others. What a rail
 carries really crosses between the guests (`wire` proves it: with all of RoCE dropped nothing arrives). The emulator
 is what is timed, and what limits it: beside other work a node takes longer than the 2 s that a question may take.
-Needs: apt-get install qemu-system-x86 linux-image-amd64 busybox-static rdma-core ibverbs-providers nftables; pip install
+Needs: install qemu-system-x86 linux-image-amd64 busybox-static rdma-core ibverbs-providers nftables; pip install
 virtme-ng; two minutes for each case.
 """
 
