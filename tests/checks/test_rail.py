@@ -13,7 +13,7 @@ from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Every
@@ -209,3 +209,20 @@ def test_a_run_without_time_for_a_single_wave_is_unknown() -> None:
 def test_wrong_bytes_of_one_partner_are_not_blamed_on_the_others() -> None:
     found = verdicts(played(World(names(4), 2, wrong={End("n2", 0): 3})))
     assert [(where, nodes) for _, where, nodes in wrong(found)] == [("into n2 rail 0 (mlx5_0:1)", ("n2",))]
+
+
+def test_ways_that_came_to_no_end_in_time_are_not_known_to_be_well() -> None:
+    """As on emulated soft-RoCE: what was written arrived, but was not acknowledged in time."""
+    failure = RailFailure(step="write", kind="late", text="15 of 15 RDMA writes are not acknowledged", direction="out")
+
+    def late(row: RailRow) -> RailRow:
+        if row.rail or not row.leads:
+            return row
+        rest = tuple(stream for stream in row.outcome.streams if stream.direction != "out")
+        return replace(row, outcome=replace(row.outcome, streams=rest, failures=(failure,)))
+
+    world = rails_of(World())
+    slow = Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in world.items()})
+    verdict = verdicts(slow)["rail.untried"]
+    assert (verdict.status, verdict.findings) == (Status.UNKNOWN, ())
+    assert verdict.why.endswith("carried data, but not all of it in time: n0 to n1 on rail 0")

@@ -1,6 +1,6 @@
 """Whether every rail connects, and what is wrong where one does not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ncclprobe.checks.rail import (
@@ -25,7 +25,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Tried
+from ncclprobe.localise.rails import Tried, Way
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
@@ -33,6 +33,7 @@ from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _BAD, _OTHER = End("n1", 1), End("n2", 1)
 _SET: Every[Settings | Absent] = Every({})
@@ -93,6 +94,18 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
         raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
+    if late := _late(found):
+        first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
+        raise Unlearned(f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}")
+
+
+def _late(found: Iterable[Tried]) -> list[Way]:
+    """Return the ways whose last test came to no end in time: no rate is known of them, only the most it can be."""
+    last: dict[Way, bool] = {}
+    for tried in found:
+        ends = (tried.leads.end, tried.other.end)
+        last |= {way: way in tried.late() for way in (ends, ends[::-1])}
+    return [way for way, is_late in last.items() if is_late]
 
 
 @check(
