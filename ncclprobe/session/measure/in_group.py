@@ -207,7 +207,7 @@ class _Run:
         timer.start()
         try:
             yield group
-        except BaseException:
+        except BaseException:  # a signal too: the caller gets it, and is not kept by the group
             groups.abort(who.backend, group)  # an orderly end would wait for a kernel that never ends
             raise
         finally:
