@@ -367,6 +367,7 @@ _PATIENCE_S = {
     "run": 10.0,
     "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
     "nvml": 60.0,
+    "psutil": 10.0,  # the first question imports it, from whatever the environment lies on
     "resolve": 5.0,
     "data": 10.0,
     "packages": 10.0,
