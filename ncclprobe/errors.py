@@ -59,6 +59,13 @@ def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: 
     return UsageError(f"{shown} is no {kind}; {hint}")
 
 
+def without_torch(error: ImportError) -> UsageError:
+    """Return what a command that measures says where torch cannot be imported."""
+    return UsageError(
+        f"torch cannot be imported ({error}); run it with the job's own Python, or install ncclprobe[torch]"
+    )
+
+
 class HostError(NcclprobeError):
     """The machine did not answer a question. The class says in which way."""
 

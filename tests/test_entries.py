@@ -128,6 +128,11 @@ def test_a_prefix_lists_its_group_with_a_line_each(wanted: str, first: str, last
     assert all(len(row) <= COLUMNS and len(row.split()) > 2 for row in rows)
 
 
+def test_a_cause_is_explained_by_the_check_that_names_it_and_several_are_listed() -> None:
+    assert entry("iface-missing") == entry("log.no-interface")
+    assert entry("rank-crashed")[-1] == "7 checks; `ncclprobe explain NAME` explains one"
+
+
 def test_the_case_of_a_variable_does_not_matter() -> None:
     assert entry("nccl_ib_timeout") == entry("NCCL_IB_TIMEOUT")
 

@@ -11,6 +11,7 @@ import pytest
 
 from ncclprobe import bounds
 from ncclprobe.commands import checks as command
+from ncclprobe.commands import explain
 from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import MACHINE, Asked, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
@@ -290,6 +291,32 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     assert shown in (EXAMPLE / "acme_ncclprobe" / "checks.py").read_text(encoding="utf-8")
 
 
-def test_what_is_tried_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_tried_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no installed distribution has an entry point"):
         command.main(["--test", "nothing"])
+    with pytest.raises(UsageError, match="there is no such file"):
+        command.main(["--test", str(tmp_path / "none.py")])
+
+
+def test_trying_a_file_that_cannot_be_loaded_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path)
+    path.write_text("import no_such_module")
+    assert command.main(["--test", str(path)]) == ExitCode.FAIL
+    assert "its import raises ModuleNotFoundError: No module named 'no_such_module'" in capsys.readouterr().out
+
+
+def test_a_configured_folders_check_is_explained(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = config(tmp_path, f'checks = "{folder}"\n')
+    assert explain.main(["site-bios.little-memory", "--config", str(chosen)]) == ExitCode.OK
+    assert "example that triggers it:" in capsys.readouterr().out
+
+
+def test_a_check_whose_example_is_wrong_is_explained_without_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "bios.py"
+    path.write_text(path.read_text().replace("bad=lambda: [(Memory(1, 1),)]", "bad=lambda: [(Memory(1),)]"))
+    assert explain.main(["site-bios.little-memory", "--config", str(config(tmp_path, f'checks = "{folder}"\n'))]) == 0
+    assert "its examples raise TypeError; `ncclprobe checks --test` says where" in capsys.readouterr().out

@@ -1,10 +1,11 @@
-"""``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: one check, or one variable."""
+"""``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: a check, a cause, or a variable."""
 
 import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe import DOCS
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.report.delivery import FORMATS
@@ -17,7 +18,7 @@ exit codes:
   0  the files could be read
   2  wrong usage, or a file that cannot be read
 with --exit-code:
-  3  something failed, and its cause cannot be told
+  3  something failed, and its cause cannot be told, or is one of several
   4  a cause is named"""
 
 
@@ -25,10 +26,13 @@ def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
     options = _parser().parse_args(argv)
     _keep_evidence(options)
-    if len(options.what) == 1 and not _is_file(options.what[0]):
+    if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
+        from ncclprobe.engine import suppressions
+        from ncclprobe.engine.diagnose import every_check
         from ncclprobe.engine.entries import entry
 
-        print("\n".join(entry(options.what[0], "check, variable or file")))
+        folder = suppressions.load(options.config, lambda folder: every_check(None, folder)).checks
+        print("\n".join(entry(name, "check, cause, variable or file", folder)))
         return 0
     return _explain(options, argv)
 
@@ -85,15 +89,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "explain",
         "Say why a job failed, from what it left behind: logs of its ranks in any form, flight-recorder dumps, answers "
-        "of NCCL's RAS, the kernel's log. Or explain a check, or a variable of NCCL.",
+        "of NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
         _EXIT_CODES,
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
         help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
-        "file is a check, such as env.bool-word (see `ncclprobe checks`), or a variable, such as NCCL_IB_TIMEOUT."
+        "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a variable, "
+        "such as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
-        help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told.",
+        help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "
+        "one of several.",
     )  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)

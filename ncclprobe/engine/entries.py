@@ -1,7 +1,7 @@
 """What is known of a check, of a variable, or of a group of either: as lines, for a screen or a page."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.entry_of_check import of_check
@@ -17,16 +17,19 @@ _CHECKS = "`ncclprobe checks` lists the checks"
 _NAME = 30  # of a name's column; few are longer, and push their text aside
 
 
-def entry(wanted: str, kind: str = "check or variable") -> list[str]:
-    """Return the lines on the check or variable `wanted`, or on the group whose names begin so: ``ib``, ``NCCL_IB_``.
+def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> list[str]:
+    """Return the lines on the check or variable `wanted`, on the checks that name it as a cause, or on the group whose
+    names begin so: ``ib``, ``NCCL_IB_``. `folder` holds checks of the site's own.
 
     Raises UsageError where there is none, naming the nearest checks and variables; `kind` says what it could have been.
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
         return of_variable(variable)
-    checks = {check.id: check for check in every_check()}
+    checks = {check.id: check for check in every_check(None, folder)}
     if wanted in checks:
         return of_check(checks[wanted])
+    if rules := [check for check in checks.values() if wanted and check.cause and check.cause.code == wanted]:
+        return of_check(*rules) if len(rules) == 1 else [*_rows({each.id: each.title for each in rules})]
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
     lists = "`ncclprobe explain NCCL_IB_` lists the variables that begin so" if wanted.isupper() else _CHECKS
@@ -37,14 +40,19 @@ def _group(prefix: str, checks: dict[str, Check]) -> Iterator[str]:
     """Yield a line for each check, or each variable, of a prefix that ends where a part of a name does."""
     ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
     names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
-    rows = [(each, checks[each].title) for each in ids] or [(each, purpose(table()[each])) for each in names]
-    width = min(max((len(name) for name, _ in rows), default=0), _NAME)
-    for name, text in rows:
+    if ids or names:
+        yield from _rows({i: checks[i].title for i in ids} or {name: purpose(table()[name]) for name in names})
+
+
+def _rows(known: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each name and what it is, and how many there are."""
+    width = min(max(map(len, known)), _NAME)
+    for name, text in known.items():
         line = f"{name:<{width}}  {text}"
         yield line if len(line) <= COLUMNS else f"{line[: COLUMNS - 2].rstrip()} …"
-    if rows:
-        yield ""
-        yield f"{plural(len(rows), 'check' if ids else 'variable')}; `ncclprobe explain NAME` explains one"
+    yield ""
+    kind = "variable" if next(iter(known)) in table() else "check"
+    yield f"{plural(len(known), kind)}; `ncclprobe explain NAME` explains one"
 
 
 def _near(wanted: str, checks: dict[str, Check]) -> list[str]:

@@ -36,7 +36,11 @@ class Pair(Struct, frozen=True):
 
 def of_check(check: Check) -> list[str]:
     """Return the lines, no more than a screen has: of long lists of differences the first."""
-    above, pair = list(_about(check)), examples(check)
+    above = list(_about(check))
+    try:
+        pair = examples(check)
+    except Exception as error:  # noqa: BLE001 - of a site's check, which may raise anything
+        return [*above, "", f"its examples raise {type(error).__name__}; `ncclprobe checks --test` says where"]
     for shown in range(_MOST_DIFFERENCES, 0, -1):
         lines = [*above, "", *shown_examples(pair, shown)]
         if len(lines) <= LINES:

@@ -22,6 +22,10 @@ _EXAMPLE_S = 30.0
 
 def broken(check: Check) -> Iterator[str]:
     """Yield a sentence for each promise that `check` breaks; none: it keeps them all."""
+    if not check.needs:  # it stands for checks that cannot be loaded, or looks at nothing
+        _, error = _tried(check.run)
+        yield str(error) if error else "it has no parameter, and so looks at nothing"
+        return
     yield from _words(check)
     yield from _needs(check)
     for name, examples, judged in (("bad", check.bad_examples, _bad), ("good", check.good_examples, _good)):

@@ -67,6 +67,8 @@ def _pairs(report: Report) -> str:
         for row in ways:
             pair = frozenset((row.src, row.dst))
             near[pair] = near.get(pair, True) and row.GBps >= (1 - _NEAR) * usual
+    if len(near) == 1:  # with none to compare it with
+        return f"1 pair at {min(row.GBps for row in rows):.3g} GB/s"
     return f"{sum(near.values())} of {_count(len(near), 'pair')} within {100 * _NEAR:.0f} %"
 
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from ncclprobe import page
 from ncclprobe.model.causes import Cause, Consequence
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
@@ -50,8 +51,8 @@ def _nothing(report: Report) -> str:
 
 
 def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[str]:
-    word = {"named": "CAUSE", "narrowed": "ONE OF", "unknown": "UNKNOWN"}[cause.confidence]
-    codes = " or ".join(cause.could_be) or cause.code
+    word = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}[cause.confidence]
+    codes = ", ".join(cause.could_be) or cause.code
     head = word if cause.confidence == "unknown" else f"{word}  {codes}"
     where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""
     yield style(printable(f"{head}{where}"), _STATUS[cause.confidence])
@@ -70,6 +71,9 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
             yield from _consequence(each, width)
         if len(cause.consequences) > most:
             yield f"{_LEAD}- and {len(cause.consequences) - most} more; -v shows all"
+    if cause.confidence != "unknown":
+        yield f"{_LEAD}more: ncclprobe explain {cause.id}"
+        yield f"{_LEAD}{page(cause.id)}"
 
 
 def blamed(cause: Cause) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import HostError, ProbeError, UsageError
+from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
 from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host, scratch
@@ -234,7 +234,7 @@ class Rank:
             try:
                 import torch.distributed
             except ImportError as error:
-                raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+                raise without_torch(error) from None
         return torch
 
     def _agree(self, exchange: Exchange, torch: Any) -> RunConfig:

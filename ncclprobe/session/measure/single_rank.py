@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.errors import ProbeError, UsageError, without_torch
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.interrupt import leave
@@ -66,7 +66,7 @@ def _measure(
     try:
         import torch
     except ImportError as error:
-        raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+        raise without_torch(error) from None
     if backend == "nccl" and not torch.cuda.is_available():
         raise UsageError("copies need a GPU that torch can use, or --backend gloo for the host's own memory")
     from ncclprobe.session.measure.copies import Copies

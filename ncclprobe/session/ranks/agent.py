@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, without_torch
 from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.session.ranks import rank_files
@@ -32,7 +32,7 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
-        raise UsageError(f"torch cannot be imported ({error}); install ncclprobe[torch]") from None
+        raise without_torch(error) from None
     (folder / rank_files.IMPORTED).touch()
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # rank 0's report says what happened
     logging.disable(logging.ERROR)
