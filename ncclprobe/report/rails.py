@@ -70,8 +70,10 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
     every = ends(rows)
     if not every:
         return
-    bad = [way for way in rows if way.state != "ok"]
-    tried = f"rails: {len(rows)} ways tried, {len(rows) - len(bad)} carry data"
+    carry, late = (sum(way.state == state for way in rows) for state in ("ok", "late"))
+    tried = f"rails: {len(rows)} ways tried, {carry} carry data" + (
+        f", {late} too slowly to end in time" if late else ""
+    )
     cross = sum(way.src_rail != way.dst_rail for way in rows)
     yield [tried + (f"; {cross} of them between rails of different numbers" if cross else "")]
     yield from _grids(every, width)

@@ -1,6 +1,7 @@
 """Plant faults of rails between two guests with soft-RoCE, and write what `ncclprobe rails` said of each.
 
     python tests/guest/rail_faults.py OUT [CASE …]      boots both; a table on standard output, reports under OUT
+    python tests/guest/rail_faults.py OUT ratio         scripts/bench_rails.py on their rail 0; OUT/ratio.txt
 
 Two kernels, joined by three socket networks of QEMU: one to agree over, and a rail on each of two others. What a rail
 carries really crosses between the guests (`wire` proves it: with all of RoCE dropped nothing arrives). The emulator
@@ -28,10 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 NETWORKS = ("0a", "0b", "0c")
 """Parts of the cards' addresses: the network to agree over, rail 0, rail 1."""
 TOKEN = "0123456789abcdef0123456789"
-BOOT_S, CASE_S, ALL_S = 400.0, 420.0, 4000.0
+BOOT_S, CASE_S, STOPPED_S, ALL_S = 400.0, 600.0, 180.0, 4000.0
 _APART_S = 15.0
 """Between the two starts: two emulated processors that look at once are too slow for the seconds of a question."""
-RAILS_S = 240.0  # an emulated processor takes a minute to look at the machine
+RAILS_S = 480.0  # an emulated processor takes a minute to look at the machine, and a step of a test a share of it
 
 
 class Case(Struct, frozen=True):
@@ -79,7 +80,11 @@ def main(words: Sequence[str]) -> int:
     """Boot both guests and wait for them; or be what runs inside one."""
     if words[0] == "inside":
         number = int(words[1])
-        Guest(number, Path(words[2])).play(words[3:])
+        guest = Guest(number, Path(words[2]))
+        if words[3:] == ["ratio"]:
+            guest.compare()
+        else:
+            guest.play(words[3:])
         return 0
     out = Path(words[0]).resolve()
     out.mkdir(exist_ok=True)
@@ -155,6 +160,15 @@ class Guest:
             with (self.out / f"rows{self.number}.jsonl").open("a") as rows:
                 rows.write(json.dumps(row) + "\n")
 
+    def compare(self) -> None:
+        """Measure beside ib_write_bw."""
+        words = ["rxe0", "--gid-index", "1", "--sizes", "1M,4M", "--volume", "16M", "--rounds", "9"]
+        words += ["--call", "10.0.0.1"] if self.number else []
+        with (self.out / ("ratio.txt" if self.number else "ratio.other.txt")).open("wb") as log:
+            variables = {**os.environ, "NCCLPROBE_TOKEN": TOKEN, "PYTHONDONTWRITEBYTECODE": "1"}
+            run = [sys.executable, str(ROOT / "scripts" / "bench_rails.py"), *words]
+            subprocess.run(run, stdout=log, stderr=log, env=variables, timeout=ALL_S)
+
     def with_names(self, line: str) -> str:
         """Return a shell line in which the names of this guest's cards stand."""
         return f"RAIL1={self.cards[NETWORKS[2]]} ADDRESS1={self.address(2)}; {line}"
@@ -187,7 +201,7 @@ class Guest:
                 run.wait(25.0)
             os.killpg(run.pid, case.hit)
         try:
-            return run.wait(CASE_S if case.hit != signal.SIGSTOP else RAILS_S)
+            return run.wait(STOPPED_S if case.hit == signal.SIGSTOP else CASE_S)
         except subprocess.TimeoutExpired:
             return None
         finally:

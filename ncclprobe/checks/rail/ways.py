@@ -96,7 +96,10 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
         raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
     if late := _late(found):
         first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
-        raise Unlearned(f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}")
+        raise Unlearned(
+            f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}; a longer --timeout gives "
+            "every test more"
+        )
 
 
 def _late(found: Iterable[Tried]) -> list[Way]:

@@ -33,8 +33,8 @@ _STEPS = 4
 GPU_ROUNDS = 3
 """In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
 nodes each sits out one round."""
-_LEAST_S, _SHORT = 1.0, 20.0
-"""A step has this share of a short run's time, and a second at least."""
+_STEP_SHARE, _LEAST_S, _MOST_S = 1 / 24, 1.0, 30.0
+"""Of the run's time, what one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
 
@@ -70,8 +70,7 @@ class RailRun:
         self._wanted, self._node, self._coordinator, self._fleet = wanted, node, coordinator, fleet
         self._deadline = deadline
         left_s = max(0.0, deadline - time.monotonic())
-        patience_s = min(wanted.budget.patience_s, max(_LEAST_S, left_s / _SHORT))
-        self._budget = replace(wanted.budget, patience_s=patience_s)
+        self._budget = replace(wanted.budget, patience_s=min(_MOST_S, max(_LEAST_S, _STEP_SHARE * left_s)))
         self._loop = asyncio.get_running_loop()
         self._ends: dict[int, RailEnds] = {}
         self._rows: dict[int, list[RailRow]] = {}

@@ -46,7 +46,7 @@ class Stream:
             if not self._turn():
                 spins += 1
                 if spins % SPINS == 0:
-                    self._traffic.look_up(until, self._late())
+                    self._traffic.look_up(until, self._late(), timed=bool(self._queues))
         return self._written(direction) if self._queues else None
 
     def _turn(self) -> bool:

@@ -13,8 +13,10 @@ from ncclprobe.probes.verbs.port import Port
 
 AT_ONCE = 32
 """Completions that are taken by one call."""
-SPINS = 1000
+SPINS = 200
 """Polls that find nothing before :meth:`Traffic.look_up`."""
+_RESTS_AFTER_S, _SHARE, _REST_S = 0.1, 1 / 32, 0.005
+"""Who has waited so long rests for this share of that time between polls: so much later a completion may be seen."""
 _LOST_S = 0.05
 """After a completion that only tells of an earlier error, for that one."""
 
@@ -38,6 +40,7 @@ class Traffic:
         self._addresses = [ctypes.addressof(made.contents) for made in port.queue_pairs]
         self._found = (abi.WorkCompletion * AT_ONCE)()
         self._bad = ctypes.c_void_p()
+        self._found_at = time.monotonic()
         for index in range(len(self._addresses)):
             self.expect(index)
 
@@ -63,6 +66,7 @@ class Traffic:
         found = self._found[:count]
         if any(each.status for each in found):
             raise self._failed([each for each in found if each.status])
+        self._found_at = time.monotonic()
         return [(each.opcode, each.wr_id) for each in found]
 
     def _failed(self, found: list[Any]) -> VerbsError:
@@ -77,9 +81,17 @@ class Traffic:
         text = f"completion with error {status} ({name}), vendor syndrome {vendor:#x}: {words}"
         return VerbsError("completion", text, status=status, vendor=vendor, queue_pair=number)
 
-    def look_up(self, until: float, what: str) -> None:
-        """Look up from polling: at the time, the parent and the device. Raises VerbsError, or Stopped."""
-        os.sched_yield()
+    def look_up(self, until: float, what: str, *, timed: bool = True) -> None:
+        """Look up from polling: at the time, the parent and the device. Raises VerbsError, or Stopped.
+
+        Where what comes is not `timed`, it rests at once: eight rails would else keep eight processors busy, and an
+        emulated wire has no other to run on.
+        """
+        waited_s = time.monotonic() - self._found_at
+        if timed and waited_s < _RESTS_AFTER_S:
+            os.sched_yield()
+        else:
+            time.sleep(min(_REST_S, _SHARE * waited_s) if timed else _REST_S)
         if failure := self.port.look_at_events():
             raise failure
         if self._stopped():
