@@ -94,8 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
         help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
-        "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a variable, "
-        "such as NCCL_IB_TIMEOUT."
+        "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a "
+        "variable, such as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "
