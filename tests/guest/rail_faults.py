@@ -53,6 +53,7 @@ class Case(Struct, frozen=True):
 
 
 CHAIN = "nft add table inet f; nft add chain inet f c '{ type filter hook input priority 0; }'"
+SENT = "nft add chain inet f o '{ type filter hook output priority 0; }'; nft add rule inet f o udp dport 4791 drop"
 NO_CHAIN = "nft delete table inet f"
 UP_AGAIN = "ip link set $RAIL1 up; ip addr replace $ADDRESS1 dev $RAIL1"
 LESS_MEMORY = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set=-ipc_lock")
@@ -60,7 +61,7 @@ ARRIVES = f"{CHAIN}; nft add rule inet f c iifname $RAIL1 udp dport 4791 drop"
 UVERBS = "/dev/infiniband/uverbs1"
 CASES = (
     Case("healthy"),
-    Case("wire", "rail.dead", f"{CHAIN}; nft add rule inet f c udp dport 4791 drop", NO_CHAIN),
+    Case("wire", "rail.dead", f"{CHAIN}; nft add rule inet f c udp dport 4791 drop; {SENT}", NO_CHAIN),
     Case("wrong GID index", "rail.gid", variables={"NCCL_IB_GID_INDEX": "5"}),
     Case("link-local GID", "rail.gid", variables={"NCCL_IB_GID_INDEX": "0"}),
     Case("MTU 4096 against 1024", "", "ip link set $RAIL1 mtu 4200", "ip link set $RAIL1 mtu 1500"),

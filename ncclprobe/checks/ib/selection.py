@@ -29,9 +29,9 @@ def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
 
 def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
     """Return the ports that NCCL would take if they were all active: of a layer it knows, and not kept out by
-    NCCL_IB_HCA.
+    NCCL_IB_HCA. Of devices that are software only, where there are no others.
     """
-    found = select(Fabric(hardware(fabric)), settings.get("NCCL_IB_HCA") or "")
+    found = select(Fabric(hardware(fabric) or fabric.devices), settings.get("NCCL_IB_HCA") or "")
     parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
     wanted = {port.name for part in parts for port in part}
     return tuple(port for port in fabric.ports if port.name in wanted)
