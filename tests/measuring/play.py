@@ -11,7 +11,7 @@ import psutil
 from launching import Launcher, Process, by_hand, free_port
 
 from measuring import essence
-from measuring.cases import BANDS, Case, Hit
+from measuring.cases import Case, Hit
 
 IMPORTING = "importing"
 _SLOW_TORCH = f"""\
@@ -25,7 +25,7 @@ def played(case: Case, launcher: Launcher) -> dict[str, Any]:
     """Run `case` to its end: exit codes, what ncclprobe said on stderr, whether anything is left, the report."""
     started = _start(case, launcher)
     if case.hit:
-        _strike(case.hit, started, launcher)
+        _strike(case.hit, started[0], launcher)
     codes: list[Any] = [process.wait() for process in started]
     launcher.until(lambda: not launcher.left(), "processes are left")
     own = {str(launcher.folder): "FOLDER", socket.gethostname(): "HOST"}
@@ -56,9 +56,6 @@ def _said(started: list[Process], own: Mapping[str, str]) -> list[str]:
 
 def _start(case: Case, launcher: Launcher) -> list[Process]:
     argv = ["--backend", "gloo", "--json", str(launcher.report_path), *case.argv]
-    if case.bands:
-        (launcher.folder / BANDS).write_text(case.bands)
-        argv += ["--expect", str(launcher.folder / BANDS)]
     module = ["-m", "ncclprobe.bandwidth"]
     if case.kind == "hand":
         seats = by_hand(free_port())
@@ -81,17 +78,10 @@ def _slow_import(case: Case, launcher: Launcher) -> dict[str, str]:
     return {"PYTHONPATH": str(launcher.folder)}
 
 
-def _strike(hit: Hit, started: list[Process], launcher: Launcher) -> None:
+def _strike(hit: Hit, started: Process, launcher: Launcher) -> None:
     if hit.moment == "import":
         launcher.until((launcher.folder / IMPORTING).exists, "torch is not imported")
     else:
         launcher.until_rows(1)
-    _target(hit, started, launcher).send_signal(hit.number)
-
-
-def _target(hit: Hit, started: list[Process], launcher: Launcher) -> psutil.Process:
-    if hit.rank is None:
-        return psutil.Process(started[0].popen.pid)
-    if len(started) > 1:
-        return psutil.Process(started[hit.rank].popen.pid)
-    return launcher.rank_of(started[0], hit.rank)
+    parent = psutil.Process(started.popen.pid)
+    (parent if hit.rank is None else launcher.rank_of(started, hit.rank)).send_signal(hit.number)
