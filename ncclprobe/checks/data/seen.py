@@ -220,13 +220,9 @@ def _as_seen(row: DataPath) -> str:
     assert isinstance(row.look, Look)
     assert isinstance(row.content, Content)
     if row.look.kind == "folder":
-        most = f"a folder with more than {row.content.entries} entries"
-        return "a folder too long to compare" if row.content.cut else f"{_counted(row.content, most)}"
+        whole = f"a folder with {row.content.entries} entries, hash {row.content.digest}"
+        return "a folder too long to compare" if row.content.cut else whole
     return f"a file of {row.look.nbytes} bytes, hash {row.content.digest}"
-
-
-def _counted(content: Content, most: str) -> str:
-    return most if content.cut else f"a folder with {content.entries} entries, hash {content.digest}"
 
 
 @check(
