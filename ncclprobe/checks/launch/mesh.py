@@ -132,11 +132,6 @@ def confirmed(suspect: Suspect[str], times: int) -> Certainty:
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
-def of_one_node(suspect: Suspect[str]) -> bool:
-    """Return whether `suspect` is one node, by its paths with several others."""
-    return suspect.kind in ("node", "into", "out of")
-
-
 def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
     """Three nodes that reach each other, but for `rows`: from, to, role, outcome."""
     names = {rank: f"n{rank}" for rank in range(3)}
@@ -337,7 +332,7 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
 def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
     """Return what to type on the one node that fails with all, by one interface; else nothing."""
     nics = {path.interface for path in failed}
-    if not of_one_node(suspect) or len(suspect.nodes) != 1 or len(nics) != 1:
+    if not suspect.at_one_node or len(suspect.nodes) != 1 or len(nics) != 1:
         return ""
     nic = next(iter(nics))
     return (
@@ -352,5 +347,5 @@ def _whose(suspect: Suspect[str], outcome: str) -> dict[str, Any]:
         return {"blame": "fabric", "action": "fix-image"}
     if suspect.kind == "everything":
         return {"blame": "fabric", "action": "fix-job"}
-    by_rule = suspect.kind in ("into", "out of", "direction") or outcome in ("refused", "denied", "address")
-    return {"blame": "node" if of_one_node(suspect) else "fabric", "action": "fix-image" if by_rule else "repair"}
+    by_rule = suspect.one_way or outcome in ("refused", "denied", "address")
+    return {"blame": "node" if suspect.at_one_node else "fabric", "action": "fix-image" if by_rule else "repair"}
