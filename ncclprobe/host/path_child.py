@@ -24,7 +24,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, Failed, HostError, TimedOut
 from ncclprobe.host import path_rate
 from ncclprobe.host.command import as_host_error
-from ncclprobe.host.limited_child import LENGTH, LimitedChild, requests
+from ncclprobe.host.limited_child import LimitedChild, framed, requests
 from ncclprobe.host.quotas import quotas
 
 _BLOCK = 64 << 10
@@ -80,8 +80,7 @@ def serve() -> None:
     sys.stdout.flush()
     with os.fdopen(os.dup(0), "rb") as stream, os.fdopen(os.dup(1), "wb") as answers:
         for request in requests(stream, bounds.PLAN_BYTES):
-            answer = json.dumps(_answer(json.loads(request))).encode()
-            answers.write(LENGTH.pack(len(answer)) + answer)
+            answers.write(framed(json.dumps(_answer(json.loads(request))).encode()))
             answers.flush()
 
 
