@@ -1,6 +1,6 @@
 """Looks at paths that may never answer, and writes small files there: in a child process, one per path.
 
-A dead NFS or FUSE server holds whoever asks it, so nothing of a data path is asked in this process. A child that is
+A dead NFS or FUSE server holds every process that asks it, so this one asks nothing of a data path. A child that is
 late is killed and not waited for; where the kernel does not let it die before its server is back (a FUSE request that
 the server has taken), it is left to the kernel. The child answers one JSON request after another
 (:class:`~ncclprobe.host.limited_child.LimitedChild`), and touches nothing but folders with a name of ours, which says

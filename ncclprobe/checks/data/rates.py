@@ -128,7 +128,7 @@ def best_apart(known: Mapping[N, Sequence[PathRate]]) -> dict[Key, dict[N, PathR
 
 
 def doubtful(known: Mapping[N, Sequence[PathRate]]) -> list[N]:
-    """Return the nodes that look slow beside the others, the slowest first: they are measured again."""
+    """Return the nodes that look slower than the others, the slowest first: they are measured again."""
     worst: dict[N, float] = {}
     for rows in best_apart(known).values():
         for node, share in _shares(rows).items():
