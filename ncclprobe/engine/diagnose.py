@@ -99,7 +99,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     """Return the question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
     clock = run_clock.began()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
-    accepted = suppressions.load(options.config, lambda folder: every_check(None, folder))
+    accepted = accepted_by(options.config)
     found = new_checks.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -126,6 +126,14 @@ def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Questio
 
         job = replace(job, path_rates=expected_paths(options.baseline))
     return ask(options, ("doctor", *argv), job)
+
+
+def accepted_by(config: Path | None) -> suppressions.Accepted:
+    """Return what the configuration file at `config` accepts (null: that of the working directory, if there is one).
+
+    Raises UsageError for a file that is not understood, or a folder of checks that is not to be trusted.
+    """
+    return suppressions.load(config, lambda folder: every_check(None, folder))
 
 
 def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:

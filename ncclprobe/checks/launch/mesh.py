@@ -15,6 +15,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 Pair = tuple[str, str]
 ByRole = dict[str, Suspect[str]]
@@ -128,7 +129,7 @@ def confirmed(suspect: Suspect[str], times: int) -> Certainty:
     """Return how certain `suspect` is: confirmed by several other nodes, or seen between two alone."""
     partners = len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if suspect.nodes else 'between all'}"
+    how = f"tried {plural(times, 'time')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
 
