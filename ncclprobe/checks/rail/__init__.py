@@ -61,6 +61,11 @@ class Broken(Struct, frozen=True):
         """Return one of them: kind and nodes are the same on all rails."""
         return next(iter(self.by_rail.values()))
 
+    @property
+    def one_way(self) -> bool:
+        """Return whether the other direction works."""
+        return self.suspect.one_way
+
 
 def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
     """Return what explains the dead ways between equal rails, the one with most ways first."""

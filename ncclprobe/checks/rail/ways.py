@@ -278,10 +278,10 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
     InfiniBand at its LID and the subnet manager's log; then `ib_write_bw -d DEVICE` between the two.
     """
     for each in _because(rails, "dead"):
-        if not each.suspect.one_way:
+        if not each.one_way:
             message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
-            whose = "link" if each.suspect.at_one_node else "fabric"
-            yield _broken(each, rails, message, blame=whose, action="repair")
+            own = each.suspect.kind in ("node", "into", "out of")
+            yield _broken(each, rails, message, blame="link" if own else "fabric", action="repair")
 
 
 @check(
@@ -300,7 +300,7 @@ def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     back that is missing, rp_filter or a firewall on the end that receives nothing.
     """
     for each in _because(rails, "dead"):
-        if each.suspect.one_way:
+        if each.one_way:
             kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
             message = f"{kind or 'what is sent this way is lost'}, the other direction works: {counted(each)} ways"
             yield _broken(each, rails, message, blame="link", action="repair")
