@@ -185,7 +185,6 @@ _MISFIT = (
     "requires at least libfabric version",
     "version `FABRIC_",
 )
-_UNDEFINED = ("undefined symbol: fi_", "undefined symbol: nccl", "undefined symbol: ncclNet", "undefined symbol: efadv")
 
 
 @cause(

@@ -20,7 +20,6 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|
 _RANK = re.compile(r"\[rank:? ?(?P<rank>\d{1,7})\]:? ?")
 _TORCHRUN = re.compile(r"\[(?P<role>[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,5})\]: ?")
 _MPIRUN = re.compile(r"\[(?:[^\[\],\s]{1,256}@)?\d{1,10},(?P<rank>\d{1,7})\](?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?")
-_MPIRUN_TIMED = re.compile(r"(?=\[(?:[^\[\],\s]{1,256}@)?\d{1,10},\d{1,7}\](?:\[[^\]\s]{0,256}\])?<std)|<std\w{3}>: ?")
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
