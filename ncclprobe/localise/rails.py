@@ -79,19 +79,22 @@ class Tried(Struct, frozen=True):
 
         Of what did not end in time, the most that it can have been.
         """
+        late = self.late()
         for writer, reader, direction in self._writes():
+            way = (writer.end, reader.end)
             if stream := _stream(writer, direction):
-                yield (writer.end, reader.end), direction == "both", stream.GBps
-            elif self._is_late(writer, reader, direction):
-                yield (writer.end, reader.end), direction == "both", self.most_GBps
+                yield way, direction == "both", stream.GBps
+            elif way in late and self._is_late(writer, reader, direction):
+                yield way, direction == "both", self.most_GBps
         yield from ((way, False, None) for way in self.dead())
 
     def late(self) -> list[Way]:
-        """Return the ways through which data came, but not all of it in time."""
+        """Return the ways through which data came, but not all of it in time: not for want of a way back."""
         late = [
             (writer.end, reader.end) for writer, reader, how in self._writes() if self._is_late(writer, reader, how)
         ]
-        return [way for way in dict.fromkeys(late) if way not in self.dead()]
+        dead = self.dead()
+        return [way for way in dict.fromkeys(late) if not {way, way[::-1]} & {*dead}]
 
     def dead(self) -> list[Way]:
         """Return the ways through which nothing came."""

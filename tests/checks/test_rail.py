@@ -30,9 +30,10 @@ WHERE = "n1 rail 2 (mlx5_2:1)"
 V1 = {"gid_type": "IB/RoCE v1"}
 
 
-def verdicts(rails: Every[Rails], **facts: Any) -> dict[str, Verdict]:
+def verdicts(rails: Every[Rails], *facts: Any) -> dict[str, Verdict]:
     """Return what the checks of rails say, by id."""
-    snapshots = [Snapshot(node, {Rails: each, **facts}) for node, each in rails.items()]
+    more = {type(fact): fact for fact in facts}
+    snapshots = [Snapshot(node, {Rails: each, **more}) for node, each in rails.items()]
     wanted = [check for check in every_check() if check.id.startswith("rail.")]
     return {verdict.id: verdict for verdict in judge(snapshots, wanted, Job())}
 
@@ -98,12 +99,26 @@ def test_among_20_nodes_that_do_not_all_meet_a_fault_is_named_too(fault: str) ->
     assert [(each, where) for each, where, _ in wrong(found)] == [(check, subject)]
 
 
-def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_still_told() -> None:
+def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_its_ends() -> None:
     found = verdicts(played(World(names(2), 4, **FAULTS["dead"][0])))
     assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
     found = verdicts(played(World(names(2), 4, **FAULTS["link-local GID"][0])))
     (finding,) = found["rail.gid"].findings
+    assert (finding.subject, finding.nodes) == (WHERE, ("n1",))
     assert "GID 0 of mlx5_2 is link-local" in finding.message
+    both = {End(node, 2): {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0} for node in names(2)}
+    found = verdicts(played(World(names(2), 4, carries=only(BAD), addresses=both)))
+    assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
+
+
+def test_an_index_without_a_gid_is_the_jobs_fault_and_no_broken_port() -> None:
+    missing = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
+    rails = played(World(names(2), 4, local={BAD: missing}))
+    assert [*wrong(verdicts(rails))] == [("rail.gid", WHERE, ("n1",))]
+    settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "5", "environment")})
+    (finding,) = verdicts(rails, settings)["rail.gid"].findings
+    assert finding.message == "the GID at index 5 is empty; NCCL_IB_GID_INDEX=5 (environment)"
+    assert finding.blame == "job"
 
 
 def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
@@ -151,6 +166,30 @@ def test_two_faults_at_once_are_two_findings() -> None:
     }
 
 
+def test_a_way_without_a_way_back_is_dead_and_not_slow_where_no_error_is_told() -> None:
+    """As soft-RoCE does: what is lost is sent again until the time is up."""
+
+    def late(row: RailRow) -> RailRow:
+        failures = tuple(replace(each, kind="late", status=0) for each in row.outcome.failures)
+        return replace(row, outcome=replace(row.outcome, failures=failures))
+
+    seen = rails_of(World(names(2), carries=only(End("n1", 1), out=False)))
+    found = verdicts(Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in seen.items()}))
+    assert [*wrong(found)] == [("rail.one-way", "n0 rail 1 -> n1 rail 1", ("n0", "n1"))]
+    assert found["rail.untried"].status is Status.PASS
+
+
+def test_uplinks_of_one_rail_are_told_from_the_whole_rail() -> None:
+    left = names(4)
+
+    def carries(src: End, dst: End, gpu: bool) -> float:
+        return 0.4 if src.rail == 1 and (src.node in left) != (dst.node in left) else 1.0
+
+    assert [*wrong(verdicts(played(World(names(8), 4, carries=carries))))] == [
+        ("rail.slow", "uplinks between n0 (+3) and n4 (+3) rail 1", ())
+    ]
+
+
 def test_a_rail_of_all_nodes_that_is_dead_blames_no_node() -> None:
     plane = World(names(4), 4, carries=lambda src, dst, gpu: float(src.rail != 1))
     (told,) = wrong(verdicts(played(plane)))
@@ -185,6 +224,12 @@ def test_a_node_that_stops_answering_is_named_and_its_partners_are_not() -> None
     world = World(names(5), 2)
     nodes = FakeNodes(world, silent=(3,), from_start=False)
     assert list(wrong(verdicts(played(world, nodes)))) == [("rail.untried", "n3", ("n3",))]
+
+
+def test_of_two_nodes_the_one_that_stops_answering_is_named_though_no_rail_was_tried() -> None:
+    world = World(names(2), 2)
+    found = verdicts(played(world, FakeNodes(world, silent=(1,), from_start=False)))
+    assert [*wrong(found)] == [("rail.untried", "n1", ("n1",))]
 
 
 def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:
@@ -225,4 +270,4 @@ def test_ways_that_came_to_no_end_in_time_are_not_known_to_be_well() -> None:
     slow = Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in world.items()})
     verdict = verdicts(slow)["rail.untried"]
     assert (verdict.status, verdict.findings) == (Status.UNKNOWN, ())
-    assert verdict.why.endswith("carried data, but not all of it in time: n0 to n1 on rail 0")
+    assert "carried data, but not all of it in time: n0 to n1 on rail 0" in verdict.why

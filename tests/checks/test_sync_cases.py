@@ -79,6 +79,21 @@ def test_a_port_that_others_have_up_is_named_with_its_node() -> None:
     assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.port-state") == []
 
 
+@pytest.mark.parametrize(("beside", "named"), [(False, ["n3 mlx5_3:1"]), (True, [])])
+def test_ports_of_software_alone_are_compared_where_there_are_no_others(beside: bool, named: list[str]) -> None:
+    """NCCL takes soft-RoCE where there is no NIC."""
+
+    def soft(facts: Facts) -> Facts:
+        devices = [
+            each if beside and each.name == "mlx5_0" else replace(each, pci=None) for each in facts[Fabric].devices
+        ]
+        return {**facts, Fabric: Fabric(tuple(devices))}
+
+    snapshots = [replace(s, facts=soft(s.facts)) for s in fleet("hgx-h100", 4, port_down("mlx5_3"), 1)]
+    assert [subject for _, subject, _ in findings(snapshots, "sync.port-state")] == named
+    assert [nodes for _, _, nodes in findings(snapshots, "sync.nic-count")] == [("n3",)] * (not beside)
+
+
 def test_a_port_of_another_kind_of_machine_is_not_compared() -> None:
     mixed = [*fleet("dgx-a100", 3)[:2], *fleet("hgx-h100", 3, port_down("mlx5_3"), 1)[2:]]
     assert findings(mixed, "sync.port-state") == []

@@ -4,7 +4,7 @@ Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Literal
 
@@ -19,13 +19,14 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gids import family
 
 Reason = Literal["gid", "pkey", "mtu", "dead"]
 NodePair = tuple[str, str]
 _FULL_MEMBER, _KEY = 0x8000, 0x7FFF
 MOST_SUSPECTS = 20
+_V1 = "IB/RoCE v1"
 _SILENT = (0, 5, 12)
 """ibv_wc_status when nothing answers: none, WR_FLUSH_ERR behind the first error, and RETRY_EXC_ERR."""
 
@@ -92,7 +93,23 @@ def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[N
     reasons = [_reason(each) for each in shown.values()]
     usual = max(dict.fromkeys(reasons), key=reasons.count)
     typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
-    return Broken(by_rail, tuple(test for _, test in typical), usual)
+    made = Broken(by_rail, tuple(test for _, test in typical), usual)
+    odd = _odd_gid(made.tests) if usual == "gid" and made.suspect.kind == "pair" else ""
+    if odd:
+        made = replace(made, by_rail={rail: replace(one, kind="node", nodes=(odd,)) for rail, one in by_rail.items()})
+    return made
+
+
+def _odd_gid(found: Sequence[Tried]) -> str:
+    """Return which of two nodes has the GID that reaches no other's, where only these two can be compared."""
+    odd = {node for each in found if (node := _odd_node(each)) is not None}
+    return odd.pop() if len(odd) == 1 else ""
+
+
+def _odd_node(each: Tried) -> str | None:
+    own, peer = (seen.outcome.own if seen.outcome else None for seen in each.seen)
+    odd = gid_problem(own, peer)[1] if own and peer else None
+    return None if odd is None else each.seen[odd].end.node
 
 
 def _reason(each: Tried) -> Reason:
@@ -100,7 +117,7 @@ def _reason(each: Tried) -> Reason:
     own, peer = (seen.outcome.own if seen.outcome else None for seen in each.seen)
     if own is None or peer is None:
         return "dead"
-    if own.link_layer == peer.link_layer == "Ethernet" and gid_problem(own, peer):
+    if own.link_layer == peer.link_layer == "Ethernet" and gid_problem(own, peer)[0]:
         return "gid"
     if own.link_layer == peer.link_layer == "InfiniBand" and pkey_problem(own, peer):
         return "pkey"
@@ -110,20 +127,24 @@ def _reason(each: Tried) -> Reason:
     return "mtu" if small else "dead"
 
 
-def gid_problem(own: RailAddress, peer: RailAddress) -> str:
-    """Return why two RoCE GIDs cannot reach each other, in words; empty: they fit."""
-    ends = [(each, _address(each.gid)) for each in (own, peer)]
-    for each, address in ends:
-        if not int(address):
-            return f"GID {each.gid_index} of {each.device} is empty"
-    for each, address in ends:
-        if address.is_link_local:
-            return f"GID {each.gid_index} of {each.device} is link-local"
-    types = [each.gid_type for each, _ in ends]
-    if all(types) and types[0] != types[1]:
-        return f"one end has {types[0]} and the other {types[1]}"
-    families = [family(address) for _, address in ends]
-    return "one GID is an IPv4 address and the other an IPv6 address" if families[0] != families[1] else ""
+def gid_problem(own: RailAddress, peer: RailAddress) -> tuple[str, int | None]:
+    """Return why two RoCE GIDs cannot reach each other, in words (empty: they fit), and which of the two is at fault by
+    itself, 0 or 1; None: neither or both.
+    """
+    ends = (own, peer)
+    addresses = [_address(each.gid) for each in ends]
+    for what, wrong in (
+        ("empty", [not int(address) for address in addresses]),
+        ("link-local", [address.is_link_local for address in addresses]),
+    ):
+        if any(wrong):
+            end, one = ends[wrong.index(True)], sum(wrong) == 1
+            return f"GID {end.gid_index} of {end.device} is {what}", wrong.index(True) if one else None
+    types = [each.gid_type for each in ends]
+    if all(types) and types[0] != types[1]:  # NCCL's own choice is version 2 wherever a port has it
+        return f"one end has {types[0]} and the other {types[1]}", types.index(_V1) if _V1 in types else None
+    families = [family(address) for address in addresses]
+    return "one GID is an IPv4 address and the other an IPv6 address" if families[0] != families[1] else "", None
 
 
 def pkey_problem(own: RailAddress, peer: RailAddress) -> str:

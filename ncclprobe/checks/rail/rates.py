@@ -1,6 +1,6 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.checks.rail import asked, both_ends, name, tests, why
@@ -9,7 +9,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.rails import Rails
-from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.suspects import Suspect
 from ncclprobe.localise.pairs.suspects import verdict as weigh
 from ncclprobe.localise.rails import Tried, Way, results_of
@@ -18,6 +18,7 @@ from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.units import certain
 
 _BAD = End("n1", 1)
@@ -66,11 +67,13 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     """
     found = tests(rails)
     expected = _expected(found, fabrics, buses)
-    judged = weigh(results_of(found), expected_GBps=expected * _TOLERANCE if expected else None)
+    samples = results_of(found)
+    judged = weigh(samples, expected_GBps=expected * _TOLERANCE if expected else None)
     usual = max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
     for each in judged.confirmed:
-        if each.ratio > 0:  # what is dead, the checks of ways say
-            yield _slow(each, usual, judged.tests, rails)
+        for part in _parts(each, samples):
+            if part.ratio > 0:  # what is dead, the checks of ways say
+                yield _slow(part, usual, judged.tests, rails)
     if judged.all_slow and expected:
         yield warn(
             "all rails",
@@ -83,6 +86,15 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
 
 _MOVED = {"both": "sends and receives", "out": "sends", "into": "receives"}
 _WHOSE: Mapping[str, Blame] = {"node": "node", "rail": "link", "pair": "fabric"}
+
+
+def _parts(each: Suspect, samples: Sequence[Result]) -> Sequence[Suspect]:
+    """Return what of a rail of all nodes is slow: each rail may have leaves and uplinks of its own."""
+    rail = each.cause.rail
+    if each.cause.kind != "plane" or rail is None:
+        return (each,)
+    alone = weigh([one for one in samples if one.src.rail == one.dst.rail == rail]).confirmed
+    return [replace(one, cause=replace(one.cause, rail=rail)) for one in alone] or (each,)
 
 
 def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Finding:

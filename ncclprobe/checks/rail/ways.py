@@ -1,6 +1,6 @@
 """Whether every rail connects, and what is wrong where one does not."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks.rail import (
@@ -47,6 +47,9 @@ _PKEY = World(carries=only(_BAD), addresses={**_IB_ENDS, _BAD: {**_IB, "pkey": 0
 _LARGE = World(small_only=(_BAD,))
 _ONE_WAY = World(carries=only(_BAD, out=False))
 _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s")})
+_NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
+_EMPTY = World(local={_BAD: _NO_GID})
+_TWO = World(nodes=("n0", "n1"), carries=only(_BAD), addresses={_BAD: _LINK_LOCAL})
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 
 
@@ -74,7 +77,6 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     is not tested here: AWS's EFA has no reliable connections, and its provider is reached through libfabric alone.
     Fix: see the checks ib.* of that node for the port; on EFA compare with `fi_pingpong -p efa` between two nodes.
     """
-    found = tests(rails)
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
             yield warn(
@@ -90,6 +92,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
         )  # fmt: skip
     if silent:
         return
+    found = tests(rails)
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
@@ -113,7 +116,7 @@ def _late(found: Iterable[Tried]) -> list[Way]:
 
 @check(
     bad=lambda: [(rails_of(_HANGS),)],
-    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),), (rails_of(_EMPTY),)],
     required=True,
     applies=asked,
 )
@@ -126,23 +129,41 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
     (dmesg); of a job's container, /dev/infiniband has to be in it.
     """
+    for end, failures in _own_failures(rails).items():
+        if not _without_gid(failures[0]):
+            yield _unusable(end, failures, rails, blame="node", action="repair")
+
+
+def _own_failures(rails: Every[Rails]) -> dict[End, list[RailFailure]]:
+    """Return what failed at each end by itself, in all of its tests."""
     own: dict[End, list[RailFailure]] = {}
     for each in tests(rails):
         for one in each.seen:
             if failure := each.own_failure(one):
                 own.setdefault(one.end, []).append(failure)
-    for end, failures in sorted(own.items()):
-        first = failures[0]
-        number = f"; error {first.errno}" if first.errno else ""
-        yield fail(
-            name(end, rails), first.text + number, blame="node", action="repair", nodes=(end.node,),
-            evidence=seen(first.call or f"step {first.step}", f"{len(failures)} tests ended so"),
-            confidence=Certainty("high" if len(failures) > 1 else "medium", f"failed {len(failures)} times by itself"),
-        )  # fmt: skip
+    return dict(sorted(own.items()))
+
+
+def _without_gid(failure: RailFailure) -> bool:
+    """Return whether there is nothing at the GID index that was chosen."""
+    return failure.kind == "missing" and failure.call == "ibv_query_gid"
+
+
+def _unusable(end: End, failures: list[RailFailure], rails: Every[Rails], said: str = "", **details: Any) -> Finding:
+    """Make a finding of an end that failed by itself."""
+    first, count = failures[0], len(failures)
+    number = f"; error {first.errno}" if first.errno else ""
+    return fail(
+        name(end, rails), first.text + number + said, nodes=(end.node,),
+        evidence=seen(first.call or f"step {first.step}", f"{plural(count, 'test')} ended so"),
+        confidence=Certainty("high" if count > 1 else "medium", f"failed {count} times by itself"), **details,
+    )  # fmt: skip
 
 
 @check(
-    bad=lambda: [(rails_of(_GID), _SET), (rails_of(replace(_GID, addresses={_BAD: _LINK_LOCAL})), _SET)],
+    bad=lambda: [
+        *((rails_of(world), _SET) for world in (_GID, replace(_GID, addresses={_BAD: _LINK_LOCAL}), _EMPTY, _TWO))
+    ],
     good=lambda: [(rails_of(World()), _SET), (rails_of(_DEAD), _SET), (rails_of(_PKEY), _SET)],
     required=True,
     applies=asked,
@@ -158,22 +179,35 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
     each node the index of that entry; where it is not set, give the port's interface an IPv4 address, and RoCE v2:
     `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
     """
+    for end, failures in _own_failures(rails).items():
+        if _without_gid(failures[0]):
+            said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
+            yield _unusable(end, failures, rails, said, **whose)
     for each in _because(rails, "gid"):
-        problem = gid_problem(*_told(each.tests[0]))
-        node = each.suspect.nodes[0] if each.suspect.nodes else ""
-        setting = _setting(node, "NCCL_IB_GID_INDEX", settings)
-        message = f"{counted(each)} ways are dead: {problem}" + (f"; {setting}" if setting else "")
-        whose = {"blame": "job", "action": "fix-job"} if setting else {"blame": "node", "action": "repair"}
-        yield _broken(each, rails, message, **whose, remedy=_other_gid(each, rails, setting))
+        said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
+        problem, _ = gid_problem(*_told(each.tests[0]))
+        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}{said}", **whose)
 
 
-def _other_gid(each: Broken, rails: Every[Rails], setting: str) -> str:
+def _devices(each: Broken) -> list[str]:
+    """Return the devices of the node that is at fault."""
+    ends = [end for test in each.tests for end in test.seen if end.end.node in each.suspect.nodes[:1] and end.outcome]
+    return [end.outcome.asked.device for end in ends if end.outcome]
+
+
+def _whose_gid(
+    nodes: Sequence[str], devices: Sequence[str], settings: Every[Settings | Absent]
+) -> tuple[str, Mapping[str, Any]]:
+    """Return what set the GID's index on the first of `nodes`, in words, and whose fault it is with the remedy."""
+    setting = _setting(nodes[0], "NCCL_IB_GID_INDEX", settings) if nodes else ""
+    remedy = _other_gid(nodes[0], devices, setting) if len(nodes) == 1 else ""
+    if setting:
+        return f"; {setting}", {"blame": "job", "action": "fix-job", "remedy": remedy}
+    return "", {"blame": "node", "action": "repair", "remedy": remedy}
+
+
+def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
     """Return how to come to a fitting GID on the one node that is at fault: by the variable only where it is set."""
-    if len(each.suspect.nodes) != 1:
-        return ""
-    node = each.suspect.nodes[0]
-    ends = (end for test in each.tests for end in test.seen if end.end.node == node and end.outcome)
-    devices = [end.outcome.asked.device for end in ends if end.outcome]
     shown = f"`show_gids {devices[0]}`" if devices else "`show_gids`"
     if setting:
         return (

@@ -41,15 +41,16 @@ class Cause(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return the cause in words: ``out of n3 rail 1``."""
+        rail = f" rail {self.rail}" if self.rail is not None else ""
         if self.other:
-            return f"uplinks between {self.leaf} and {self.other}"
+            return f"uplinks between {self.leaf} and {self.other}{rail}"
         where = {"pair": " with ".join(self.nodes), "plane": "all nodes"}.get(
             self.kind, self.leaf or "".join(self.nodes)
         )
         prefix = {"leaf": "leaf ", "uplink": "uplinks of leaf "}.get(self.kind, "")
         heading = {"both": "", "out": "out of ", "into": "into "}[self.direction]
         prefix = "several pairs of " if self.several else prefix
-        return f"{heading}{prefix}{where}" + (f" rail {self.rail}" if self.rail is not None else "")
+        return f"{heading}{prefix}{where}{rail}"
 
 
 class Entry(Struct, frozen=True):

@@ -63,12 +63,13 @@ class Port:
         """Return the entry at the index asked for, and its type; a type that is not told is empty."""
         index = self.asked.gid_index
         if not 0 <= index < self.attr.gid_tbl_len:
-            raise VerbsError("missing", f"no GID index {index}: the table has {self.attr.gid_tbl_len} entries")
+            text = f"no GID index {index}: the table has {self.attr.gid_tbl_len} entries"
+            raise VerbsError("missing", text, call="ibv_query_gid")
         plain = (ctypes.c_uint64 * 2)()
         self.library.call("ibv_query_gid", self.context, self.asked.port, index, ctypes.byref(plain))
         gid = bytes(plain)
         if not any(gid):
-            raise VerbsError("missing", f"the GID at index {index} is empty")
+            raise VerbsError("missing", f"the GID at index {index} is empty", call="ibv_query_gid")
         return gid, self._read_gid_type(index)
 
     def _read_gid_type(self, index: int) -> str:
