@@ -90,9 +90,19 @@ def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
     return ("ib-link-error", "ib-no-path", "rank-crashed")
 
 
+_VIOLATION = "access violation"
+_VIOLATED = (
+    "n2:8:9 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work "
+    "queue error\n"
+    "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=9 "
+    "opcode=0 len=0 vendor err 138 (Send)"
+)
+
+
 @cause(
-    signs=_COMPLETION,
+    signs=(*_COMPLETION, _VIOLATION),
     bad=lambda: [
+        _VIOLATED,
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=5 "
         "opcode=0 len=0 vendor err 249 (Recv)",
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with error 13, "
@@ -105,10 +115,12 @@ def flushed(log: JobLog) -> Iterator[Finding]:
 
     Right: No RDMA request was flushed.
     Why: status 5 is what all other requests of a queue pair get after its first error; status 13 says that the peer
-    lives and does not receive.
+    lives and does not receive. Status 9 beside an access violation that a NIC reports is of memory that may not be
+    written, and the line does not say why.
     Fix: look for the first completion with another status, on this rank or the peer.
     """
-    for event, found in _completions(log, _FLUSHED, _RNR):
+    refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
+    for event, found in _completions(log, _FLUSHED, _RNR, *refused):
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
@@ -153,9 +165,6 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, "the IOMMU refused a device's access to memory", **NODE)
 
 
-_VIOLATION = "access violation"
-
-
 @cause(
     signs=(*_COMPLETION, _VIOLATION),
     bad=lambda: [
@@ -164,10 +173,7 @@ _VIOLATION = "access violation"
     ],
     good=lambda: [
         f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
-        "n2:8:9 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work "
-        "queue error\n"
-        "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=9 "
-        "opcode=0 len=0 vendor err 138 (Send)",
+        _VIOLATED,
     ],
 )
 def message_of_another_size(log: JobLog) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, warned
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
@@ -96,6 +96,7 @@ _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA h
         "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
         "n1:7:7 [0] NCCL INFO Cuda failure 2 'out of memory'",
         "if you hit CUDA out of memory set PYTORCH_CUDA_ALLOC_CONF",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         "WARNING - CUDA out of memory. Trying half the batch\nloss 2.1",
     ],
 )
@@ -110,7 +111,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_OOM):
         tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
-        caught = event.level == "WARN" and not event.host  # a program that goes on with less says it as a warning
+        caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
         if not demoted(event) and not caught and (tried or "CUBLAS" in event.text):
             yield said(log, event, "a GPU's memory is full", **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}

@@ -23,8 +23,9 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _TASKS = re.compile(r"tasks? ([\d,-]{1,2000}): ")
 """What srun says of the tasks of one host, after its name."""
+_OF_SRUN = re.compile(r"tasks? \d|Node failure on ")
 _KERNEL_OF_NAME = re.compile(
-    r"(?:^|/)(?:dmesg|kernel)[._-]([A-Za-z0-9][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
+    r"(?:^|/)(?:dmesg[._-]|kernel\.)(?!(?:log|txt|out)$)([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
 )
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
@@ -124,7 +125,9 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     rank = _rank_of_name(log.name, known.one_node)
     if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
         rank = known.rank_of(next(iter(processes.values())))
-    hosts = {event.host for event in events if event.host}
+    told = {event.host for event in events if event.host and _OF_SRUN.match(event.text)}
+    hosts = {event.host for event in events if event.host and not _OF_SRUN.match(event.text)}
+    hosts |= told if told - hosts and hosts else set()
     host = next(iter(hosts)) if len(hosts) == 1 else _host_of_name(log.name) if not hosts else ""
     pid = next(iter(processes))[1] if len(processes) == 1 else None
     rank = None if ranks - {None, rank} else rank
