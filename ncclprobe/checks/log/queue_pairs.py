@@ -60,8 +60,8 @@ def wrong_gid(log: JobLog) -> Iterator[Finding]:
             codes = () if named else ("ib-gid", "ib-hca-wrong", "ib-no-path")
             yield said(log, event, _refusal_words(found), codes=codes, **JOB)
     yield from each(log, ("Call to ibv_query_gid failed",), "the row of the GID table cannot be read", **JOB)
-    codes = ("ib-gid", "ib-device-not-in-container")
-    yield from each(log, (_NO_TYPE,), "the kind of a row of the GID table cannot be read", codes=codes, **JOB)
+    foreign = ("ib-gid", "ib-device-not-in-container")
+    yield from each(log, (_NO_TYPE,), "the kind of a row of the GID table cannot be read", codes=foreign, **JOB)
 
 
 def _refusal_words(found: QpRefusal) -> str:
