@@ -23,6 +23,7 @@ _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _TASKS = re.compile(r"tasks? ([\d,-]{1,2000}): ")
 """What srun says of the tasks of one host, after its name."""
+_MOST_TASKS = 4096
 _OF_SRUN = re.compile(r"tasks? \d|Node failure on ")
 _KERNEL_OF_NAME = re.compile(
     r"(?:^|/)(?:dmesg[._-]|kernel\.)(?!(?:log|txt|out)$)([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
@@ -156,10 +157,10 @@ def _listed(text: str) -> list[int]:
         if not first.isdecimal() or not (last or first).isdecimal():
             return []
         end = int(last or first) + 1
-        if end > MOST_RANKS or end - int(first) > MOST_RANKS:
+        if end > MOST_RANKS or len(found) + end - int(first) > _MOST_TASKS:
             return []
         found += range(int(first), end)
-    return found if len(found) <= MOST_RANKS else []
+    return found
 
 
 def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
