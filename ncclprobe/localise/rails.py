@@ -64,6 +64,12 @@ class Tried(Struct, frozen=True):
         outcomes = [each.outcome for each in self.seen]
         return all(outcome is not None and not _unmet(outcome) for outcome in outcomes)
 
+    @property
+    def unmet_why(self) -> list[str]:
+        """Return why the two ends did not agree on anything, in their words."""
+        failures = (each for end in self.seen if end.outcome for each in end.outcome.failures)
+        return list(dict.fromkeys(each.text for each in failures if each.kind == "channel"))
+
     def own_failure(self, end: Seen) -> RailFailure | None:
         """Return what failed at `end` without any other node; None: nothing."""
         failures = end.outcome.failures if end.outcome else ()
@@ -146,6 +152,14 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
         if mine.node != theirs.node:
             found.append(Tried(number, seen[True], seen[False], row.together, row.step, _most(row)))
     return found
+
+
+def unmet(found: Iterable[Tried]) -> list[Tried]:
+    """Return a test of each two ends that met in none: whether anything passes between them is not known."""
+    by_ends: dict[frozenset[End], list[Tried]] = {}
+    for each in found:
+        by_ends.setdefault(frozenset((each.leads.end, each.other.end)), []).append(each)
+    return [tests[-1] for tests in by_ends.values() if not any(each.met for each in tests)]
 
 
 def _most(row: RailRow) -> float:

@@ -265,3 +265,58 @@ def test_ways_that_came_to_no_end_in_time_are_not_known_to_be_well() -> None:
     verdict = verdicts(slow)["rail.untried"]
     assert (verdict.status, verdict.findings) == (Status.UNKNOWN, ())
     assert "carried data, but not all of it in time: n0 to n1 on rail 0" in verdict.why
+
+
+EFA = World(names(4), rails=4, efa=True)
+VERBS_ONLY = {"rail.gid", "rail.pkey", "rail.mtu", "rail.one-way", "rail.data", "rail.gpu"}
+
+
+def test_equal_rails_of_efa_are_well_and_what_a_ping_pong_does_not_tell_is_skipped() -> None:
+    found = verdicts(played(EFA))
+    assert not list(wrong(found))
+    assert {each.id for each in found.values() if each.status is Status.SKIP} == {*VERBS_ONLY, "rail.cross"}
+    assert {each.id for each in found.values() if each.status is Status.PASS} == found.keys() - VERBS_ONLY - {
+        "rail.cross"
+    }
+
+
+def test_of_efa_rails_that_are_equally_slow_nothing_is_said_for_only_peers_can_be_compared() -> None:
+    assert not list(wrong(verdicts(played(replace(EFA, rate_gbps=1.0)))))
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({"carries": only(BAD)}, "rail.dead"),
+        ({"carries": only(BAD, share=0.3)}, "rail.slow"),
+        ({"latency_us": {BAD: 90.0}}, "rail.latency"),
+    ],
+)
+def test_a_bad_rail_of_efa_is_named_alone(change: dict[str, Any], check: str) -> None:
+    found = verdicts(played(replace(EFA, **change)))
+    assert list(wrong(found)) == [(check, "n1 rail 2 (rdmap81s0:1)", ("n1",))]
+
+
+def test_a_dead_rail_of_efa_has_the_remedy_of_efa() -> None:
+    (finding,) = verdicts(played(replace(EFA, carries=only(BAD))))["rail.dead"].findings
+    assert "security group" in finding.remedy
+    assert "fi_pingpong did not end within 5 s" in finding.message
+    assert "GID" not in finding.evidence[0].source
+    assert finding.evidence[0].source.endswith("by /opt/amazon/efa/bin/fi_pingpong")
+
+
+def test_efa_devices_that_nothing_can_try_are_unknown_and_the_reason_says_what_is_missing() -> None:
+    why = "EFA (rdmap0s6) is not tested: libfabric's fi_pingpong, which it takes, is not in /usr/bin"
+    rails = Every({f"n{me}": Rails(me, {0: "n0", 1: "n1"}, why=why) for me in (0, 1)})
+    found = verdicts(rails)
+    assert found["rail.untried"].status is Status.UNKNOWN
+    assert why in found["rail.untried"].why
+    assert not [each for each in found.values() if each.status is Status.PASS]
+
+
+def test_ends_that_never_met_are_unknown_and_not_well() -> None:
+    refused = RailFailure(step="open", kind="channel", text="failed to connect: No route to host")
+    found = verdicts(rails_of(replace(EFA, local={BAD: refused})))
+    assert not list(wrong(found))
+    assert found["rail.untried"].status is Status.UNKNOWN
+    assert "No route to host" in found["rail.untried"].why
