@@ -114,8 +114,10 @@ class RailRun:
         return ""
 
     def _nothing_to_try(self) -> str:
-        able = [rank for rank, ends in self._ends.items() if ends.ports]
-        return "" if len(able) > 1 else "fewer than two nodes have a port that NCCL would take"
+        if sum(bool(ends.ports) for ends in self._ends.values()) > 1:
+            return ""
+        whys = (f": {ends.why}" for ends in self._ends.values() if ends.why and not ends.ports)
+        return f"fewer than two nodes have a rail to try{next(whys, '')}"
 
     @property
     def _rails(self) -> dict[str, list[int]]:
