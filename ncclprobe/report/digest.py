@@ -140,7 +140,8 @@ def _headline(report: Report) -> str:
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more
-    if report.status is Status.UNKNOWN and report.scope.backend == "nccl" and not report.scope.driver:
+    needs_driver = report.scope.backend == "nccl" and not report.scope.driver and not _of_rails(report)
+    if report.status is Status.UNKNOWN and needs_driver:
         return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
     stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
     if report.status is Status.UNKNOWN and stopped:
@@ -175,7 +176,7 @@ def when(started: str) -> str:
 def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
-    if report.command.split(" ")[1:2] == ["rails"]:
+    if _of_rails(report):
         of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
     number = report.coverage.get("warn", 0)
     said = {
@@ -189,6 +190,11 @@ def conclusion(report: Report) -> str:
     if report.status is Status.PASS and (unjudged := none_judged(report)):
         said = f"{unjudged[0].upper()}{unjudged[1:]}."
     return f"{said} (exit {report.exit_code})"
+
+
+def _of_rails(report: Report) -> bool:
+    """Return whether `ncclprobe rails` wrote it, which looks at no GPU."""
+    return report.command.split(" ")[1:2] == ["rails"]
 
 
 def _extent(report: Report) -> str:

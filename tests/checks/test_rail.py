@@ -226,6 +226,12 @@ def test_a_node_that_stops_answering_is_named_and_its_partners_are_not() -> None
     assert list(wrong(verdicts(played(world, nodes)))) == [("rail.untried", "n3", ("n3",))]
 
 
+def test_of_two_nodes_the_one_that_stops_answering_is_named_though_no_rail_was_tried() -> None:
+    world = World(names(2), 2)
+    found = verdicts(played(world, FakeNodes(world, silent=(1,), from_start=False)))
+    assert [*wrong(found)] == [("rail.untried", "n1", ("n1",))]
+
+
 def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:
     rails = rails_of(World(names(3), 2, carries=only(End("n1", 1)), addresses={End("n1", 1): {"gid": "zz"}}))
     found = verdicts(rails)

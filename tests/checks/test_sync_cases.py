@@ -91,6 +91,7 @@ def test_ports_of_software_alone_are_compared_where_there_are_no_others(beside: 
 
     snapshots = [replace(s, facts=soft(s.facts)) for s in fleet("hgx-h100", 4, port_down("mlx5_3"), 1)]
     assert [subject for _, subject, _ in findings(snapshots, "sync.port-state")] == named
+    assert [nodes for _, _, nodes in findings(snapshots, "sync.nic-count")] == [("n3",)] * (not beside)
 
 
 def test_a_port_of_another_kind_of_machine_is_not_compared() -> None:

@@ -3,6 +3,7 @@
 /sys/class and /dev of a host are replaced, in its own mount namespace, by folders in which its devices are added.
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,37 @@ def give_rails(lab: Lab, library: Path, rails: Mapping[str, Sequence[Rail]]) -> 
         host.must("sh", "-c", MOUNT, "sh", str(root))
         words = [each.words(host) for each in rails[host.name]]
         host.env |= fake_verbs.environment(library, lab.folder, *words)
+
+
+PING_PONG = "/usr/bin/fi_pingpong"
+BY_TCP = """#!/bin/sh
+# EFA has no provider here: the same program over TCP, whose provider takes no domain. -p efa -e rdm -d DOMAIN …
+case "$6" in {hangs}) exec sleep 1000 ;; esac
+shift 6
+exec {real} -p tcp -e rdm "$@"
+"""
+
+
+def give_efa(lab: Lab, rails: int, hangs: Mapping[str, str] = {}) -> None:
+    """Give each host so many devices of EFA, and fi_pingpong for them. `hangs`: the device of a host on which it does
+    nothing.
+    """
+    real = lab.folder / "fi_pingpong"
+    shutil.copy(PING_PONG, real)
+    for host in lab.hosts:
+        root, wrapper = host.folder / "rdma", host.folder / "fi_pingpong"
+        for name in (f"rdmap{79 + number}s0" for number in range(rails)):
+            port = root / "class/infiniband" / name / "ports/1"
+            port.mkdir(parents=True)
+            for entry, text in {
+                "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "100 Gb/sec (4X EDR)", "link_layer": "Unknown",
+            }.items():  # fmt: skip
+                (port / entry).write_text(f"{text}\n")
+        wrapper.write_text(BY_TCP.format(hangs=f"{hangs.get(host.name, 'none')}-rdm", real=real))
+        wrapper.chmod(0o755)
+        host.must("sh", "-c", MOUNT, "sh", str(root))
+        host.must("mount", "--bind", str(wrapper), PING_PONG)
+        host.env |= {"NCCL_NET_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-net.so"}
 
 
 def try_rails(lab: Lab, *options: str, timeout_s: float = 60.0) -> dict[str, Completed]:

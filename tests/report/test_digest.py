@@ -88,6 +88,9 @@ def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
     assert "--backend gloo" in digest.headline(replace(report, scope=Scope(driver=False)))
     assert "--backend gloo" not in digest.headline(report)
+    rails = replace(report, scope=Scope(driver=False), command="ncclprobe rails --nnodes 2")
+    assert "--backend gloo" not in digest.headline(rails)
+    assert digest.conclusion(rails).startswith("Not known to be ready for NCCL over rails")
 
 
 def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:

@@ -27,11 +27,16 @@ def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
     return tuple(device for device in fabric.devices if device.pci is not None)
 
 
+def meant(fabric: Fabric) -> Fabric:
+    """Return the devices that a job is meant to use: those that are software only where there are no others."""
+    return Fabric(hardware(fabric) or fabric.devices)
+
+
 def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
     """Return the ports that NCCL would take if they were all active: of a layer it knows, and not kept out by
-    NCCL_IB_HCA. Of devices that are software only, where there are no others.
+    NCCL_IB_HCA.
     """
-    found = select(Fabric(hardware(fabric) or fabric.devices), settings.get("NCCL_IB_HCA") or "")
+    found = select(meant(fabric), settings.get("NCCL_IB_HCA") or "")
     parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
     wanted = {port.name for part in parts for port in part}
     return tuple(port for port in fabric.ports if port.name in wanted)

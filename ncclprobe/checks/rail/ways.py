@@ -88,7 +88,6 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and install libfabric by Amazon's installer,
     which brings /opt/amazon/efa/bin/fi_pingpong.
     """
-    found = tests(rails)
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
             yield warn(
@@ -104,6 +103,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
         )  # fmt: skip
     if silent:
         return
+    found = tests(rails)
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
+from ncclprobe.checks.ib.selection import meant
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.interfaces import sockets
 from ncclprobe.errors import Unlearned
@@ -134,8 +135,7 @@ def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Soft
 
 
 def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
-    hardware = Fabric(tuple(device for device in fabric.devices if device.pci is not None))
-    return select_by(hardware, settings, loaded(software))
+    return select_by(meant(fabric), settings, loaded(software))
 
 
 def _foreign(fabric: Fabric) -> Names:
