@@ -118,7 +118,14 @@ class Tried(Struct, frozen=True):
 
     def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
         failed = _failure(writer, reader, direction) if self.usable else None
-        return failed is not None and failed.kind == "late" and _came(reader, direction)
+        came = _came(reader, direction) or self._small_ping_pong
+        return failed is not None and failed.kind == "late" and came
+
+    @property
+    def _small_ping_pong(self) -> bool:
+        """Return whether small messages went to and fro; of large ones that were late fi_pingpong tells no byte."""
+        outcome = self.leads.outcome
+        return outcome is not None and outcome.asked.transport == "efa" and bool(outcome.half_round_trip_us)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
         """Return what failed at each end, without what it only heard of the other."""
@@ -192,7 +199,7 @@ def _results(each: Tried) -> Iterable[Result]:
 def _is_own(failure: RailFailure) -> bool:
     if failure.kind in _TOLD or failure.kind == "late":
         return False
-    own_call = failure.step == "connect" and failure.call != _TO_OTHER
+    own_call = failure.step == "connect" and failure.call != _TO_OTHER and failure.kind != "completion"
     return failure.step in _OPENING or failure.kind in _HANGING or own_call
 
 

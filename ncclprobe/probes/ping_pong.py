@@ -38,8 +38,6 @@ from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.wire import WireError
 
 SMALL_BYTES = 64
-_MOST_MESSAGES = 200
-"""Large messages of one run, each way: one is under way at a time, so that more of them say no more."""
 _OUTPUT_BYTES = 64 << 10
 _LOOK_S = 0.01
 _AFTER_S = 0.5
@@ -56,6 +54,8 @@ _OWN_CALLS = frozenset((
     *("fi_enable", "fi_mr_reg", "fi_getname", "posix_memalign", "socket", "bind", "listen"),
 ))  # fmt: skip
 """Calls that take no other end: where one fails, this end's device, driver or libfabric is at fault."""
+_OWN_KINDS = ("refused", "died", "missing")
+"""What the called end says itself once the leading one has failed; the rest may follow from that one's being killed."""
 _ECHOES = ("remote connection closed", "Connection reset", "Broken pipe")
 """What an end says whose partner has ended; of the reason it knows nothing."""
 Before = Callable[[str], Awaitable[None]]
@@ -158,7 +158,7 @@ class _End:
         if self._test.round_trips:
             yield "latency", SMALL_BYTES, self._test.round_trips
         if self._test.directions:
-            yield "write", self._test.message_bytes, min(self._test.messages, _MOST_MESSAGES)
+            yield "write", self._test.message_bytes, self._test.messages
 
     async def run(self, step: RailStepName, nbytes: int, count: int) -> None:
         """Have the fi_pingpong of both ends exchange `count` messages of `nbytes`. Raises _OverError."""
@@ -218,8 +218,8 @@ class _End:
         if said.failure is None:
             return said.us
         text, code = await program.output(_AFTER_S)
-        own = failure_of(text, code, "connect") if code else None
-        raise self._over(own if own and own.kind != "peer" else _heard(said.failure))
+        own = self._why(text, code, step) if code else None
+        raise self._over(own if own and own.kind in _OWN_KINDS else _heard(said.failure))
 
     async def _not_listening(self, program: "_Program") -> RailFailure:
         text, code = await program.output(_LOOK_S)

@@ -15,6 +15,7 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.rails import Seen, Tried
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure
@@ -301,6 +302,27 @@ def test_of_efa_rails_that_are_equally_slow_nothing_is_said_for_only_peers_can_b
 def test_a_bad_rail_of_efa_is_named_alone(change: dict[str, Any], check: str) -> None:
     found = verdicts(played(replace(EFA, **change)))
     assert list(wrong(found)) == [(check, "n1 rail 2 (rdmap81s0:1)", ("n1",))]
+
+
+def test_large_messages_of_efa_that_come_to_no_end_are_late_where_small_ones_pass_and_dead_where_none_does() -> None:
+    tests = [row for _, each in rails_of(replace(EFA, nodes=names(2), rails=1)).items() for row in each.rows[:1]]
+    late = RailFailure(step="write", kind="late", text="fi_pingpong did not end within 5 s, and was killed")
+    ways = {False: [], True: []}
+    for small in ways:
+        lead, other = (row.outcome for row in sorted(tests, key=lambda row: not row.leads))
+        trips = lead.half_round_trip_us if small else ()
+        failures = tuple(replace(late, direction=way) for way in ("out", "in"))
+        lead = replace(lead, streams=(), half_round_trip_us=trips, failures=failures)
+        one = Tried(1, Seen(End("n0"), lead), Seen(End("n1"), replace(other, streams=())), 1, 0, 0.1)
+        ways[small] = [one.late(), one.dead()]
+    both = [(End("n0"), End("n1")), (End("n1"), End("n0"))]
+    assert ways == {True: [both, []], False: [[], both]}
+
+
+def test_an_error_on_a_path_of_efa_is_not_the_fault_of_the_end_that_saw_it() -> None:
+    lost = RailFailure(step="connect", kind="completion", text="cq_readerr: Unresponsive receiver")
+    fleet = replace(EFA, local={BAD: lost})
+    assert {each for each, _, _ in wrong(verdicts(rails_of(fleet)))} == {"rail.dead"}
 
 
 def test_a_dead_rail_of_efa_has_the_remedy_of_efa() -> None:

@@ -77,16 +77,18 @@ def give_rails(lab: Lab, library: Path, rails: Mapping[str, Sequence[Rail]]) -> 
 PING_PONG = "/usr/bin/fi_pingpong"
 BY_TCP = """#!/bin/sh
 # EFA has no provider here: the same program over TCP, whose provider takes no domain. -p efa -e rdm -d DOMAIN …
-case "$6" in {hangs}) exec sleep 1000 ;; esac
+device=$6
 shift 6
-exec {real} -p tcp -e rdm "$@"
+[ "$device" = {hangs} ] || exec {real} -p tcp -e rdm "$@"
+{real} -p tcp -e rdm "$@" -I 1000000000 &
+sleep 1
+kill -STOP $!
+wait
 """
 
 
 def give_efa(lab: Lab, rails: int, hangs: Mapping[str, str] = {}) -> None:
-    """Give each host so many devices of EFA, and fi_pingpong for them. `hangs`: the device of a host on which it does
-    nothing.
-    """
+    """Give each host so many devices of EFA, and fi_pingpong. `hangs`: the device of a host with which it never ends."""
     real = lab.folder / "fi_pingpong"
     shutil.copy(PING_PONG, real)
     for host in lab.hosts:

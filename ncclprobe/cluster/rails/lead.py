@@ -14,7 +14,18 @@ import msgspec
 from ncclprobe.cluster.mesh.plan import NCCL
 from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
 from ncclprobe.cluster.rails.node import RailNode, Runner
-from ncclprobe.cluster.rails.plan import Budget, Job, RailPlan, Wave, cross_wave, fastest, in_words, plan_rails, waves
+from ncclprobe.cluster.rails.plan import (
+    PING_PONGS,
+    Budget,
+    Job,
+    RailPlan,
+    Wave,
+    cross_wave,
+    fastest,
+    in_words,
+    plan_rails,
+    waves,
+)
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.paths import MeshListener
@@ -131,6 +142,8 @@ class RailRun:
         crossing = self._wanted.cross or any(ends.cross for ends in self._ends.values())
         crossing = crossing or len({len(each) for each in rails.values()}) > 1
         plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
+        if any(port.transport == "efa" for ends in self._ends.values() for port in ends.ports):
+            plan = replace(plan, messages=min(plan.messages, PING_PONGS))
         self._words = in_words(plan)
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
 
