@@ -279,7 +279,10 @@ VERBS_ONLY = {"rail.gid", "rail.pkey", "rail.mtu", "rail.one-way", "rail.data", 
 
 
 def test_equal_rails_of_efa_are_well_and_what_a_ping_pong_does_not_tell_is_skipped() -> None:
-    found = verdicts(played(EFA))
+    rails = played(EFA)
+    found = verdicts(rails)
+    assert " 200 MiB each way" in rails.by_node["n0"].plan
+    assert "fi_pingpong" in rails.by_node["n0"].plan
     assert not list(wrong(found))
     assert {each.id for each in found.values() if each.status is Status.SKIP} == {*VERBS_ONLY, "rail.cross"}
     assert {each.id for each in found.values() if each.status is Status.PASS} == found.keys() - VERBS_ONLY - {

@@ -77,32 +77,24 @@ def give_rails(lab: Lab, library: Path, rails: Mapping[str, Sequence[Rail]]) -> 
 PING_PONG = "/usr/bin/fi_pingpong"
 BY_TCP = """#!/bin/sh
 # EFA has no provider here: the same program over TCP, whose provider takes no domain. -p efa -e rdm -d DOMAIN …
-device=$6
 shift 6
-[ "$device" = {hangs} ] || exec {real} -p tcp -e rdm "$@"
-{real} -p tcp -e rdm "$@" -I 1000000000 &
-sleep 1
-kill -STOP $!
-wait
+exec {real} -p tcp -e rdm "$@"
 """
 
 
-def give_efa(lab: Lab, rails: int, hangs: Mapping[str, str] = {}) -> None:
-    """Give each host so many devices of EFA, and fi_pingpong. `hangs`: the device of a host with which it never ends."""
-    real = lab.folder / "fi_pingpong"
+def give_efa(lab: Lab) -> None:
+    """Give each host one device of EFA, fi_pingpong for it, and a plugin by which NCCL would use it."""
+    real, wrapper = lab.folder / "fi_pingpong", lab.folder / "by_tcp"
     shutil.copy(PING_PONG, real)
+    wrapper.write_text(BY_TCP.format(real=real))
+    wrapper.chmod(0o755)
+    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "2.5 Gb/sec (1X)", "link_layer": "Unknown"}
     for host in lab.hosts:
-        root, wrapper = host.folder / "rdma", host.folder / "fi_pingpong"
-        for name in (f"rdmap{79 + number}s0" for number in range(rails)):
-            port = root / "class/infiniband" / name / "ports/1"
-            port.mkdir(parents=True)
-            for entry, text in {
-                "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "100 Gb/sec (4X EDR)", "link_layer": "Unknown",
-            }.items():  # fmt: skip
-                (port / entry).write_text(f"{text}\n")
-        wrapper.write_text(BY_TCP.format(hangs=f"{hangs.get(host.name, 'none')}-rdm", real=real))
-        wrapper.chmod(0o755)
-        host.must("sh", "-c", MOUNT, "sh", str(root))
+        folder = host.folder / "rdma" / "class/infiniband/rdmap79s0/ports/1"
+        folder.mkdir(parents=True)
+        for name, text in port.items():
+            (folder / name).write_text(f"{text}\n")
+        host.must("sh", "-c", MOUNT, "sh", str(host.folder / "rdma"))
         host.must("mount", "--bind", str(wrapper), PING_PONG)
         host.env |= {"NCCL_NET_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-net.so"}
 
