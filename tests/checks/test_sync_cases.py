@@ -110,6 +110,16 @@ def test_a_port_that_is_down_is_no_missing_nic() -> None:
     assert "mlx5_7:1" in finding.message
 
 
+def test_of_two_nodes_the_one_whose_port_is_down_has_fewer_nics() -> None:
+    two = fleet("hgx-h100", 2, port_down("mlx5_3"), 1)
+    assert findings(two, "sync.nic-count") == [("warn", "n1", ("n1",))]
+
+    def gone(facts: Facts) -> Facts:
+        return {**facts, Fabric: Fabric(facts[Fabric].devices[:-1])}
+
+    assert [nodes for _, _, nodes in findings(fleet("hgx-h100", 2, gone, 1), "sync.nic-count")] == [()]
+
+
 def plain(number: int, mtu: int = 1500, nics: int = 2) -> Facts:
     """A host without GPUs and HCAs, a network namespace of one machine: the healthy lab."""
     facts = dict(node("build-vm", number))

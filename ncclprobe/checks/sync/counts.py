@@ -236,12 +236,14 @@ def _uneven(
     ballot = vote({node: len(names) for node, names in part.items()})
     message = describe(ballot, "{} NICs".format) + _lacking(part, outliers, slots)
     evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
-    fewer = bool(outliers) and all(len(part[node]) < ballot.usual for node in outliers)
-    if fewer and all(len(part[node]) + len(idle[node]) >= ballot.usual for node in outliers):
-        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in outliers[:_MOST_NODES])
+    usual = ballot.usual if outliers else max(map(len, part.values()))
+    short = outliers or tuple(node for node, names in part.items() if len(names) < usual)  # of two nodes the poorer one
+    fewer = all(len(part[node]) < usual for node in short)
+    if fewer and all(len(part[node]) + len(idle[node]) >= usual for node in short):
+        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in short[:_MOST_NODES])
         message += f"; not usable though present: {asleep} (see the findings on these ports)"
-        return warn(named(outliers), message, blame="link", action="repair", nodes=outliers, evidence=evidence)
-    if fewer:
+        return warn(named(short), message, blame="link", action="repair", nodes=short, evidence=evidence)
+    if fewer and outliers:
         return fail(named(outliers), message, blame="node", action="repair", nodes=outliers, evidence=evidence)
     tell = warn if ballot.settled else fail
     return tell(named(outliers), message, blame="unknown", action="repair", nodes=outliers, evidence=evidence)
