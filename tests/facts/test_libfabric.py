@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.checks.ib.fixtures import fabric, port
+from ncclprobe.checks.env.fixtures import fabric, port
 from ncclprobe.errors import Denied, Missing
 from ncclprobe.facts.libfabric import FOLDERS, Libfabric, libfabric
 

@@ -47,8 +47,8 @@ nodes each sits out one round."""
 _STEP_SHARE, _LEAST_S, _MOST_S = 1 / 24, 1.0, 30.0
 """Of the run's time, what one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
 _OF_EFA = (
-    "; EFA is tried by fi_pingpong, one message at a time: its rates compare rails, and are not what a port carries; data "
-    "is not compared"
+    "; EFA is tried by fi_pingpong, one message at a time: its rates compare rails, and are not what a port carries; "
+    "data is not compared"
 )
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
