@@ -107,7 +107,7 @@ class Tried(Struct, frozen=True):
         if not self.usable:
             return []
         ends = self.leads.end, self.other.end
-        if any(failure.step == "connect" for _, failure in self.failures()):
+        if any(failure.step == "connect" or self._failed_to_and_fro(failure) for _, failure in self.failures()):
             return [ends, ends[::-1]]
         found: dict[Way, None] = {}
         for writer, reader, direction in self._writes():
@@ -118,14 +118,16 @@ class Tried(Struct, frozen=True):
 
     def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
         failed = _failure(writer, reader, direction) if self.usable else None
-        came = _came(reader, direction) or self._small_ping_pong
-        return failed is not None and failed.kind == "late" and came
+        outcome = self.leads.outcome
+        small = outcome is not None and bool(outcome.half_round_trip_us)  # of late ones fi_pingpong tells no byte
+        return failed is not None and failed.kind == "late" and (_came(reader, direction) or (self._efa and small))
+
+    def _failed_to_and_fro(self, failure: RailFailure) -> bool:
+        return self._efa and failure.step == "write" and failure.kind != "late"
 
     @property
-    def _small_ping_pong(self) -> bool:
-        """Return whether small messages went to and fro; of large ones that were late fi_pingpong tells no byte."""
-        outcome = self.leads.outcome
-        return outcome is not None and outcome.asked.transport == "efa" and bool(outcome.half_round_trip_us)
+    def _efa(self) -> bool:
+        return any(each.outcome is not None and each.outcome.asked.transport == "efa" for each in self.seen)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
         """Return what failed at each end, without what it only heard of the other."""

@@ -217,9 +217,16 @@ class _End:
         said = await self._hear(quiet=True)
         if said.failure is None:
             return said.us
-        text, code = await program.output(_AFTER_S)
+        raise self._over(self._first(said.failure, *await program.output(_AFTER_S), step))
+
+    def _first(self, theirs: RailFailure, text: str, code: int | None, step: RailStepName) -> RailFailure:
+        """Return what this end, which was called, has to say of a run that failed at the other end for `theirs`."""
         own = self._why(text, code, step) if code else None
-        raise self._over(own if own and own.kind in _OWN_KINDS else _heard(said.failure))
+        if own and own.kind != "peer" and (own.kind in _OWN_KINDS or theirs.kind == "peer"):
+            return own
+        if theirs.kind != "peer":
+            return _heard(theirs)
+        return RailFailure(step="open", kind="channel", text="fi_pingpong ended at both ends, and neither says why")
 
     async def _not_listening(self, program: "_Program") -> RailFailure:
         text, code = await program.output(_LOOK_S)
@@ -268,8 +275,7 @@ class _End:
         return _OverError()
 
     def _alone(self, why: str) -> _OverError:
-        step = self.outcome.steps[-1][0] if self.outcome.steps else "open"
-        return self._over(RailFailure(step=step, kind="channel", text=f"the other end {why}"))
+        return self._over(RailFailure(step="open", kind="channel", text=f"the other end {why}"))
 
 
 def _heard(failure: RailFailure) -> RailFailure:

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.host.command import RUNNING
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.rails import Seen, Tried
 from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import replace
 from ncclprobe.probes import ping_pong
@@ -144,6 +146,15 @@ def test_large_messages_that_are_lost_are_told_of_both_directions(tmp_path: Path
     assert {kind for _, kind in told(other)} == {"peer"}
 
 
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_large_messages_that_one_end_loses_are_dead_ways_in_both_directions(tmp_path: Path, role: str) -> None:
+    one, other = (Seen(End(f"n{n}"), each) for n, each in enumerate(both_ends(stand_in(tmp_path, LOSES, large=role))))
+    tried = Tried(1, one, other, 1, 0)
+    assert tried.usable
+    assert tried.dead() == [(one.end, other.end), (other.end, one.end)]
+    assert not tried.late()
+
+
 @pytest.mark.parametrize(
     ("what", "role", "lead", "other"),
     [
@@ -151,6 +162,9 @@ def test_large_messages_that_are_lost_are_told_of_both_directions(tmp_path: Path
         (DIES, "server", ("connect", "peer"), ("connect", "died")),
         (REFUSES, "client", ("open", "refused"), ("open", "peer")),
         (REFUSES, "server", ("connect", "peer"), ("open", "refused")),
+        (LOSES, "client", ("connect", "completion"), ("connect", "peer")),
+        (LOSES, "server", ("connect", "peer"), ("connect", "completion")),
+        ("sys.exit(0)", "server", ("connect", "peer"), ("open", "channel")),
     ],
 )
 def test_an_end_whose_program_ends_by_itself_says_so(
