@@ -118,6 +118,12 @@ class Wire:
             return None
         return value
 
+    @property
+    def peer(self) -> str:
+        """Return the other side's address; empty where the connection has none any more."""
+        name = self._writer.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
     async def send(self, message: Mapping[str, Any], deadline: float) -> None:
         """Send `message`. Raises WireError: reset; silent where the other side takes nothing more."""
         body = zlib.compress(json.dumps(message, allow_nan=False).encode(), 1)

@@ -23,7 +23,7 @@ from ncclprobe.model.values import asdict
 
 class FakeNodes:
     """All nodes of a world: `silent` ones never answer, or once they have listed their rails (not `from_start`);
-    `moved_gbps` is what each port carries by itself.
+    `moved_gbps` is what each port carries by itself; `why` is what a node says of its rails.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class FakeNodes:
         moved_gbps: Mapping[str, float] = {},
         *,
         from_start: bool = True,
+        why: str = "",
     ) -> None:
+        self._why = why
         self._world, self._silent, self._moved, self._from_start = world, silent, moved_gbps, from_start
         self.waves: list[list[tuple[int, int, int]]] = []
 
@@ -59,7 +61,7 @@ class FakeNodes:
             ends = [End(node, rail) for rail in range(world.rails)]
             ports = tuple(world.port(end) for end in ends)
             gpus = (world.gpus,) * world.rails
-            return asdict(RailEnds(ports, (world.rate_gbps,) * world.rails, gpus, "", "", dict(self._moved)))
+            return asdict(RailEnds(ports, (world.rate_gbps,) * world.rails, gpus, self._why, "", dict(self._moved)))
         rows = []
         for job in order.jobs:
             mine, theirs = End(node, job.rail), End(world.nodes[job.to], job.other)

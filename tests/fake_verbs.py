@@ -77,6 +77,8 @@ def variables(values: Mapping[str, str]) -> Iterator[None]:
 class Channel:
     """One end of a channel within this process: what a Wire is between two. `silent`: what it takes is lost."""
 
+    peer = "127.0.0.1"
+
     def __init__(self) -> None:
         self.inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.other: Channel = self

@@ -1,14 +1,15 @@
 """What a command line says of rails, and what a run needs for them."""
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ncclprobe import bounds
 
 if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.cluster.rails.plan import Budget
+    from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
 
 ALONE = (
     "rails are tried between nodes, and this is one alone: start it once on each node, by srun, mpirun or torchrun, or "
@@ -40,10 +41,16 @@ def budget(options: argparse.Namespace) -> "Budget":
 
 
 def wanted(options: argparse.Namespace) -> "RailsWanted":
-    """Return what is to be tried, and with what: the verbs library, in children, and this machine's counters."""
+    """Return what is to be tried, and with what: the verbs library, or fi_pingpong, in children; and this machine's
+    counters.
+    """
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.host.live import LiveHost
+    from ncclprobe.probes.ping_pong import run_ping_pong
     from ncclprobe.probes.verbs.pair import run_rail
 
+    def run(port: "RailPort", test: "RailTest", **how: Any) -> "Awaitable[RailOutcome]":
+        return (run_ping_pong if port.transport == "efa" else run_rail)(port, test, **how)
+
     host = LiveHost((), lambda _name: False)
-    return RailsWanted(run_rail, host, budget(options), options.force, options.cross_rails)
+    return RailsWanted(run, host, budget(options), options.force, options.cross_rails)

@@ -64,6 +64,12 @@ class Tried(Struct, frozen=True):
         outcomes = [each.outcome for each in self.seen]
         return all(outcome is not None and not _unmet(outcome) for outcome in outcomes)
 
+    @property
+    def unmet_why(self) -> list[str]:
+        """Return why the two ends did not agree on anything, in their words."""
+        failures = (each for end in self.seen if end.outcome for each in end.outcome.failures)
+        return list(dict.fromkeys(each.text for each in failures if each.kind == "channel"))
+
     def own_failure(self, end: Seen) -> RailFailure | None:
         """Return what failed at `end` without any other node; None: nothing."""
         failures = end.outcome.failures if end.outcome else ()
@@ -101,7 +107,7 @@ class Tried(Struct, frozen=True):
         if not self.usable:
             return []
         ends = self.leads.end, self.other.end
-        if any(failure.step == "connect" for _, failure in self.failures()):
+        if any(failure.step == "connect" or self._failed_to_and_fro(failure) for _, failure in self.failures()):
             return [ends, ends[::-1]]
         found: dict[Way, None] = {}
         for writer, reader, direction in self._writes():
@@ -112,7 +118,16 @@ class Tried(Struct, frozen=True):
 
     def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
         failed = _failure(writer, reader, direction) if self.usable else None
-        return failed is not None and failed.kind == "late" and _came(reader, direction)
+        outcome = self.leads.outcome
+        small = outcome is not None and bool(outcome.half_round_trip_us)  # of late ones fi_pingpong tells no byte
+        return failed is not None and failed.kind == "late" and (_came(reader, direction) or (self._efa and small))
+
+    def _failed_to_and_fro(self, failure: RailFailure) -> bool:
+        return self._efa and failure.step == "write" and failure.kind != "late"
+
+    @property
+    def _efa(self) -> bool:
+        return any(each.outcome is not None and each.outcome.asked.transport == "efa" for each in self.seen)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
         """Return what failed at each end, without what it only heard of the other."""
@@ -148,6 +163,14 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
     return found
 
 
+def unmet(found: Iterable[Tried]) -> list[Tried]:
+    """Return a test of each two ends that met in none: whether anything passes between them is not known."""
+    by_ends: dict[frozenset[End], list[Tried]] = {}
+    for each in found:
+        by_ends.setdefault(frozenset((each.leads.end, each.other.end)), []).append(each)
+    return [tests[-1] for tests in by_ends.values() if not any(each.met for each in tests)]
+
+
 def _most(row: RailRow) -> float:
     return row.nbytes / row.patience_s / 1e9 if row.patience_s > 0 else 0.0
 
@@ -178,7 +201,7 @@ def _results(each: Tried) -> Iterable[Result]:
 def _is_own(failure: RailFailure) -> bool:
     if failure.kind in _TOLD or failure.kind == "late":
         return False
-    own_call = failure.step == "connect" and failure.call != _TO_OTHER
+    own_call = failure.step == "connect" and failure.call != _TO_OTHER and failure.kind != "completion"
     return failure.step in _OPENING or failure.kind in _HANGING or own_call
 
 

@@ -13,6 +13,7 @@ from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.libfabric import Libfabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -39,6 +40,7 @@ from ncclprobe.nccl.gids import Pick, pick, wish
 from ncclprobe.nccl.gpudirect import Direct, decide, has_dma_buf, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
+from ncclprobe.nccl.libfabric import efa_ports, efa_rails
 from ncclprobe.nccl.lists import MAX_INTERFACES
 from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.nccl.values import read_setting
@@ -254,7 +256,10 @@ def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
 
 
 def _rails(known: _Known) -> Part[RailPort]:
-    return Part(rail_ports(_taken(known), known.settings, known.version), _hcas(known).why)
+    taken = _taken(known)
+    if not taken and efa_ports(known.need(Fabric)):
+        return efa_rails(known.need(Fabric), known.settings, known.need(Plugins), known.need(Libfabric))
+    return Part(rail_ports(taken, known.settings, known.version), _hcas(known).why)
 
 
 def crossing(snapshot: Snapshot) -> str:

@@ -36,17 +36,18 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.libfabric import efa_ports, ofi_plugin_named, other_provider
 from ncclprobe.nccl.p2p import nvls
 from ncclprobe.nccl.values import read_level, read_setting
 
 _OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
-_EFA = fabric(port("rdmap79s0", link_layer="Unspecified"))
+_EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 
 
 @applies
 def efa_job(job: Job, fabric: Fabric) -> bool:
     """to jobs on GPUs where there are EFA devices."""
-    return job.backend == "nccl" and any(p.link_layer == "Unspecified" for p in fabric.ports)
+    return job.backend == "nccl" and bool(efa_ports(fabric))
 
 
 @check(
@@ -207,15 +208,12 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = jobs_warn if several else jobs_note
     found = [plugin for plugin in plugins.all if plugin.kind == "net" and plugin.flavour == "ofi"]
-    named = any(path.startswith("/") for path in (settings.get("NCCL_NET_PLUGIN") or "").split(","))
-    devices = ", ".join(p.device for p in fabric.ports if p.link_layer == "Unspecified")
+    devices = ", ".join(port.device for port in efa_ports(fabric))
     if not found:
         yield tell("libnccl-net.so", f"no OFI plugin was found for {devices}", "the loader's and the usual folders")
-    elif not named and not any(plugin.reachable for plugin in found):
+    elif not ofi_plugin_named(settings) and not any(plugin.reachable for plugin in found):
         message = "the loader does not search the folder of the OFI plugin"
         yield tell("libnccl-net.so", message, found[0].path)
-    provider = settings.get("FI_PROVIDER")
-    if provider and "efa" not in provider.split(","):
-        yield tell(
-            "FI_PROVIDER", f"is {provider!r}, with which libfabric does not use EFA", evidence(settings, "FI_PROVIDER")
-        )
+    if other_provider(settings):
+        message = f"is {settings.get('FI_PROVIDER')!r}, with which libfabric does not use EFA"
+        yield tell("FI_PROVIDER", message, evidence(settings, "FI_PROVIDER"))

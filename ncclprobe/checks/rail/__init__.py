@@ -38,6 +38,13 @@ def asked(rails: Every[Rails | Absent]) -> bool:
     return any(isinstance(each, Rails) for _, each in rails.items())
 
 
+@applies
+def connected(rails: Every[Rails | Absent]) -> bool:
+    """where rails were tried by connections of the verbs library."""
+    known = [each for _, each in rails.items() if isinstance(each, Rails)]
+    return any(not each.ports or each.ports[0].transport == "verbs" for each in known)
+
+
 def tests(rails: Every[Rails]) -> list[Tried]:
     """Return all tests of all nodes. Raises Unlearned where there was none."""
     rows: dict[str, tuple[RailRow, ...]] = {node: each.rows for node, each in rails.items()}
@@ -212,6 +219,8 @@ def choices(seen: Seen) -> str:
         return f"{seen.end.node}: not told"
     asked, own = outcome.asked, outcome.own
     where = f"{seen.end.node} {asked.device}:{asked.port}"
+    if asked.transport == "efa":
+        return f"{where} by {asked.program}"
     told = f"SL {asked.service_level or 0}, TC {asked.traffic_class or 0}, {asked.queue_pairs} QP"
     if own is None:
         return f"{where} GID {asked.gid_index}, P_Key index {asked.pkey_index}, {told}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ncclprobe.checks.rail import asked, both_ends, name, tests, why
+from ncclprobe.checks.rail import asked, both_ends, connected, name, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -206,7 +206,7 @@ def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
     bad=lambda: [(rails_of(World(wrong={_BAD: 64})),)],
     good=lambda: [(rails_of(World()),), (rails_of(World(carries=only(_BAD))),)],
     required=True,
-    applies=asked,
+    applies=connected,
 )
 def data(rails: Every[Rails]) -> Iterator[Finding]:
     """Wrong bytes arrive over a rail.

@@ -11,6 +11,7 @@ from ncclprobe.checks.rail import (
     broken,
     certainty,
     choices,
+    connected,
     counted,
     failed,
     gid_problem,
@@ -25,9 +26,9 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Tried, Way
+from ncclprobe.localise.rails import Tried, Way, unmet
 from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
@@ -50,7 +51,15 @@ _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_ope
 _NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
 _EMPTY = World(local={_BAD: _NO_GID})
 _TWO = World(nodes=("n0", "n1"), carries=only(_BAD), addresses={_BAD: _LINK_LOCAL})
+_EFA = World(efa=True)
+_EFA_DEAD = World(efa=True, carries=only(_BAD))
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
+
+
+_EFA_FIX = (
+    "let the security group of both nodes allow all traffic from and to itself, in and out, for EFA's packets have no "
+    "ports; both nodes must be in one subnet of one availability zone; then `fi_pingpong -p efa -e rdm` between the two"
+)
 
 
 def _silent() -> Every[Rails]:
@@ -74,8 +83,10 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
 
     Right: All rails that NCCL would take were tried.
     Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
-    is not tested here: AWS's EFA has no reliable connections, and its provider is reached through libfabric alone.
-    Fix: see the checks ib.* of that node for the port; on EFA compare with `fi_pingpong -p efa` between two nodes.
+    is not tested here. AWS's EFA has no reliable connections: it is tried by libfabric's own fi_pingpong, where NCCL
+    would use it and the program is there.
+    Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and install libfabric by Amazon's installer,
+    which brings /opt/amazon/efa/bin/fi_pingpong.
     """
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
@@ -97,6 +108,9 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
         raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
+    if apart := unmet(found):
+        told = "; ".join((both_ends(apart[0]), *apart[0].unmet_why))
+        raise Unlearned(f"the two ends of {plural(len(apart), 'rail')} never met: {told}")
     if late := _late(found):
         first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
         raise Unlearned(
@@ -166,7 +180,7 @@ def _unusable(end: End, failures: list[RailFailure], rails: Every[Rails], said: 
     ],
     good=lambda: [(rails_of(World()), _SET), (rails_of(_DEAD), _SET), (rails_of(_PKEY), _SET)],
     required=True,
-    applies=asked,
+    applies=connected,
 )
 def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
     """The GIDs that NCCL chooses on two ends cannot reach each other.
@@ -224,7 +238,7 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
     bad=lambda: [(rails_of(_PKEY),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),), (rails_of(World(addresses=_IB_ENDS)),)],
     required=True,
-    applies=asked,
+    applies=connected,
 )
 def pkey(rails: Every[Rails]) -> Iterator[Finding]:
     """The P_Keys of two ends do not let them talk.
@@ -244,7 +258,7 @@ def pkey(rails: Every[Rails]) -> Iterator[Finding]:
     bad=lambda: [(rails_of(_LARGE),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
-    applies=asked,
+    applies=connected,
 )
 def mtu(rails: Every[Rails]) -> Iterator[Finding]:
     """Small messages pass over a rail and large ones are lost.
@@ -263,8 +277,8 @@ def mtu(rails: Every[Rails]) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(rails_of(_DEAD),), (rails_of(World(carries=only(_BAD, End("n1", 0)))),)],
-    good=lambda: [(rails_of(World()),), (rails_of(_GID),), (rails_of(_ONE_WAY),), (rails_of(_HANGS),)],
+    bad=lambda: [(rails_of(_DEAD),), (rails_of(World(carries=only(_BAD, End("n1", 0)))),), (rails_of(_EFA_DEAD),)],
+    good=lambda: [(rails_of(each),) for each in (World(), _EFA, _GID, _ONE_WAY, _HANGS)],
     required=True,
     applies=asked,
 )
@@ -281,14 +295,15 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
         if not each.one_way:
             message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
             own = each.suspect.kind in ("node", "into", "out of")
-            yield _broken(each, rails, message, blame="link" if own else "fabric", action="repair")
+            blame: Blame = "link" if own else "fabric"
+            yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
 
 
 @check(
     bad=lambda: [(rails_of(_ONE_WAY),)],
     good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
     required=True,
-    applies=asked,
+    applies=connected,
 )
 def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     """A rail passes data in one direction and not in the other.
@@ -357,6 +372,10 @@ def _told(each: Tried) -> list[RailAddress]:
 
 def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
     yield from (each for each in broken(tests(rails), rails) if each.reason == reason)
+
+
+def _by_efa(each: Broken) -> bool:
+    return any(end.outcome is not None and end.outcome.asked.transport == "efa" for end in each.tests[0].seen)
 
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:

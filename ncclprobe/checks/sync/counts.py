@@ -19,7 +19,8 @@ from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.hcas import LAYERS, Selection, fast, select_by
+from ncclprobe.nccl.hcas import Selection, fast, select_by
+from ncclprobe.nccl.libfabric import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
@@ -139,8 +140,7 @@ def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -
 
 def _foreign(fabric: Fabric) -> Names:
     """Return devices that are up, of a link layer that NCCL does not know itself, such as EFA."""
-    layers = {port.device: port.link_layer for port in fabric.ports if port.state != "DOWN"}
-    return tuple(sorted(name for name, layer in layers.items() if isinstance(layer, str) and layer not in LAYERS))
+    return tuple(sorted({port.device for port in efa_ports(fabric) if port.state != "DOWN"}))
 
 
 def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:

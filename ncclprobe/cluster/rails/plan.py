@@ -25,6 +25,8 @@ _UNKNOWN_GBPS = 100.0
 """A port's rate where it is not known."""
 MESSAGE_BYTES = 1 << 20
 _FEWEST_MESSAGES = 8
+PING_PONGS = 200
+"""Of fi_pingpong, so many messages each way: one is under way at a time, so that more of them say no more."""
 ROUND_TRIPS = 200
 _BOTH: tuple[RailDirection, ...] = ("out", "in", "both")
 _ONE_WAY: tuple[RailDirection, ...] = ("out", "in")

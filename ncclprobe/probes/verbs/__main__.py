@@ -63,8 +63,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fields(group: "argparse._ArgumentGroup", defaults: RailPort | RailTest) -> None:
-    """Add an option for every field of the value, named as the field is."""
+    """Add an option for every field of the value, named as the field is; the transport is the verbs library here."""
     for name, default in asdict(defaults).items():
+        if name in ("transport", "program"):
+            continue
         group.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, help=f"(default: {default})")
 
 
