@@ -294,7 +294,7 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
     for each in _because(rails, "dead"):
         if not each.one_way:
             message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
-            own = each.suspect.kind in ("node", "into", "out of")
+            own = each.suspect.at_one_node
             blame: Blame = "link" if own else "fabric"
             yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
 
