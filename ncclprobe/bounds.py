@@ -38,8 +38,8 @@ ENTRY_POINTS_BYTES = 1 << 20
 """The entry_points.txt of an installed distribution."""
 SITE_FILES, SITE_FILE_BYTES = 100, 1 << 20
 """Files in a site's folder of checks, and the largest of them."""
-SITE_LOAD_S, SITE_CHECK_S, SITE_FINDINGS = 10.0, 5.0, 1000
-"""For the import of a site's checks, for one of them, and what one may find on a node."""
+SITE_LOAD_S, SITE_EXAMPLES_S, SITE_CHECK_S, SITE_FINDINGS = 10.0, 30.0, 5.0, 1000
+"""For the import of a site's checks, for the examples of one, for one of them, and what one may find on a node."""
 TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e15
 """Of a TOML file, of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries of a list, and
 the largest number."""

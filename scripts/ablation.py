@@ -20,19 +20,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 
-import held_out  # noqa: E402 - found in scripts/
-from accuracy import quantile  # noqa: E402
-from expect.nccl_vectors import communicators, of_release, same_channels, same_choices  # noqa: E402 - found in tests/
-from held_out import LARGE, measured  # noqa: E402
-from published import PUBLISHED, Row, outliers, rows  # noqa: E402
-from tables import table  # noqa: E402
+import held_out
+from accuracy import quantile
+from expect.nccl_vectors import communicators, of_release, same_channels, same_choices
+from held_out import LARGE, measured
+from published import PUBLISHED, Row, outliers, rows
+from tables import table
 
-from ncclprobe.expect import evidence, network  # noqa: E402
-from ncclprobe.expect.modelled import modelled  # noqa: E402
-from ncclprobe.expect.predict import LATEST, predict  # noqa: E402
-from ncclprobe.expect.tuner.cost import only  # noqa: E402
-from ncclprobe.expect.tuner.p2p import links  # noqa: E402
-from ncclprobe.ops import OPS  # noqa: E402
+from ncclprobe.expect import evidence, network
+from ncclprobe.expect.modelled import modelled
+from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.tuner.cost import only
+from ncclprobe.expect.tuner.p2p import links
+from ncclprobe.ops import OPS
 
 KINDS = ("published", "links", "links, measured", "NCCL", "NCCL, measured", "ncclprobe")
 WORDS = """

@@ -25,22 +25,22 @@ from ncclprobe.model.values import Struct
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-import fitting  # noqa: E402 - found in scripts/
-import held_out  # noqa: E402
-import held_out_page  # noqa: E402
-from held_out import measured  # noqa: E402
-from published import PUBLISHED, Copied, Row, outliers, rows  # noqa: E402
-from published import copies as published_copies  # noqa: E402
-from tables import table  # noqa: E402
+import fitting
+import held_out
+import held_out_page
+from held_out import measured
+from published import PUBLISHED, Copied, Row, outliers, rows
+from published import copies as published_copies
+from tables import table
 
-from ncclprobe.expect import copies, correction, evidence  # noqa: E402
-from ncclprobe.expect.network import domains  # noqa: E402
-from ncclprobe.expect.predict import LATEST, Prediction, predict  # noqa: E402
-from ncclprobe.expect.system import Shape  # noqa: E402
-from ncclprobe.expect.tables import gpus, machines  # noqa: E402
-from ncclprobe.model.measurement import Expectation  # noqa: E402
-from ncclprobe.ops import sizes  # noqa: E402
-from ncclprobe.units import size  # noqa: E402
+from ncclprobe.expect import copies, correction, evidence
+from ncclprobe.expect.network import domains
+from ncclprobe.expect.predict import LATEST, Prediction, predict
+from ncclprobe.expect.system import Shape
+from ncclprobe.expect.tables import gpus, machines
+from ncclprobe.model.measurement import Expectation
+from ncclprobe.ops import sizes
+from ncclprobe.units import size
 
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 LARGE = 8 << 30

@@ -33,17 +33,17 @@ from ncclprobe.model.values import Struct
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe import stats, units  # noqa: E402
-from ncclprobe.host.live import LiveHost  # noqa: E402
-from ncclprobe.model.measurement import Measurement  # noqa: E402
-from ncclprobe.probes.clock import CpuClock, time_batch  # noqa: E402
-from ncclprobe.probes.collectives import all_reduce  # noqa: E402
-from ncclprobe.probes.plan import Plan  # noqa: E402
-from ncclprobe.probes.probe import BufferView  # noqa: E402
-from ncclprobe.probes.sampling import Target, calls_per_batch, more_batches  # noqa: E402
-from ncclprobe.probes.sweep import run  # noqa: E402
-from ncclprobe.session.ranks.identity import RankIdentity  # noqa: E402
-from ncclprobe.session.ranks.store import Exchange  # noqa: E402
+from ncclprobe import stats, units
+from ncclprobe.host.live import LiveHost
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.probes.clock import CpuClock, time_batch
+from ncclprobe.probes.collectives import all_reduce
+from ncclprobe.probes.plan import Plan
+from ncclprobe.probes.probe import BufferView
+from ncclprobe.probes.sampling import Target, calls_per_batch, more_batches
+from ncclprobe.probes.sweep import run
+from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.store import Exchange
 
 MiB = 1 << 20
 DEADLINE_S = 600

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-from ncclprobe.model.values import Struct  # noqa: E402
+from ncclprobe.model.values import Struct
 
 HEALTHY = "(healthy)"
 NOTHING = "(nothing)"

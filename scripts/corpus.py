@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.errors import ParseError  # noqa: E402 - found beside this script, installed or not
-from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, numactl, nvlink_status, topo_matrix  # noqa: E402
+from ncclprobe.errors import ParseError
+from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, numactl, nvlink_status, topo_matrix
 
 Pairs = dict[str, tuple[object, object]]
 """What was read and what is expected, by the name of what they are."""

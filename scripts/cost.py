@@ -32,17 +32,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from fleets import captures  # noqa: E402
+from fleets import captures
 
-from ncclprobe.engine import diagnose, observe  # noqa: E402
-from ncclprobe.engine.collect import collect  # noqa: E402
-from ncclprobe.engine.judge import judge  # noqa: E402
-from ncclprobe.host.capture import Recorder, load  # noqa: E402
-from ncclprobe.host.live import LiveHost  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.rules import Collector  # noqa: E402
-from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
-from ncclprobe.nccl.parameters import looks_like_ours  # noqa: E402
+from ncclprobe.engine import diagnose, observe
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.judge import judge
+from ncclprobe.host.capture import Recorder, load
+from ncclprobe.host.live import LiveHost
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.nccl.parameters import looks_like_ours
 
 CAPTURE = ROOT / "tests" / "captures" / "hgx-h200.jsonl"
 COLLECTORS = discover("ncclprobe.facts", Collector)

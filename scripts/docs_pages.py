@@ -18,15 +18,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.__main__ import COMMANDS, main  # noqa: E402 - found beside this script, installed or not
-from ncclprobe.engine.diagnose import every_check  # noqa: E402
-from ncclprobe.engine.entry_of_check import about as about_check  # noqa: E402
-from ncclprobe.engine.entry_of_check import examples, shown_examples  # noqa: E402
-from ncclprobe.engine.entry_of_variable import about as about_variable  # noqa: E402
-from ncclprobe.engine.entry_of_variable import purpose  # noqa: E402
-from ncclprobe.model.rules import Check  # noqa: E402
-from ncclprobe.nccl.parameters import NEWEST, Parameter, table  # noqa: E402
-from ncclprobe.report.json import SCHEMA_FILE  # noqa: E402
+from ncclprobe.__main__ import COMMANDS, main
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.entry_of_check import about as about_check
+from ncclprobe.engine.entry_of_check import examples, shown_examples
+from ncclprobe.engine.entry_of_variable import about as about_variable
+from ncclprobe.engine.entry_of_variable import purpose
+from ncclprobe.model.rules import Check
+from ncclprobe.nccl.parameters import NEWEST, Parameter, table
+from ncclprobe.report.json import SCHEMA_FILE
 
 _OWN_PAGE = 4
 """So many of NCCL's variables begin with the same word before they have a page of their own."""

@@ -15,17 +15,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe import __version__, api  # noqa: E402
-from ncclprobe.__main__ import COMMANDS  # noqa: E402
-from ncclprobe.engine import doctor  # noqa: E402
-from ncclprobe.engine.diagnose import MACHINE, Asked, ask  # noqa: E402
-from ncclprobe.model.findings import ExitCode  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.report import Report  # noqa: E402
-from ncclprobe.model.rules import Check, Collector  # noqa: E402
-from ncclprobe.model.snapshot import Job  # noqa: E402
-from ncclprobe.report import json as as_json  # noqa: E402
-from ncclprobe.report import prometheus  # noqa: E402
+from ncclprobe import __version__, api
+from ncclprobe.__main__ import COMMANDS
+from ncclprobe.engine import doctor
+from ncclprobe.engine.diagnose import MACHINE, Asked, ask
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.snapshot import Job
+from ncclprobe.report import json as as_json
+from ncclprobe.report import prometheus
 
 FOLDER = ROOT / "tests" / "data" / "released"
 CAPTURE = ROOT / "tests" / "captures" / "hgx-h100.jsonl"

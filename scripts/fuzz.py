@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from fuzz_readers import Reader, readers  # noqa: E402
+from fuzz_readers import Reader, readers
 
-from ncclprobe.errors import NcclprobeError  # noqa: E402
+from ncclprobe.errors import NcclprobeError
 
 _LONGEST_S, _MOST_KIB, _SHOWN = 2.0, 1 << 20, 5
 

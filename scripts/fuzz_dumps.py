@@ -18,10 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from facts.hostile_pickles import hostile, mutated  # noqa: E402
+from facts.hostile_pickles import hostile, mutated
 
-from ncclprobe.facts.files.flight_records import FlightDump, read_dump  # noqa: E402
-from ncclprobe.host.limited_child import LimitedChild  # noqa: E402
+from ncclprobe.facts.files.flight_records import FlightDump, read_dump
+from ncclprobe.host.limited_child import LimitedChild
 
 
 def main() -> int:

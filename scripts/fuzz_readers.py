@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
-from fuzz_mutations import spoilt, spoilt_bytes  # noqa: E402
-from fuzz_seeds import (  # noqa: E402
+from fuzz_mutations import spoilt, spoilt_bytes
+from fuzz_seeds import (
     BANDS,
     CAPTURES,
     IGNORES,
@@ -39,44 +39,44 @@ from fuzz_seeds import (  # noqa: E402
     tables,
 )
 
-from ncclprobe import wire  # noqa: E402
-from ncclprobe.cluster.mesh.interfaces import parse_listeners  # noqa: E402
-from ncclprobe.cluster.mesh.plan import NodePlan  # noqa: E402
-from ncclprobe.cluster.rendezvous import messages  # noqa: E402
-from ncclprobe.commands import compare, run_files  # noqa: E402
-from ncclprobe.engine import suppressions  # noqa: E402
-from ncclprobe.engine.collect import _made as made  # noqa: E402
-from ncclprobe.engine.collect import arguments, collect, of_node  # noqa: E402
-from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_check  # noqa: E402
-from ncclprobe.engine.judge import judge_node  # noqa: E402
-from ncclprobe.engine.left import looked_at  # noqa: E402
-from ncclprobe.engine.measured import run_facts  # noqa: E402
-from ncclprobe.expect import composed  # noqa: E402
-from ncclprobe.expect.site import bands, baselines  # noqa: E402
-from ncclprobe.expect.tables import machine_files  # noqa: E402
-from ncclprobe.expect.tuner import dumps  # noqa: E402
-from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink_status, topo_matrix  # noqa: E402
-from ncclprobe.facts.files import flight_child, log_reader  # noqa: E402
-from ncclprobe.facts.files.ras import read_answer  # noqa: E402
-from ncclprobe.facts.launcher import Flags, detect, half_given  # noqa: E402
-from ncclprobe.facts.named_files import topology_file  # noqa: E402
-from ncclprobe.host import elf, kernel_ring, left, nvml_child  # noqa: E402
-from ncclprobe.host.capture import Replay, load, parse  # noqa: E402
-from ncclprobe.host.run_log import RunLog  # noqa: E402
-from ncclprobe.model.hostlist import expand  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.report import Report  # noqa: E402
-from ncclprobe.model.rules import Check, Collector, Source  # noqa: E402
-from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
-from ncclprobe.nccl import log as nccl_log  # noqa: E402
-from ncclprobe.nccl.lists import parse_selector  # noqa: E402
-from ncclprobe.nccl.values import read_int  # noqa: E402
-from ncclprobe.nccl_tests import parse_json, parse_text  # noqa: E402
-from ncclprobe.redact.redactor import Redactor  # noqa: E402
-from ncclprobe.report import json as as_json  # noqa: E402
-from ncclprobe.report import junit, markdown, prometheus, text  # noqa: E402
-from ncclprobe.training import groups  # noqa: E402
-from ncclprobe.units import parse_size  # noqa: E402
+from ncclprobe import wire
+from ncclprobe.cluster.mesh.interfaces import parse_listeners
+from ncclprobe.cluster.mesh.plan import NodePlan
+from ncclprobe.cluster.rendezvous import messages
+from ncclprobe.commands import compare, run_files
+from ncclprobe.engine import suppressions
+from ncclprobe.engine.collect import _made as made
+from ncclprobe.engine.collect import arguments, collect, of_node
+from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_check
+from ncclprobe.engine.judge import judge_node
+from ncclprobe.engine.left import looked_at
+from ncclprobe.engine.measured import run_facts
+from ncclprobe.expect import composed
+from ncclprobe.expect.site import bands, baselines
+from ncclprobe.expect.tables import machine_files
+from ncclprobe.expect.tuner import dumps
+from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink_status, topo_matrix
+from ncclprobe.facts.files import flight_child, log_reader
+from ncclprobe.facts.files.ras import read_answer
+from ncclprobe.facts.launcher import Flags, detect, half_given
+from ncclprobe.facts.named_files import topology_file
+from ncclprobe.host import elf, kernel_ring, left, nvml_child
+from ncclprobe.host.capture import Replay, load, parse
+from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.hostlist import expand
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.rules import Check, Collector, Source
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.nccl import log as nccl_log
+from ncclprobe.nccl.lists import parse_selector
+from ncclprobe.nccl.values import read_int
+from ncclprobe.nccl_tests import parse_json, parse_text
+from ncclprobe.redact.redactor import Redactor
+from ncclprobe.report import json as as_json
+from ncclprobe.report import junit, markdown, prometheus, text
+from ncclprobe.training import groups
+from ncclprobe.units import parse_size
 
 _LIMIT = 1 << 20
 

@@ -12,12 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from ncclprobe.checks.run.rows import ROW  # noqa: E402
-from ncclprobe.expect.site import baselines  # noqa: E402
-from ncclprobe.model.measurement import Measurement, TimeStats  # noqa: E402
-from ncclprobe.model.values import replace  # noqa: E402
-from ncclprobe.nccl_tests import Run, render_json, render_text  # noqa: E402
-from ncclprobe.report import json as as_json  # noqa: E402
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.expect.site import baselines
+from ncclprobe.model.measurement import Measurement, TimeStats
+from ncclprobe.model.values import replace
+from ncclprobe.nccl_tests import Run, render_json, render_text
+from ncclprobe.report import json as as_json
 
 CAPTURES = ROOT / "tests" / "captures"
 LISTENER = {"role": "nccl", "interface": "eth0", "address": "10.0.0.2", "port": 4000}

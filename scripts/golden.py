@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from zoo import findings  # noqa: E402 - found in tests/
+from zoo import findings
 
 
 def main() -> int:

@@ -54,8 +54,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from gpu_stages import keep, machine, packing, processes, standins, summary  # noqa: E402
-from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read  # noqa: E402
+from gpu_stages import keep, machine, packing, processes, standins, summary
+from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read
 
 DONE, MODE = "done", "mode"
 _PR_SET_PDEATHSIG = 1

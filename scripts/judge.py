@@ -18,21 +18,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import zoo  # noqa: E402 - found in tests/
-from zoo import findings, rebuilt, sick  # noqa: E402
+import zoo
+from zoo import findings, rebuilt, sick
 
-from ncclprobe.engine.collect import collect  # noqa: E402
-from ncclprobe.engine.diagnose import MACHINE, every_check  # noqa: E402
-from ncclprobe.engine.judge import coverage as count_verdicts  # noqa: E402
-from ncclprobe.engine.judge import judge  # noqa: E402
-from ncclprobe.engine.matrices import judged  # noqa: E402
-from ncclprobe.facts import ibstat, topo_matrix  # noqa: E402
-from ncclprobe.host import Question  # noqa: E402
-from ncclprobe.host.capture import Replay  # noqa: E402
-from ncclprobe.model.findings import Finding, Severity  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.rules import Collector  # noqa: E402
-from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
+from ncclprobe.engine.collect import collect
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import coverage as count_verdicts
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.matrices import judged
+from ncclprobe.facts import ibstat, topo_matrix
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Replay
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job, Snapshot
 
 Found = Sequence[tuple[str, Finding]]
 

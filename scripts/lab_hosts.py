@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-import environment  # noqa: E402
-from child import fail, run_script  # noqa: E402
+import environment
+from child import fail, run_script
 
 DOWN_S = 10.0
 

@@ -37,8 +37,8 @@ from typing import TypeVar
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
-from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets  # noqa: E402 - found in tests/
-from fleets.trials import (  # noqa: E402
+from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets
+from fleets.trials import (
     BUILDS,
     CROSSING,
     ECMP,
@@ -52,10 +52,10 @@ from fleets.trials import (  # noqa: E402
     replay,
     tally,
 )  # fmt: skip
-from tables import table  # noqa: E402
+from tables import table
 
-from ncclprobe.localise.pairs.naming import many  # noqa: E402
-from ncclprobe.model.values import Struct, replace  # noqa: E402
+from ncclprobe.localise.pairs.naming import many
+from ncclprobe.model.values import Struct, replace
 
 LOSSES = (0.05, 0.1, 0.15, 0.2)
 LARGE = 0.4

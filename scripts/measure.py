@@ -24,13 +24,13 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-from child import fail  # noqa: E402
-from tables import Ratio, ratio, table  # noqa: E402
+from child import fail
+from tables import Ratio, ratio, table
 
-from ncclprobe import __version__, units  # noqa: E402
-from ncclprobe.model.traffic import GroupRow, StepRow  # noqa: E402
-from tests.lab import LabError, links, precise, slowness, training, why_not  # noqa: E402
-from tests.lab.run import machine  # noqa: E402
+from ncclprobe import __version__, units
+from ncclprobe.model.traffic import GroupRow, StepRow
+from tests.lab import LabError, links, precise, slowness, training, why_not
+from tests.lab.run import machine
 
 REPORTS = Path("reports")
 BESIDE = {

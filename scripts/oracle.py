@@ -22,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from oracle_ask import Tally, ask, plan  # noqa: E402
-from oracle_wheels import CACHE, REQUIRED, cached, library, newest  # noqa: E402
-from tabulate import tabulate  # noqa: E402
+from oracle_ask import Tally, ask, plan
+from oracle_wheels import CACHE, REQUIRED, cached, library, newest
+from tabulate import tabulate
 
 REPORT = ROOT / "reports" / "oracle.md"
 EXAMPLES = 5

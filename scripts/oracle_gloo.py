@@ -28,12 +28,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-import msgspec  # noqa: E402
-from oracle import impossible  # noqa: E402
-from oracle_gloo_cases import world  # noqa: E402
+import msgspec
+from oracle import impossible
+from oracle_gloo_cases import world
 
-from ncclprobe.facts.interfaces import Interfaces  # noqa: E402
-from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, partings, refusals, unseen  # noqa: E402
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, partings, refusals, unseen
 
 SERVER = ROOT / "scripts" / "oracle_gloo_server.py"
 REPORT = ROOT / "reports" / "oracle-gloo.md"

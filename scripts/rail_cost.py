@@ -23,13 +23,13 @@ from ncclprobe.model.values import Struct
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import fake_verbs  # noqa: E402
+import fake_verbs
 
-from ncclprobe.model.rails import RailPort, RailTest  # noqa: E402
-from ncclprobe.probes.verbs.library import Library  # noqa: E402
-from ncclprobe.probes.verbs.port import Port  # noqa: E402
-from ncclprobe.probes.verbs.stream import Stream  # noqa: E402
-from ncclprobe.probes.verbs.traffic import Traffic  # noqa: E402
+from ncclprobe.model.rails import RailPort, RailTest
+from ncclprobe.probes.verbs.library import Library
+from ncclprobe.probes.verbs.port import Port
+from ncclprobe.probes.verbs.stream import Stream
+from ncclprobe.probes.verbs.traffic import Traffic
 
 SIZES = (1, 8, 64)
 """Of chains, in messages."""

@@ -21,33 +21,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import msgspec  # noqa: E402 - after the path to this checkout's package
-from fleets.captures import capture  # noqa: E402 - found in tests/
-from tables import table  # noqa: E402
+import msgspec
+from fleets.captures import capture
+from tables import table
 
-from ncclprobe.checks.ib.selection import distances, groups, serving  # noqa: E402
-from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check  # noqa: E402
-from ncclprobe.engine.judge import judge  # noqa: E402
-from ncclprobe.engine.measured import run_facts  # noqa: E402
-from ncclprobe.engine.observe import of_capture  # noqa: E402
-from ncclprobe.engine.traces import Traces  # noqa: E402
-from ncclprobe.errors import HostError  # noqa: E402
-from ncclprobe.facts.infiniband import Fabric  # noqa: E402
-from ncclprobe.facts.nvml import Gpus  # noqa: E402
-from ncclprobe.facts.pci import Pci  # noqa: E402
-from ncclprobe.facts.run.asked import Asked  # noqa: E402
-from ncclprobe.facts.run.ranks import Participants  # noqa: E402
-from ncclprobe.facts.traffic import Count  # noqa: E402
-from ncclprobe.host import Question  # noqa: E402
-from ncclprobe.host.capture import Replay, parse  # noqa: E402
-from ncclprobe.host.run_log import RunLog  # noqa: E402
-from ncclprobe.model.findings import Severity  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.rules import Collector  # noqa: E402
-from ncclprobe.model.snapshot import Job, Snapshot  # noqa: E402
-from ncclprobe.model.values import Struct  # noqa: E402
-from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes  # noqa: E402
-from ncclprobe.nccl.selection import choose  # noqa: E402
+from ncclprobe.checks.ib.selection import distances, groups, serving
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.measured import run_facts
+from ncclprobe.engine.observe import of_capture
+from ncclprobe.engine.traces import Traces
+from ncclprobe.errors import HostError
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.run.asked import Asked
+from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.traffic import Count
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Replay, parse
+from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import Struct
+from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes
+from ncclprobe.nccl.selection import choose
 
 CAPTURES = ROOT / "tests" / "captures"
 SIZES = (2, 4, 16)

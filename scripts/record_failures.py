@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-from failures.cases import CASES, LIBRARY, RANKS, Case  # noqa: E402
+from failures.cases import CASES, LIBRARY, RANKS, Case
 
-from tests.lab import Completed, Host, Lab, Running, launchers  # noqa: E402
+from tests.lab import Completed, Host, Lab, Running, launchers
 
 JOB, PYTHON, SITE = "/opt/job", "/opt/python/bin/python3", "/opt/site"
 MERGED = ("sh", "-c", 'exec "$@" 2>&1', "sh")

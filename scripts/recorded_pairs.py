@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from ncclprobe.errors import UsageError  # noqa: E402 - found in the checkout
-from ncclprobe.nccl_tests import Run, parse_text  # noqa: E402
+from ncclprobe.errors import UsageError
+from ncclprobe.nccl_tests import Run, parse_text
 
 LEAST = 64 << 20
 _LOG = re.compile(r"example-(cluster\d+)/.*/pairwise/.*/nccl_N2_G(\d+)_(\S+)_(\S+)\.log$")

@@ -28,21 +28,21 @@ from ncclprobe.model.values import replace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.checks.run.rows import ROW  # noqa: E402
-from ncclprobe.commands import doctor  # noqa: E402
-from ncclprobe.engine import diagnose, observe  # noqa: E402
-from ncclprobe.engine.judge import conclude, coverage  # noqa: E402
-from ncclprobe.model.findings import Status, Verdict, fail  # noqa: E402
-from ncclprobe.model.measurement import (  # noqa: E402
+from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import doctor
+from ncclprobe.engine import diagnose, observe
+from ncclprobe.engine.judge import conclude, coverage
+from ncclprobe.model.findings import Status, Verdict, fail
+from ncclprobe.model.measurement import (
     Measurement,
     Samples,
 )
-from ncclprobe.model.pair_results import PairRow  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.report import LaunchRow, NodeRow, Report  # noqa: E402
-from ncclprobe.model.rules import Collector  # noqa: E402
-from ncclprobe.report import delivery  # noqa: E402
-from ncclprobe.report import json as as_json  # noqa: E402
+from ncclprobe.model.pair_results import PairRow
+from ncclprobe.model.registry import discover
+from ncclprobe.model.report import LaunchRow, NodeRow, Report
+from ncclprobe.model.rules import Collector
+from ncclprobe.report import delivery
+from ncclprobe.report import json as as_json
 
 CAPTURE = ROOT / "tests" / "captures" / "hgx-h200.jsonl"
 FORMATS = ("text", "quiet", "nodes", *delivery.FORMATS)

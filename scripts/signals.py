@@ -31,10 +31,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import psutil  # noqa: E402 - after the path to this checkout's package
-from tables import table  # noqa: E402
+import psutil
+from tables import table
 
-from ncclprobe.model.values import Struct, asdict  # noqa: E402
+from ncclprobe.model.values import Struct, asdict
 
 SIGNALS = ("TERM", "INT", "KILL", "STOP", "HUP", "CONT", "USR1", "PIPE")
 HARMLESS = ("CONT", "PIPE")

@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import zoo  # noqa: E402 - found in tests/
-from zoo import sick  # noqa: E402
+import zoo
+from zoo import sick
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -61,11 +61,14 @@ def test_a_rank_without_processor_time_is_named_and_the_run_goes_on(lab: Lab) ->
     assert "run.straggler  rank 2" in process.out
 
 
-def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
+def test_first_calls_have_their_cost_rows_their_samples_and_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
     own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
-    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, "-b", "1K", "-e", "1K", "--budget", "0.2"])
-    assert process.wait() == 0
+    sizes = ["-b", "1K", "-e", "1024G", "-f", "1073741824"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *sizes, "--budget", "0.2"])
+    assert process.wait() == 3
     report = lab.report()
+    assert [(each.op, each.nbytes, each.cause) for each in report.skipped_rows] == [("all_reduce", 1 << 40, "memory")]
+    assert "1 TiB was left out: two buffers need 2 TiB per rank" in " ".join(process.out.split())
     cost = report.first_call
     assert cost is not None
     assert min(cost.process_group_s, cost.collective_s, cost.second_call_s, cost.pair_s) > 0
@@ -77,15 +80,3 @@ def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
     assert len(row.samples.each) == 2
     if row.precision is not None and row.precision > 0.02:
         assert any("did not reach it within --budget" in remark for remark in report.notes)
-
-
-def test_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
-    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
-    process = lab.start(
-        ["-m", "ncclprobe", "bandwidth", *own, "-b", "1K", "-e", "1024G", "-f", "1073741824", "-n", "2"]
-    )
-    assert process.wait() == 3
-    report = lab.report()
-    assert [row.nbytes for row in report.measurements] == [1024]
-    assert [(each.op, each.nbytes, each.cause) for each in report.skipped_rows] == [("all_reduce", 1 << 40, "memory")]
-    assert "1 TiB was left out: two buffers need 2 TiB per rank" in " ".join(process.out.split())

@@ -96,12 +96,17 @@ def test_rank_zero_alone_speaks_and_its_table_comes_once(healthy: Healthy) -> No
     assert healthy.report.launch.kind == "openmpi"
 
 
-def test_numbers_that_nothing_judges_are_inconclusive_where_they_must_be_judged(lab: Lab) -> None:
-    assert [process.wait() for process in lab.ranks(by_srun(free_port()), *SHORT, "--require-judged")] == [3, 3]
-    report = lab.report()
-    assert report.launch.kind == "slurm"
-    assert {m.status for m in report.measurements} == {"unjudged"}
-    assert any("nothing is known to judge them by" in remark for remark in report.notes)
+def test_numbers_that_nothing_judges_are_inconclusive_where_they_must_be_judged_and_stdout_is_nothing_but_json(
+    lab: Lab,
+) -> None:
+    own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT, "--require-judged", "--json", "-"]
+    variables = by_srun(free_port())
+    processes = [lab.start(own, variables(rank)) for rank in range(2)]
+    assert [process.wait() for process in processes] == [3, 3]
+    document: dict[str, Any] = json.loads(processes[0].out)
+    assert (document["exit_code"], document["launch"]["kind"]) == (3, "slurm")
+    assert {row["status"] for row in document["measurements"]} == {"unjudged"}
+    assert any("nothing is known to judge them by" in remark for remark in document["notes"])
 
 
 def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> None:
@@ -109,6 +114,7 @@ def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> 
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ncclprobe.bandwidth"]
     process = lab.start([*launcher, *own, *SHORT, "-q"])
     assert process.wait() == 0
+    assert "torchrun will now print" not in process.err
     report = lab.report()
     assert report.launch.kind == "torchrun"
     assert {m.status for m in report.measurements} <= {"pass", "warn"}  # warn: this machine was busier just now
@@ -315,15 +321,6 @@ def test_a_port_in_use_is_named(lab: Lab) -> None:
         process = lab.start(own, by_hand(port)(0))
         assert process.wait() == 2
     assert f"port {port} on this host is in use" in process.err
-
-
-def test_json_on_standard_output_is_nothing_but_json(lab: Lab) -> None:
-    seats = by_hand(free_port())
-    own = ["-m", "ncclprobe.bandwidth", "--backend", "gloo", *SHORT, "--json", "-"]
-    processes = [lab.start(own, seats(rank)) for rank in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
-    document: dict[str, Any] = json.loads(processes[0].out)
-    assert document["exit_code"] == 0
 
 
 def test_a_setting_that_falsifies_measuring_makes_judged_rows_inconclusive_and_is_named(lab: Lab) -> None:

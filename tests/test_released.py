@@ -18,7 +18,7 @@ from ncclprobe.engine.new_checks import minor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-import freeze  # noqa: E402
+import freeze
 
 RELEASES = sorted(freeze.FOLDER.iterdir(), key=lambda path: [int(part) for part in path.name.split(".")])
 NOW = freeze.names()

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from probes.plans import plan
 from rank_lab import Lab
+
+from ncclprobe.commands.workload import parse
+from ncclprobe.errors import UsageError
+from ncclprobe.model.findings import Status
+from ncclprobe.session.measure.single_rank import NoExchange
+from ncclprobe.training.workload import Model
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -42,25 +49,34 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     assert (moved["ddp"], moved["fsdp"]) == (160_000, 3 * 2 * 160_000)  # 40,000 parameters of 4 bytes
     assert {row.bubble_idle for row in report.steps if row.strategy == "pp"} == {3 / 5}
     assert report.measurements == ()
+    asked = {v.id for v in report.checks if v.id.startswith("run.") and v.status is not Status.SKIP}
+    assert asked == {"run.init", "run.rank-lost", "run.groups"}
     assert "pipeline: 4 stages and 2 micro-batches" in process.out
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["--groups", "tp=4"], "--groups tp=4 is 4 ranks and this job has 2: it must make up the world"),
-        (["--groups", "xp=2"], "xp is no kind of group"),
-        (["fdsp"], "NAME: fdsp is no strategy; did you mean fsdp?"),
         (["ddp", "--params", "many"], "many is no number of parameters"),
         (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
-        (["ddp", "--rounds", "3"], "--rounds is no option of ncclprobe workload"),
-        (["fsdp", "--params", "900T", "--layers", "1"], "its largest call needs"),
-        (["fsdp", "--params", "2", "--layers", "1"], "too little for 2 ranks"),
         (["ddp", "--params", "25M", "--bucket", "1"], "more than 10000 calls"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_in_one_line(lab: Lab, asked: list[str], said: str) -> None:
-    process = lab.start([*OWN, "--nproc", "2", *asked])
+def test_what_cannot_be_replayed_is_refused(asked: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(["--backend", "gloo", "--nproc", "2", *asked])
+
+
+def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
+    from ncclprobe.probes import steps
+
+    asked = steps.Asked("fsdp", Model(params=10**12, layers=1))
+    with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
+        next(steps.run(plan(), asked, 1 << 30, NoExchange(), lambda phase: None))
+
+
+def test_a_call_that_is_too_small_to_share_is_found_by_the_ranks_and_refused_in_one_line(lab: Lab) -> None:
+    process = lab.start([*OWN, "--nproc", "2", "fsdp", "--params", "2", "--layers", "1"])
     assert process.wait() == 2
     assert process.err.count("\n") == 1, process.err
-    assert said in process.err
+    assert "too little for 2 ranks" in process.err

@@ -13,7 +13,6 @@ from ncclprobe.checks.launch.mesh import (
     by_role,
     confirmed,
     counted,
-    of_one_node,
     one_of,
     subject,
     suspects_of,
@@ -267,7 +266,7 @@ def _tell(
     return severity(
         subject(suspect),
         message,
-        blame="link" if of_one_node(suspect) and action == "repair" else "fabric",
+        blame="link" if suspect.at_one_node and action == "repair" else "fabric",
         action=action,
         nodes=suspect.nodes,
         evidence=evidence,

@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def known(option: str, kind: str, given: str, names: Collection[str]) -> None:
-    """Raises UsageError with what may have been meant where `given` is none of `names`."""
+    """Refuse what is none of `names`. Raises UsageError with what may have been meant."""
     if given not in names:
         raise UsageError(f"{option}: {unknown(given, kind, names)}")
 

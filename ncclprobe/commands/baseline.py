@@ -14,7 +14,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Fingerprint, Measurement
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
 _ABOUT = """\
 Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth` or of `ncclprobe doctor --path-rates`,
@@ -69,7 +69,7 @@ def _site(
 
 
 def _allowed(machine: str | None) -> baselines.Allowed:
-    """What a row must reach to be kept: what it was judged by itself, or what the machine of that name should."""
+    """Return what says how much a row must reach to be kept: what it was judged by, or the machine of that name."""
 
     def allowed(row: Measurement) -> float | None:
         said = row.expectation
@@ -101,7 +101,7 @@ def _by_name(machine: str) -> baselines.Allowed:
 
 
 def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence[str]) -> str:
-    """What was kept, of what, and what was refused."""
+    """Return what was kept, of what, and what was refused."""
     lines = [
         *twice,
         *(f"refused: {each}" for each in kept.refused),
@@ -122,7 +122,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
     for row in kept.rows:
         lines.append(
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
-            f"-{100 * row.noise:.0f} %  {row.runs} {'run' if row.runs == 1 else 'runs'}"
+            f"-{100 * row.noise:.0f} %  {plural(row.runs, 'run')}"
         )
     lines += map(path_rates.in_words, site.paths)
     runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"

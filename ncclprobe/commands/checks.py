@@ -8,7 +8,7 @@ from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.engine import promises, site, suppressions
-from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.diagnose import accepted_by, every_check
 from ncclprobe.errors import UsageError
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.findings import ExitCode
@@ -29,8 +29,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.test:
         return _test(options.test)
-    folder = suppressions.load(options.config, lambda folder: every_check(None, folder)).checks
-    checks = sorted(every_check(None, folder), key=lambda check: check.id)
+    checks = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.id)
     print(_json(checks) if options.json else _table(checks))
     return ExitCode.OK
 

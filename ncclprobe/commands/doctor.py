@@ -75,48 +75,53 @@ def _look_and_judge(
     options: argparse.Namespace, argv: Sequence[str], flags: Flags, launch: Launch, waiting: Waiting
 ) -> int:
     """Return the exit code, once `waiting` has made room for the report. Raises UsageError."""
-    question, collectors = (
-        diagnose.doctor_question(options, argv),
-        discover("ncclprobe.facts", Collector, diagnose.MACHINE),
-    )
-
-    def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
-        report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
-        waiting.end()
-        delivery.deliver(report, options)
-        return report
-
+    question = diagnose.doctor_question(options, argv)
     if options.captures:
+        collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
         return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
-    given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
-    if options.paths:
-        given[SAMPLE, "asked_paths"] = json.dumps(asdict(path_options.asked(options)))
-    if options.code:
-        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
+    given = _given(options, flags)
     if options.rails and not launch.several_nodes and not launch.problems:
         raise UsageError(f"--rails: {rail_options.ALONE}")
     if not nodes.in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
-        if options.keep:
-            nodes.make_folder(options.keep)
-        snapshot, answers = observed(collectors, question.clock + doctor.look_s(options.timeout), given)
-        if samples := _at_paths(snapshot, question.clock + doctor.look_s(options.timeout)):
-            answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
-            snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
-        if options.keep:
-            files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
-        return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
+        return _judge_alone(options, question, given, waiting)
     shared = list(path_options.shared(options))
     shared += ["--code", str(options.code)] if options.code else []
     shared += ["--rails", *rail_options.given(options)] if options.rails else []
     wanted = rail_options.wanted(options) if options.rails else None
-    words = ("doctor", *shared)
-    return nodes.meet(options, launch, question, collectors, judge, given, words, wanted, waiting.say)
+    return nodes.meet(options, launch, question, given, ("doctor", *shared), wanted, waiting)
+
+
+def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
+    """Return what the command line says of this node, as samples that a capture keeps."""
+    given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.paths:
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(path_options.asked(options)))
+    if options.code:
+        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
+    return given
+
+
+def _judge_alone(
+    options: argparse.Namespace, question: diagnose.Question, given: Mapping[Question, str], waiting: Waiting
+) -> int:
+    """Look at this node and judge it; return the exit code. Raises UsageError where --keep cannot be written."""
+    if options.keep:
+        nodes.make_folder(options.keep)
+    collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
+    deadline = question.clock + doctor.look_s(options.timeout)
+    snapshot, answers = observed(collectors, deadline, given)
+    if samples := _at_paths(snapshot, deadline):
+        answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
+        snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
+    if options.keep:
+        files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
+    return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
 
 
 def _at_paths(snapshot: Snapshot, deadline: float) -> Mapping[str, Any]:
-    """What came of writing to and measuring the paths of --path from this node alone, as samples by their names."""
+    """Return what came of writing to and measuring the paths of --path from this node alone, as samples by name."""
     if not (writes_to(snapshot) or rated(snapshot)):
         return {}
     from ncclprobe.cluster.gather.data import worked_alone  # imports that a doctor of one node does without
@@ -163,7 +168,7 @@ def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log
 
 
 def _folder(text: str) -> Path:
-    """A folder that is there, in full, for argparse."""
+    """Return a folder that is there, in full, for argparse."""
     path = Path(text)
     try:
         if not path.is_dir():

@@ -27,12 +27,10 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     _keep_evidence(options)
     if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
-        from ncclprobe.engine import suppressions
-        from ncclprobe.engine.diagnose import every_check
+        from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.entries import entry
 
-        folder = suppressions.load(options.config, lambda folder: every_check(None, folder)).checks
-        print("\n".join(entry(name, "check, cause, variable or file", folder)))
+        print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
     return _explain(options, argv)
 

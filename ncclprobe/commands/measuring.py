@@ -151,7 +151,7 @@ def _let_rank_zero_speak() -> None:
 
 
 def readable(baseline: str | None) -> None:
-    """Whether what --baseline names can be read, found out before any rank is started. Raises UsageError."""
+    """Refuse a --baseline that cannot be read, before any rank is started. Raises UsageError."""
     if baseline is not None:
         from ncclprobe.expect.site.baselines import load
 

@@ -16,18 +16,20 @@ from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, half_given
 from ncclprobe.host import Question
+from ncclprobe.model.registry import discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import replace
+from ncclprobe.report import delivery
 
 if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
+    from ncclprobe.report.progress import Waiting
 
 _WAIT_S = 30.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
-
-Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -53,17 +55,15 @@ def meet(
     options: argparse.Namespace,
     launch: Launch,
     question: diagnose.Question,
-    collectors: Sequence[Collector],
-    judge: Judge,
     given: Mapping[Question, str],
     words: Sequence[str],
     rails: "RailsWanted | None" = None,
-    progress: Callable[[str], None] = lambda what: None,
+    waiting: "Waiting | None" = None,
 ) -> int:
-    """Gather all nodes of the job and judge them; return this process's exit code.
+    """Gather all nodes of the job, judge them and deliver the report; return this process's exit code.
 
-    `words`: the command and those of its options that every node must be given. `progress` shows what is under way.
-    Raises UsageError.
+    `given`: what the command line says of this node, as samples. `words`: the command and those of its options that
+    every node must be given. `waiting` shows what is under way. Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
     from ncclprobe.cluster.rendezvous.token import find_token
@@ -74,22 +74,38 @@ def meet(
     times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else _WAIT_S))
     if token.made:
         _print_lines(token.made, launch, options, words)
-    leave = partial(diagnose.leaves, fail_on=options.fail_on, whole=options.exit == "whole")
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    backend, keep = options.backend, options.keep
-    return assemble(
-        Part(launch, token, times, collectors, backend, judge, leave, given, keep, attempt, progress, rails)
+
+    def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
+        report = diagnose.diagnose(question, snapshots, missing=missing, notes=notes)
+        if waiting:
+            waiting.end()
+        delivery.deliver(report, options)
+        return report
+
+    part = Part(
+        launch=launch,
+        token=token,
+        times=times,
+        collectors=discover("ncclprobe.facts", Collector, diagnose.MACHINE),
+        backend=options.backend,
+        judge=judge,
+        leaves=partial(diagnose.leaves, fail_on=options.fail_on, whole=options.exit == "whole"),
+        given=given,
+        keep=options.keep,
+        attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        rails=rails,
     )
+    return assemble(replace(part, progress=waiting.say) if waiting else part)
 
 
 def in_company(launch: Launch, options: argparse.Namespace) -> bool:
-    """Whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
+    """Return whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
     several = launch.several_nodes or (launch.local_world_size or 1) > 1
     return several and not options.local and not any(not problem.harmless for problem in launch.problems)
 
 
 def make_folder(folder: Path) -> None:
-    """Raises UsageError before anything is looked at."""
+    """Make the folder of --keep. Raises UsageError, before anything is looked at."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -97,7 +113,7 @@ def make_folder(folder: Path) -> None:
 
 
 def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
-    """Raises UsageError for flags that say too little, or something else than they seem to."""
+    """Refuse flags that say too little, or something else than they seem to. Raises UsageError."""
     wrong = half_given(flags, os.environ)
     if wrong:
         raise UsageError(wrong)
@@ -107,7 +123,7 @@ def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
 
 
 def below(limit: int) -> Callable[[str], int]:
-    """A whole number from 1 up to `limit`, which is too many, for argparse."""
+    """Return a parser of whole numbers from 1 up to `limit`, which is too many, for argparse."""
 
     def number(text: str) -> int:
         value = arguments.count(text)
@@ -133,7 +149,7 @@ def _print_lines(secret: str, launch: Launch, options: argparse.Namespace, words
 
 
 def _host(text: str) -> str:
-    """A name or an address, for argparse."""
+    """Return a name or an address, for argparse."""
     if text.startswith("[") and text.endswith("]"):
         raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):

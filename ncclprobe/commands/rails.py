@@ -13,11 +13,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import discover
-from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.report import delivery
+from ncclprobe.model.snapshot import Job
 
 _TIMEOUT_S = 180.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
@@ -49,16 +45,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else rail_options.ALONE)
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(options, ("rails", *argv), Job())
-
-    def judge(snapshots: Sequence[Snapshot], missing: Sequence[str] = (), remarks: Sequence[str] = ()) -> Report:
-        report = diagnose.diagnose(question, snapshots, missing=missing, notes=remarks)
-        delivery.deliver(report, options)
-        return report
-
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
-    collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     words = ("rails", *rail_options.given(options))
-    return nodes.meet(options, launch, question, collectors, judge, said, words, rail_options.wanted(options))
+    return nodes.meet(options, launch, question, said, words, rail_options.wanted(options))
 
 
 def _show_plan(options: argparse.Namespace) -> int:

@@ -96,10 +96,10 @@ class Question(Struct, frozen=True):
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """The question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+    """Return the question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
     clock = run_clock.began()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
-    accepted = suppressions.load(options.config, lambda folder: every_check(None, folder))
+    accepted = accepted_by(options.config)
     found = new_checks.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
@@ -119,7 +119,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
-    """The doctor's. Raises UsageError."""
+    """Return the doctor's question. Raises UsageError."""
     job = Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus)
     if options.baseline:
         from ncclprobe.expect.site.baselines import expected_paths  # and with it what was measured of collectives
@@ -128,16 +128,25 @@ def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Questio
     return ask(options, ("doctor", *argv), job)
 
 
+def accepted_by(config: Path | None) -> suppressions.Accepted:
+    """Return what the configuration file at `config` accepts (null: that of the working directory, if there is one).
+
+    Raises UsageError for a file that is not understood, or a folder of checks that is not to be trusted.
+    """
+    return suppressions.load(config, lambda folder: every_check(None, folder))
+
+
 def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
-    """The checks whose needs all come from `sources` (null: any), in the order of their modules; then the site's own,
-    of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
+    """Return the checks whose needs all come from `sources` (null: any), in the order of their modules, then a site's.
+
+    Those are of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
     """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
     return (*found, *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:
-    """Raises UsageError for a pattern without a check: a misspelt one would otherwise judge, or spare, nothing."""
+    """Refuse a pattern without a check. Raises UsageError: a misspelt one would otherwise judge, or spare, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
             wanted, ids = pattern.partition("=")[0], [check.id for check in checks]
@@ -153,7 +162,7 @@ def diagnose(
     notes: Sequence[str] = (),
     left: "LeftBehind | None" = None,
 ) -> Report:
-    """The report on all nodes of a job and on what it measured.
+    """Make the report on all nodes of a job and on what it measured.
 
     `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
     `left`: what the files say that a job left.
@@ -170,10 +179,7 @@ def diagnose(
 
         notes = (*notes, *explained.notes(left))
         verdicts = explained.judged(question.checks, left.facts, job)
-    verdicts, suppressed = suppress(verdicts, question.ignore)
-    verdicts, lived_with = suppressions.suppress(verdicts, question.accepted.entries)
-    notes = (*question.accepted.announce(lived_with), *site.origins(question.checks), *notes)
-    suppressed += (*lived_with, *(Suppression(name, "every subject", "--ignore") for name in question.left_out))
+    verdicts, suppressed, announced = _without_accepted(question, verdicts)
     if run is not None:
         verdicts = measured.advisory(verdicts, question.checks)
         unused = {s.node: measured.unused_devices(s, run) for s in snapshots}
@@ -181,6 +187,8 @@ def diagnose(
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
+    environment = {s.node: _environment(s) for s in snapshots}
+    notes = (*announced, *notes, *_plans(snapshots), *(() if run is None else measured.notes(run)))
     if left is not None:
         said = explained.sections(left, verdicts, question.checks)
         status, code = explained.conclusion(said["causes"], verdicts)
@@ -204,9 +212,7 @@ def diagnose(
         pages={verdict.id: page(verdict.id) for verdict in verdicts if verdict.findings},
         coverage=coverage(verdicts),
         suppressed=suppressed,
-        environment={s.node: _environment(s) for s in snapshots}
-        if run is None
-        else measured.environments(run, {s.node: _environment(s) for s in snapshots}),
+        environment=environment if run is None else measured.environments(run, environment),
         path_rates=_path_rates(snapshots),
         **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
         **({} if run is None else measured.sections(run)),
@@ -214,12 +220,25 @@ def diagnose(
         rails=_rail_ways(snapshots),
         explained=cited.explained(verdicts, question.checks),
         excerpts=cited.of_machines(verdicts, snapshots) if question.pictures else (),
-        notes=tuple(dict.fromkeys((*notes, *_plans(snapshots), *(measured.notes(run) if run is not None else ())))),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
+def _without_accepted(
+    question: Question, verdicts: Sequence[Verdict]
+) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...], tuple[str, ...]]:
+    """Return the verdicts without what --ignore and the site's configuration accept, all that is so accepted, and the
+    notes on what is not ncclprobe's own.
+    """
+    judged, ignored = suppress(verdicts, question.ignore)
+    judged, accepted = suppressions.suppress(judged, question.accepted.entries)
+    left_out = (Suppression(name, "every subject", "--ignore") for name in question.left_out)
+    notes = (*question.accepted.announce(accepted), *site.origins(question.checks))
+    return judged, (*ignored, *accepted, *left_out), notes
+
+
 def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
-    """The report's `rails`: imported only where some were tried."""
+    """Return the report's `rails`: imported only where some were tried."""
     if not any(isinstance(snapshot.facts.get(Rails), Rails) for snapshot in snapshots):
         return ()
     from ncclprobe.engine.rails import rail_ways
@@ -228,13 +247,13 @@ def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
 
 
 def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
-    """What was asked of the fabric, as node 0 planned it."""
+    """Return what was asked of the fabric, as node 0 planned it."""
     seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
     return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
-    """With what each node leaves: node 0, and with `whole` everybody, with the worst code of all.
+    """Return with what each node leaves: node 0, and with `whole` every node, with the worst code of all.
 
     See docs/reference/exit-codes.md.
     """
@@ -245,7 +264,7 @@ def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share
 
 
 def launch_of(snapshot: Snapshot) -> Launch:
-    """How this node's process was started; of kind none where that is not known."""
+    """Return how this node's process was started; of kind none where that is not known."""
     launch = snapshot.facts.get(Launch)
     return launch if isinstance(launch, Launch) else Launch()
 
@@ -256,7 +275,7 @@ def _launch_row(snapshots: Sequence[Snapshot]) -> LaunchRow:
 
 
 def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
-    """The report's `topology` and `choices`, by node: made, and imported, only where a reader will see them."""
+    """Return the report's `topology` and `choices`, by node: made, and imported, only where a reader will see them."""
     from ncclprobe.nccl.selection import choose
     from ncclprobe.topology.node import layout
 
@@ -284,7 +303,7 @@ def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:
 
 
 def _environment(snapshot: Snapshot) -> NodeEnvironment:
-    """Versions and settings for the report; what is not known is null."""
+    """Return versions and settings for the report; what is not known is null."""
     settings = snapshot.facts.get(Settings)
     rows: tuple[Setting, ...] = tuple(settings.effective.values()) if isinstance(settings, Settings) else ()
     return NodeEnvironment(_versions(snapshot.facts), rows)

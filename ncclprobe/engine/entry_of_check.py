@@ -4,13 +4,17 @@ Everything is read from the check itself, so it cannot disagree with what the ch
 """
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.engine.differences import Difference, differences
 from ncclprobe.engine.screen import LINES, headed, shortened, wrapped
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check, Collector, Need
@@ -38,8 +42,10 @@ def of_check(check: Check) -> list[str]:
     """Return the lines, no more than a screen has: of long lists of differences the first."""
     above = list(_about(check))
     try:
-        pair = examples(check)
-    except Exception as error:  # noqa: BLE001 - of a site's check, which may raise anything
+        pair, error = outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, partial(examples, check))
+    except TimeoutError as late:
+        pair, error = None, late
+    if pair is None:
         return [*above, "", f"its examples raise {type(error).__name__}; `ncclprobe checks --test` says where"]
     for shown in range(_MOST_DIFFERENCES, 0, -1):
         lines = [*above, "", *shown_examples(pair, shown)]

@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Job
 
 
 def judged(checks: Sequence[Check], left: Facts, job: Job) -> tuple[Verdict, ...]:
-    """Return what the checks say whose facts were given: evidence that nobody gave makes no rows."""
+    """Return what the checks say whose facts were given: evidence that is missing makes no rows."""
     given = [check for check in checks if all(n.fact in left or n.accepts_absent for n in check.needs)]
     given = [check for check in given if any(need.fact in left for need in check.needs)]
     verdicts = judge([], given, job, left)

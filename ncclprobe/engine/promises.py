@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity, Status
@@ -17,7 +18,6 @@ from ncclprobe.model.snapshot import Job, Snapshot
 _ID = re.compile(r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*")
 _SHORT = 40
 """A reason of fewer characters names the problem again and gives none."""
-_EXAMPLE_S = 30.0
 
 
 def broken(check: Check) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _examples(
 def _tried(make: Callable[[], Iterable[Any]]) -> tuple[tuple[Any, ...] | None, BaseException | None]:
     """Return what `make` yields, or what it raises."""
     try:
-        return outcome(time.monotonic() + _EXAMPLE_S, lambda: tuple(make()))
+        return outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, lambda: tuple(make()))
     except TimeoutError as late:
         return None, late
 

@@ -157,7 +157,7 @@ def _in_words(error: BaseException | None) -> str:
 
 def _module_in(path: Path) -> ModuleType:
     """Run a file as a module of its own: as importing it does, but from the very file whose owner was looked at, and
-    without byte code beside it.
+    without a byte code file.
     """
     text = files.read(path, limit=bounds.SITE_FILE_BYTES, refuse=partial(files.refuse_foreign, path))
     module = ModuleType(f"ncclprobe_site_{path.stem}")

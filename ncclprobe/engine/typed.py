@@ -1,4 +1,4 @@
-"""Whether a fact holds what its type says: a capture's answers are anybody's text, and JSON in them any JSON.
+"""Whether a fact holds what its type says: a capture's answers may be any text, and JSON in them any JSON.
 
 Collectors take numbers and texts out of JSON without asking each for its type. A fact that does not hold what its
 fields say would break the checks that compute with it, or worse, pass them.

@@ -6,7 +6,7 @@ machine of a class, and each is one number here:
 - `STARTS_US`: what a call waits for before its first and after its last hop: the launch, the slowest rank, and between
   nodes the host's thread that posts to the NIC (with TCPX a program on the host that moves every message).
 - `latency`: hops that take longer than NCCL counts: only through host memory.
-- `transfer`: what the bytes take beside the constants of the search. Below one on a single Blackwell board: the 0.74
+- `transfer`: what the bytes take, by the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
   eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone, and where more
   than two GPUs share PCIe: 8 reach 41 of 48 GB/s, 3 20 of 24, two 11.7 of 12. Below one across sockets: 8 GPUs on two

@@ -174,7 +174,7 @@ def _texts(data: bytes, beginning: str) -> Iterator[str]:
 
 
 class Symbols(NamedTuple):
-    """Symbols that begin alike: those that a library offers, and those that it looks for in others."""
+    """Symbols with one beginning: those that a library offers, and those that it looks for in others."""
 
     defined: tuple[str, ...]
     undefined: tuple[str, ...]

@@ -133,7 +133,7 @@ def _opened(target: Path) -> int:
 
 
 def _replace(target: Path, text: str, mode: int) -> None:
-    """Write beside `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
+    """Write next to `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
     partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

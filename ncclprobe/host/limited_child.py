@@ -25,6 +25,11 @@ MAX_ANSWER_BYTES = 64 << 20
 _SERVE = "import sys; sys.path[:] = sys.argv[2:]; from importlib import import_module as i; i(sys.argv[1]).serve()"
 
 
+def framed(data: bytes) -> bytes:
+    """Return `data` with its length before it."""
+    return LENGTH.pack(len(data)) + data
+
+
 class LimitedChild:
     """Asks `serve` of a module, which runs in a child that starts with the first request."""
 
@@ -53,7 +58,7 @@ class LimitedChild:
         deadline = time.monotonic() + patience_s
         self._process = self._process or _start(self._module)
         try:
-            _send(self._process, LENGTH.pack(len(request)) + request, deadline)
+            _send(self._process, framed(request), deadline)
             (length,) = LENGTH.unpack(_receive(self._process, LENGTH.size, deadline))
             if length > MAX_ANSWER_BYTES:
                 raise Failed(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")

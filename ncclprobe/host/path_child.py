@@ -1,6 +1,6 @@
 """Looks at paths that may never answer, and writes small files there: in a child process, one per path.
 
-A dead NFS or FUSE server holds whoever asks it, so nothing of a data path is asked in this process. A child that is
+A dead NFS or FUSE server holds every process that asks it, so this one asks nothing of a data path. A child that is
 late is killed and not waited for; where the kernel does not let it die before its server is back (a FUSE request that
 the server has taken), it is left to the kernel. The child answers one JSON request after another
 (:class:`~ncclprobe.host.limited_child.LimitedChild`), and touches nothing but folders with a name of ours, which says
@@ -24,7 +24,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, Failed, HostError, TimedOut
 from ncclprobe.host import path_rate
 from ncclprobe.host.command import as_host_error
-from ncclprobe.host.limited_child import LENGTH, LimitedChild, requests
+from ncclprobe.host.limited_child import LimitedChild, framed, requests
 from ncclprobe.host.quotas import quotas
 
 _BLOCK = 64 << 10
@@ -80,8 +80,7 @@ def serve() -> None:
     sys.stdout.flush()
     with os.fdopen(os.dup(0), "rb") as stream, os.fdopen(os.dup(1), "wb") as answers:
         for request in requests(stream, bounds.PLAN_BYTES):
-            answer = json.dumps(_answer(json.loads(request))).encode()
-            answers.write(LENGTH.pack(len(answer)) + answer)
+            answers.write(framed(json.dumps(_answer(json.loads(request))).encode()))
             answers.flush()
 
 

@@ -56,7 +56,7 @@ def clocks(log: JobLog) -> Clocks:
 
 
 def _ahead(shared: list[dict[str, float]], base: str) -> dict[str, float]:
-    """Return each host's clock beside that of `base`, of the moments that both have."""
+    """Return each host's clock against that of `base`, of the moments that both have."""
     apart: dict[str, list[float]] = {}
     for moment in shared:
         if base in moment:

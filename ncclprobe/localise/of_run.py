@@ -32,7 +32,7 @@ _SKIPPED = "no node has two ranks, so no node has a collective of its own"
 
 
 def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules: Rules | None = None) -> Localisation:
-    """Return who is slow, or nobody. `expected_GBps`: the least that a healthy pair reaches.
+    """Return who is slow, if any is. `expected_GBps`: the least that a healthy pair reaches.
 
     Raises ParseError for rows that cannot be of ranks so placed: a log may come from elsewhere.
     """

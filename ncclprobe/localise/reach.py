@@ -55,6 +55,16 @@ class Suspect(Struct, Generic[A], frozen=True):
     pairs: tuple[tuple[A, A], ...]
     tests: int
 
+    @property
+    def at_one_node(self) -> bool:
+        """Return whether one node explains all of them by itself."""
+        return self.kind in ("node", "into", "out of")
+
+    @property
+    def one_way(self) -> bool:
+        """Return whether the other direction works."""
+        return self.kind in ("into", "out of", "direction")
+
 
 def blame(tested: Collection[tuple[A, A]], bad: Collection[tuple[A, A]]) -> tuple[Suspect[A], ...]:
     """Explain the `bad` ones of the `tested` pairs by the fewest suspects, those that explain most first.

@@ -8,8 +8,8 @@ A distribution says in its ``pyproject.toml``::
     [project.entry-points."ncclprobe.machines"]
     acme = "acme_ncclprobe.machines"        # a package with machine types, a .toml file each
 
-Neither is looked for in the working directory, which ``python -m`` puts on the path: whoever may write there would have
-their code run by whoever works there.
+Neither is looked for in the working directory, which ``python -m`` puts on the path: who may write there could run
+code as every user who works there.
 """
 
 import importlib

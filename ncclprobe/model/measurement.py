@@ -123,7 +123,7 @@ def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]
 
 
 class Retest(Struct, frozen=True):
-    """The same row measured once more after the sweep, because it had failed: before anybody is blamed."""
+    """The same row measured once more after the sweep, because it had failed: before a node is blamed."""
 
     busbw_GBps: float
     time_us: float

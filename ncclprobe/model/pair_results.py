@@ -113,7 +113,7 @@ class OwnCollective(Struct, frozen=True):
     """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
-    `turn` counts from 1: where a node is slow beside the others, all of them are measured again.
+    `turn` counts from 1: where a node is slower than the others, all are measured again.
     """
 
     node: str

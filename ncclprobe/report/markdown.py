@@ -1,7 +1,7 @@
 """The report as Markdown for a job's page or a comment: failures first, passes folded, of bounded size.
 
 GitHub takes 1 MiB of summary from a step, and ten annotations of a kind (docs.github.com, Workflow commands: adding a
-job summary, Usage limits: annotations). What comes from a machine stays text: no markup, no mention of anybody.
+job summary, Usage limits: annotations). What comes from a machine stays text: no markup, no mention of a user.
 """
 
 import re

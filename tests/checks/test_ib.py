@@ -240,7 +240,15 @@ EFA = Fabric(
 @pytest.mark.parametrize("devices", [SOFT, EFA, Fabric()], ids=["soft-RoCE", "EFA", "none"])
 def test_devices_that_are_not_for_nccls_own_transport_are_not_judged(devices: Fabric) -> None:
     facts: dict[type, Any] = {Fabric: devices, Gpus: gpus(), Pci: pci()}
-    assert {v.status for v in verdicts(facts).values()} == {Status.SKIP}
+    judged = {v.status for v in verdicts(facts).values() if v.id != "ib.perm" or devices is not SOFT}
+    assert judged == {Status.SKIP}
+
+
+def test_soft_roce_that_cannot_be_opened_is_told_where_there_is_no_nic() -> None:
+    closed = Fabric(tuple(replace(each, opens=False) for each in SOFT.devices))
+    assert said(ports.perm, closed, PLAIN, TWO_NODES)
+    beside = Fabric((*closed.devices, *fabric(fixtures.roce(0, "10.0.0.5")).devices))
+    assert not said(ports.perm, beside, PLAIN, TWO_NODES)
 
 
 def test_a_management_nic_on_ethernet_needs_neither_address_nor_large_packets() -> None:

@@ -159,6 +159,14 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
     assert said_of(slow, replace(_LOOSE, op="sendrecv")) == []
 
 
+def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged() -> None:
+    two = Localised(replace(_NONE, nodes=2))
+    verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
+    why = "of two nodes that differ, either may be the slow one: measure three nodes or more"
+    assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
+    assert said(of_pairs.pairs, two, Expected(), asked=Asked(what=("pairs",))).status is Status.PASS
+
+
 def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     several = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
     [finding] = said_of(replace(_NONE, kind="node", culprits=(several,)))

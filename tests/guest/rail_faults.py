@@ -72,7 +72,7 @@ CASES = (
     Case("locked memory is limited", "rail.unusable", before=LESS_MEMORY),
     Case("uverbs is missing", "rail.unusable", f"mv {UVERBS} /dev/gone", f"mv /dev/gone {UVERBS}"),
     Case("killed peer", "sync.node-lost", hit=signal.SIGKILL),
-    Case("stopped peer", "sync.node-lost", hit=signal.SIGSTOP),
+    Case("stopped peer", "rail.untried", hit=signal.SIGSTOP),
 )
 
 

@@ -50,14 +50,6 @@ def test_bytes_over_the_wrong_one_of_two_nics_are_noticed(tmp_path: Path) -> Non
     assert {row.transport.network for row in done.told.measurements} == {"gloo tcp eth0"}
 
 
-def test_one_way_over_the_wrong_nic_is_noticed_at_the_node_that_sends(tmp_path: Path) -> None:
-    """As where two cards are in one subnet: what n0 sends leaves over eth1, what comes back does not."""
-    with Lab(hosts=2, nics=2) as lab, detour(lab["n0"], lab["n1"]):
-        done = measured(lab, tmp_path / "report.json", *SIZE)
-    (traffic,) = done.told.nic_traffic
-    assert "n0 eth1" in traffic.stray
-
-
 def test_of_two_nics_the_share_of_each_is_the_kernels_and_nobody_is_named(tmp_path: Path) -> None:
     """Which connection goes over which card is decided by who called whom: three quarters to one, as measured."""
     bands = (

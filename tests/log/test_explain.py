@@ -132,7 +132,7 @@ def test_a_file_that_says_nothing_is_wrong_usage(
 def test_a_name_that_is_neither_file_nor_id_is_refused_as_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "no.such-check"]) == 2
     told = capsys.readouterr().err
-    assert "is no check, variable or file" in told
+    assert "is no check, cause, variable or file" in told
     assert main(["explain", "/no/such/file"]) == 2
 
 

@@ -55,6 +55,11 @@ def only(text: str | bytes) -> LogEvent:
         ("    [rank3]: ", 3, None),
         ("> [rank3]: ", 3, None),
         ("[default2]:", 2, None),
+        ("2026-11-22T10:00:00.5Z: [1,3]<stdout>:", 3, NOON + 0.5),
+        ("(Worker_TP3 pid=77) ", 3, None),
+        ("(VllmWorker rank=3 pid=77) ", 3, None),
+        ("(PolicyWorker[rank=3] pid=77, ip=10.0.0.3) ", 3, None),
+        ("[RANK 3] ", 3, None),
     ],
 )
 def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int | None, time_s: float | None) -> None:
@@ -323,3 +328,46 @@ def test_a_rank_on_its_node_is_no_rank_of_a_job_of_several_nodes() -> None:
 def test_lines_beside_one_ranks_prefix_are_its_launchers() -> None:
     found = log(a="[rank3]: ValueError: an error\nW1122 10:00:00.1 9 api.py:1] an error\n")
     assert [event.rank for event in found.events] == [3, None]
+
+
+def test_srun_says_on_which_host_tasks_ran_where_a_host_has_several() -> None:
+    lines = b"[rank2]: no socket interface found\nsrun: error: n7: tasks 0-1,2: Exited\nn1:7:7 [0] NCCL INFO no\n"
+    told = read([("a", [lines])], ("no",))
+    assert told.ranks[2].host == "n7"
+    one_each = b"[rank2]: no socket interface found\nsrun: error: n7: task 2: Exited with exit code 1\n"
+    assert read([("a", [one_each])], ("no socket",)).ranks[2].host == ""
+
+
+def test_a_task_that_srun_names_alone_is_a_rank_where_tasks_are() -> None:
+    lines = b"srun: error: n7: task 5: Out Of Memory\nsrun: error: n6: tasks 0-3: Terminated\n"
+    first, _ = read([("a", [lines])], ("Out Of Memory",)).events
+    assert (first.rank, first.host, first.text) == (5, "n7", "task 5: Out Of Memory")
+
+
+@pytest.mark.parametrize("tasks", ["0-", "-3", "0-99999999", "9-1", ",", "0-3,0-x", "1-" + "9" * 1900])
+def test_a_list_of_tasks_that_is_none_says_nothing(tasks: str) -> None:
+    assert log(a=f"srun: error: n7: tasks {tasks}: Exited, {SAID}").ranks == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("job/dmesg-n7.txt", "n7"),
+        ("kernel.n7.example.com.log", "n7.example.com"),
+        ("dmesg.n7", "n7"),
+        ("dmesg.log", ""),
+        ("dmesg.0", ""),
+        ("xdmesg-n7.txt", ""),
+    ],
+)
+def test_the_name_of_a_kernels_log_may_say_the_host(name: str, host: str) -> None:
+    (event,) = read([(name, [b"[ 812.1] no socket interface found\n"])], ("no socket",)).events
+    assert event.host == host
+
+
+def test_torchruns_summary_is_read_behind_times_too() -> None:
+    member = "[pod/w-1/c] 2026-11-22T10:00:00Z "
+    summary = ["Root Cause (first observed failure):", "[0]:", "  host      : n7", "  rank      : 17 (local_rank: 1)",
+               "  exitcode  : -9 (pid: 77)", "  traceback : Signal 9 (SIGKILL)", "====="]  # fmt: skip
+    events = log(a="\n".join(member + line for line in summary)).events
+    assert (17, "n7") in {(event.rank, event.host) for event in events if event.level == "ROOT CAUSE"}

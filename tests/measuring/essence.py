@@ -10,11 +10,6 @@ from typing import Any
 ROW = ("op", "place", "mode", "nbytes", "count", "ranks", "nodes", "dtype", "redop", "wrong", "status")
 FINDING = ("check", "severity", "subject", "blame", "action", "message")
 SKIPPED = ("op", "nbytes", "cause")
-PAIR = ("src", "dst", "both", "nbytes", "latency_nbytes", "wrong")
-COPY = ("kind", "status")
-GROUP = ("kind", "op", "nbytes", "size", "groups", "crossing")
-STEP = ("strategy", "ranks", "params", "layers", "micro_batches", "overlap", "calls", "call_bytes")
-LOCALISED = ("nodes", "lost", "complete")
 PREFIX = "run."
 FREE = "of its speed"
 """Stands for what a busy machine changes."""
@@ -29,7 +24,7 @@ _FRACTION = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)(
 _CHANGING = (
     (re.compile(r"phase '[^']*'"), "phase '…'"),
     (re.compile(r"( is gone) \([^)]*\)"), r"\1 (…)"),  # the kernel's word for it depends on the moment
-    (re.compile(r"( was skipped|: not TOML): .*"), r"\1: …"),  # torch's words, the parser's
+    (re.compile(r"( was skipped): .*"), r"\1: …"),  # torch's words
 )
 _TORCHS_OWN = "the flight recorder of "
 """Begins a remark that is there if torch had time to dump, and is in torch's words."""
@@ -46,38 +41,35 @@ def plain(text: str, own: Mapping[str, str]) -> str:
     return text
 
 
-def of_report(report: Mapping[str, Any], own: Mapping[str, str], free: Iterable[str] = ()) -> dict[str, Any]:
-    """The comparable part of `report`. `free`: checks that may judge what they measured either way."""
+def of_report(report: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+    """The comparable part of `report`."""
     checks = [check for check in report["checks"] if check["id"].startswith(PREFIX)]
-    free = {*free, SPOILED_BY_OTHERS}
-    rows = [_row(row, own) for row in report["measurements"]]
-    open_ended = any(check["required"] for check in checks if check["id"] in free)
+    rows, first_call = [_row(row, own) for row in report["measurements"]], report["first_call"]
     return {
-        "status": FREE if open_ended else _status(report["status"], checks, free),
-        "exit_code": FREE if open_ended else report["exit_code"],
+        "status": _status(report["status"], checks),
+        "exit_code": report["exit_code"],
         "launch": report["launch"],
         "nodes": len(report["nodes"]),
         "missing_nodes": len(report["missing_nodes"]),
-        "checks": [_check(check, own, free if rows or open_ended else ()) for check in checks],
+        "checks": [_check(check, own, bool(rows) and check["id"] == SPOILED_BY_OTHERS) for check in checks],
         "findings": [
             _only(FINDING, {"check": check["id"], **finding}, own)
-            for check in checks if check["id"] not in free for finding in check["findings"]
+            for check in checks if check["id"] != SPOILED_BY_OTHERS for finding in check["findings"]
         ],
         "rows": rows,
         "skipped_rows": [_only(SKIPPED, row, own) for row in report["skipped_rows"]],
         "notes": [plain(note, own) for note in report["notes"] if not note.startswith(_TORCHS_OWN)],
-        **_others(report, own),
+        **({"first_call": sorted(first_call)} if first_call else {}),
     }  # fmt: skip
 
 
-def _status(status: str, checks: Iterable[Mapping[str, Any]], free: set[str]) -> str:
-    """Of the report; a warning that comes from `free` checks alone counts as passed."""
-    warned = any(check["status"] == "warn" for check in checks if check["id"] not in free)
+def _status(status: str, checks: Iterable[Mapping[str, Any]]) -> str:
+    """Of the report; a warning that comes from a busy machine alone counts as passed."""
+    warned = any(check["status"] == "warn" for check in checks if check["id"] != SPOILED_BY_OTHERS)
     return "pass" if status == "warn" and not warned else status
 
 
-def _check(check: Mapping[str, Any], own: Mapping[str, str], free: Iterable[str]) -> dict[str, Any]:
-    either = check["id"] in free
+def _check(check: Mapping[str, Any], own: Mapping[str, str], either: bool) -> dict[str, Any]:
     return {
         "id": check["id"],
         "status": FREE if either else check["status"],
@@ -94,25 +86,3 @@ def _row(row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
 
 def _only(keys: Iterable[str], row: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
     return {key: plain(row[key], own) if isinstance(row[key], str) else row[key] for key in keys}
-
-
-def _others(report: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
-    """What else was measured, where it was: of which shape, not how fast. Pairs measured again are not counted."""
-    first, found = report["first_call"], report["localisation"]
-    pairs = (_only(PAIR, row, own) for row in report["pairs"] if not row["step"])
-    parts = {
-        "pairs": sorted(pairs, key=lambda row: (row["both"], row["src"], row["dst"])),
-        "nic_traffic": [sorted(row) for row in report["nic_traffic"]],
-        "copies": _distinct(_only(COPY, row, own) for row in report["copies"]),
-        "affinity": [sorted(row) for row in report["affinity"]],
-        "groups": [_only(GROUP, row, own) for row in report["groups"]],
-        "steps": [_only(STEP, row, own) for row in report["steps"]],
-        "first_call": first and sorted(first),
-        "localisation": found and _only(LOCALISED, found, own),
-    }
-    return {name: part for name, part in parts.items() if part}
-
-
-def _distinct(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each of `rows` once: how many there are depends on the machine's sockets."""
-    return list({str(row): row for row in rows}.values())

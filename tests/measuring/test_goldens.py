@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from launching import Launcher
 
-from measuring.cases import BROKEN, WHOLE, WRONG, Case
+from measuring.cases import CASES, Case
 from measuring.play import played
 
 GOLDENS = Path(__file__).parent / "goldens"
-CASES = (*WHOLE, *BROKEN, *WRONG)
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 

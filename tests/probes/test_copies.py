@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclprobe.errors import ProbeError  # noqa: E402
-from ncclprobe.probes import copies  # noqa: E402
+from ncclprobe.errors import ProbeError
+from ncclprobe.probes import copies
 
 CPUS = sorted(os.sched_getaffinity(0))
 

@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "scripts")]
 
-import distribution  # noqa: E402 - found in scripts/
+import distribution
 
-from ncclprobe import DOCS, __version__  # noqa: E402
+from ncclprobe import DOCS, __version__
 
-from . import installed  # noqa: E402
+from . import installed
 
 EPOCH_S = 1_700_000_000
 NEEDED = ("build", "hatchling", "twine")

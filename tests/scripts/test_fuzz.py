@@ -10,13 +10,13 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS)]
 
-import fuzz  # noqa: E402 - found in scripts/
-import fuzz_readers  # noqa: E402
-from fuzz_mutations import spoilt, spoilt_bytes  # noqa: E402
+import fuzz
+import fuzz_readers
+from fuzz_mutations import spoilt, spoilt_bytes
 
-from ncclprobe.errors import UsageError  # noqa: E402
-from ncclprobe.model.registry import discover  # noqa: E402
-from ncclprobe.model.rules import Collector  # noqa: E402
+from ncclprobe.errors import UsageError
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
 
 READERS = fuzz_readers.readers()
 SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each

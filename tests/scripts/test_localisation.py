@@ -9,10 +9,10 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS)]
 
-import localisation  # noqa: E402 - found in scripts/
-import recorded_pairs  # noqa: E402
-from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets  # noqa: E402
-from fleets.trials import Again, Trial, play, replay, tally  # noqa: E402
+import localisation
+import recorded_pairs
+from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets
+from fleets.trials import Again, Trial, play, replay, tally
 
 HEAD = """\
 # nThread 1 nGpus 1 minBytes 33554432 maxBytes 134217728 step: 2(factor) warmup iters: 5 iters: 20 validation: 1

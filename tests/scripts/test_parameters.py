@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from parameters import Digest, Image, Read, print_changes, reads  # noqa: E402
+from parameters import Digest, Image, Read, print_changes, reads
 
 NAMES = {
     0x100: b"NCCL_IB_PKEY",

@@ -8,7 +8,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 sys.path[:0] = [str(SCRIPTS)]
 
-import rails  # noqa: E402 - found in scripts/
+import rails
 
 MACHINE, LOST = "dgx-a100", "mlx5_7"
 """A machine with two NICs for storage, and a rail in the middle of the others."""

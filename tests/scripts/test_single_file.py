@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "scripts")]
 
 pytest.importorskip("packaging", reason="packaging is not installed (extra `test`)")
-import environment  # noqa: E402 - found in scripts/
-import offline  # noqa: E402
+import environment
+import offline
 
-from . import installed  # noqa: E402
+from . import installed
 
 HERE = f"cp{sys.version_info[0]}{sys.version_info[1]}-{os.uname().machine}"
 FILES = {

@@ -117,6 +117,15 @@ def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
     assert (row.ratio, row.interval) == (2.0, (2.0, 2.0))
 
 
+def test_where_every_rank_has_its_processors_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: tuple(CPUS)})
+    identity = RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0)
+    plan = SimpleNamespace(device="cpu")
+    found = affinity.measured(plan, identity, "n0", answers({}), Together(), lambda phase: None)
+    assert found == ((), affinity.ALREADY)
+
+
 def test_the_words_name_the_node_of_every_local_rank() -> None:
     infos = [{"node": "n0", "local": local, "numa": local // 2, "wrong": True} for local in range(4)]
     said = affinity.how(infos[3], infos, "8-15", 2)

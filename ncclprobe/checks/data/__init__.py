@@ -4,9 +4,10 @@ Judged by path. Where some nodes differ from the others, they are named; a probl
 misspelt path) or the server's.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import get_args
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, get_args
 
+from ncclprobe.checks.sync import named
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataPath, DataPaths, Use
 from ncclprobe.model.findings import Finding
@@ -14,6 +15,9 @@ from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
+
+NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
+SERVER: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 
 
 @applies
@@ -40,8 +44,15 @@ def by_path(paths: Every[DataPaths], *uses: Use) -> dict[str, dict[str, DataPath
     return found
 
 
+def on(nodes: Sequence[str], every: Sized) -> str:
+    """Return `` on n1`` or `` on every node``, to end a sentence; empty where `every` node is one alone."""
+    if len(every) == 1:
+        return ""
+    return " on every node" if len(nodes) == len(every) else f" on {named(nodes)}"
+
+
 def unasked(fact: object) -> bool:
-    """Return whether --timeout left no time to ask for it: that is unknown, and nobody's fault."""
+    """Return whether --timeout left no time to ask for it: that is unknown, and no node's fault."""
     return isinstance(fact, Absent) and fact.refused == OutOfTime.__name__
 
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
+from ncclprobe.checks.data import NODE, SERVER
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import DataPaths, Look
@@ -27,8 +28,6 @@ _SHORT_S = 0.02
 _CROWDED = 0.6
 """All at once reach less than this share of what each reaches apart: the server, or the way to it, is shared out."""
 _KEEP = "keep them: ncclprobe baseline REPORT.json -o site.json; later runs are judged by --baseline site.json"
-_NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
-_FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 
 _TIMES = {1: "once", 2: "twice"}
 Key = tuple[str, RateKind]
@@ -129,7 +128,7 @@ def best_apart(known: Mapping[N, Sequence[PathRate]]) -> dict[Key, dict[N, PathR
 
 
 def doubtful(known: Mapping[N, Sequence[PathRate]]) -> list[N]:
-    """Return the nodes that look slow beside the others, the slowest first: they are measured again."""
+    """Return the nodes that look slower than the others, the slowest first: they are measured again."""
     worst: dict[N, float] = {}
     for rows in best_apart(known).values():
         for node, share in _shares(rows).items():
@@ -186,7 +185,7 @@ def _slow(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         evidence = [_evidence(node, rows[node]) for node in list(shares)[:3]]
         turns = min(sum(_is_apart(row, path, kind) for row in known[node]) for node in shares)
         sure = Certainty("medium" if turns > 1 else "low", f"measured {_TIMES.get(turns, f'{turns} times')} on each")
-        details = {**_NODE, "confidence": sure, "loss": round(1 - shares[slowest], 3)}
+        details = {**NODE, "confidence": sure, "loss": round(1 - shares[slowest], 3)}
         yield warn(path, message, nodes=tuple(shares), evidence=evidence, **details)
 
 
@@ -212,7 +211,7 @@ def _failed(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         for why, some in vote(nodes).groups.items():
             everywhere = len(tried[path]) == len(some) > 1
             message = f"could not be measured {'on every node' if everywhere else f'on {named(some)}'}: {why}"
-            yield fail(path, message, nodes=some, evidence=why, **(_FABRIC if everywhere else _NODE))
+            yield fail(path, message, nodes=some, evidence=why, **(SERVER if everywhere else NODE))
 
 
 def _numbers(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
@@ -306,7 +305,7 @@ def baseline(rates: Every[DataRates | Absent], paths: Every[DataPaths], job: Job
                 f"{words_of(expected.kind)}{' of all at once' if expected.together else ''} reach "
                 f"{shown(worst.kind, worst.per_s)} {where}; {expected}"
             )
-            details = {**(_FABRIC if everywhere else _NODE), "loss": round(1 - worst.per_s / expected.per_s, 3)}
+            details = {**(SERVER if everywhere else NODE), "loss": round(1 - worst.per_s / expected.per_s, 3)}
             yield warn(expected.path, message, nodes=tuple(low), evidence=expected.source, **details)
     if not judged:
         raise Unlearned("no rate that was measured is in the baseline: other paths, file systems or numbers of nodes")

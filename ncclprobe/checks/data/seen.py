@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ncclprobe.checks.data import asked, asked_of_several, by_path, problem, told, unasked
+from ncclprobe.checks.data import NODE, SERVER, asked, asked_of_several, by_path, on, problem, told, unasked
 from ncclprobe.checks.sync import describe, named
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DiskQuota, Look, Mount
 from ncclprobe.facts.field import missing
@@ -14,7 +14,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.units import size
 
-_NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 _JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 _FULL_BYTES, _NEARLY = 1 << 20, 0.01
 _MEANINGFUL = (
@@ -88,16 +87,15 @@ def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     problems = {node: words for node, row in rows.items() if (words := problem(row))}
     for words, nodes in vote(problems).groups.items():
         row = rows[nodes[0]]
-        everywhere = len(nodes) == len(rows)
-        where = f" on {named(nodes)}" if not everywhere else " on every node" if len(rows) > 1 else ""
-        yield fail(name, f"{words}{where}", nodes=nodes, evidence=_source(row), **_blamed(row, everywhere))
+        blamed = _blamed(row, everywhere=len(nodes) == len(rows))
+        yield fail(name, f"{words}{on(nodes, rows)}", nodes=nodes, evidence=_source(row), **blamed)
 
 
-def _blamed(row: DataPath, everywhere: bool) -> dict[str, Any]:
+def _blamed(row: DataPath, *, everywhere: bool) -> dict[str, Any]:
     if not everywhere:
-        return _NODE
+        return NODE
     hangs = isinstance(row.look, Absent) and row.look.refused == "TimedOut"
-    return {"blame": "fabric", "action": "repair"} if hangs else _JOB
+    return SERVER if hangs else _JOB
 
 
 def _source(row: DataPath) -> str:
@@ -138,7 +136,7 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
         if local and remote:
             usual = vote({node: str(each) for node, each in remote.items()}).usual
             message = f"is local to {named(local)} ({_kinds(local)}); the others have {usual}"
-            yield fail(name, message, nodes=tuple(local), evidence="/proc/self/mountinfo", **_NODE)
+            yield fail(name, message, nodes=tuple(local), evidence="/proc/self/mountinfo", **NODE)
         elif local and len(rows) > 1:
             yield note(name, f"is local to each node ({_kinds(local)})", evidence="/proc/self/mountinfo")
         yield from _compared_mounts(name, {n: m for n, m in mounts.items() if n not in local})
@@ -153,7 +151,7 @@ def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding
     options = vote({node: _options(each) for node, each in mounts.items()})
     for ballot, what in ((places, "is another file system"), (options, "is mounted with other options")):
         if not ballot.agreed:
-            blamed = _NODE if ballot.settled else {"blame": "image", "action": "fix-image"}
+            blamed = NODE if ballot.settled else {"blame": "image", "action": "fix-image"}
             message = f"{what}: {describe(ballot)}"
             yield warn(name, message, nodes=ballot.outliers, evidence="/proc/self/mountinfo", **blamed)
 
@@ -201,7 +199,7 @@ def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     ballot = vote(said)
     if not ballot.agreed:
         evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
-        blamed = _NODE if ballot.settled else {"blame": "node", "action": "retest"}
+        blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
         message = f"is not the same on all nodes: {describe(ballot)}"
         yield fail(name, message, nodes=ballot.outliers, evidence=evidence, **blamed)
 
@@ -212,7 +210,7 @@ def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     if reasons:
         why = next(iter(reasons.values()))
         message = f"is there, and its content could not be read on {named(reasons)}: {why}"
-        yield fail(name, message, nodes=tuple(reasons), evidence=why, **_NODE)
+        yield fail(name, message, nodes=tuple(reasons), evidence=why, **NODE)
 
 
 def _as_seen(row: DataPath) -> str:
@@ -220,13 +218,9 @@ def _as_seen(row: DataPath) -> str:
     assert isinstance(row.look, Look)
     assert isinstance(row.content, Content)
     if row.look.kind == "folder":
-        most = f"a folder with more than {row.content.entries} entries"
-        return "a folder too long to compare" if row.content.cut else f"{_counted(row.content, most)}"
+        whole = f"a folder with {row.content.entries} entries, hash {row.content.digest}"
+        return "a folder too long to compare" if row.content.cut else whole
     return f"a file of {row.look.nbytes} bytes, hash {row.content.digest}"
-
-
-def _counted(content: Content, most: str) -> str:
-    return most if content.cut else f"a folder with {content.entries} entries, hash {content.digest}"
 
 
 @check(
@@ -257,7 +251,7 @@ def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
 def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str], what: str) -> Iterator[Finding]:
     ballot = vote({node: say(look) for node, look in looks.items()})
     if not ballot.agreed:
-        yield warn(name, f"{what}: {describe(ballot)}", nodes=ballot.outliers, evidence=f"stat {name}", **_NODE)
+        yield warn(name, f"{what}: {describe(ballot)}", nodes=ballot.outliers, evidence=f"stat {name}", **NODE)
 
 
 @check(
@@ -290,10 +284,10 @@ def space(paths: Every[DataPaths]) -> Iterator[Finding]:
         looks = {node: row.look for node, row in rows.items() if isinstance(row.look, Look)}
         said = {node: words for node, look in looks.items() if (words := _room(look))}
         for words, nodes in vote(said).groups.items():
-            where = "" if len(rows) == 1 else " on every node" if len(nodes) == len(rows) else f" on {named(nodes)}"
             full = words.startswith("is full") or "inodes" in words or "used up" in words
-            blamed = _JOB if len(nodes) == len(rows) else _NODE
-            yield (fail if full else warn)(name, f"{words}{where}", nodes=nodes, evidence=f"statvfs {name}", **blamed)
+            blamed = _JOB if len(nodes) == len(rows) else NODE
+            message = f"{words}{on(nodes, rows)}"
+            yield (fail if full else warn)(name, message, nodes=nodes, evidence=f"statvfs {name}", **blamed)
 
 
 def _room(look: Look) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.checks.data import by_path, problem
+from ncclprobe.checks.data import NODE, SERVER, by_path, on, problem
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import UNWRITTEN, DataPath, DataPaths, DataWrites, Look, Mount, Sight, Written
@@ -15,7 +15,6 @@ from ncclprobe.model.values import replace
 
 _LATE_S = 1.0
 """Files of a shared file system are there for all within milliseconds; caches of attributes keep them for seconds."""
-_NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 _UNSEEN = {
     "other": "see an old or cut version",
     "unopened": "see its name and cannot open it",
@@ -95,8 +94,8 @@ def _known(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> dict[
 
 
 def _without_failures(row: Written) -> Written:
-    seen = tuple(sight for sight in row.sights if not sight.outcome.startswith(UNWRITTEN))
-    return replace(row, failed="", why="", sights=seen)
+    told = tuple(sight for sight in row.sights if not sight.outcome.startswith(UNWRITTEN))
+    return replace(row, failed="", why="", sights=told)
 
 
 def _told(found: Sequence[Finding], writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterator[Finding]:
@@ -142,10 +141,8 @@ def write(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterat
 def _written(path: str, rows: Mapping[str, Written]) -> Iterator[Finding]:
     failed = {node: f"{row.failed} failed: {row.why}" for node, row in rows.items() if row.failed}
     for words, nodes in vote(failed).groups.items():
-        everywhere = len(nodes) == len(rows) > 1
-        where = " on every node" if everywhere else f" on {named(nodes)}" if len(rows) > 1 else ""
-        blamed = {"blame": "fabric" if everywhere else "node", "action": "repair"}
-        yield fail(path, f"{words}{where}", nodes=nodes, evidence=f"a folder of ours in {path}", **blamed)
+        blamed = SERVER if len(nodes) == len(rows) > 1 else NODE
+        yield fail(path, f"{words}{on(nodes, rows)}", nodes=nodes, evidence=f"a folder of ours in {path}", **blamed)
     left = {node: row.folder for node, row in rows.items() if row.left}
     for node, folder in left.items():
         yield note(path, f"{folder} could not be removed on {node}; remove it", nodes=(node,))
@@ -245,10 +242,10 @@ def _seen_by(
 ) -> Iterator[Finding]:
     """Yield who of the nodes did not see, or saw late, files of these names: one finding for each way it went wrong."""
     told = _sights(rows, files)
-    bad = {node: [s for s in sights if s.outcome != "ok"] for node, sights in told.items()}
     blind = sorted(_blind(told))
     looking = [node for node, sights in told.items() if sights]
-    evidence = [_evidence(path, node, sights[0], names) for node, sights in bad.items() if sights][:3]
+    bad = {node: unseen for node in looking if (unseen := [s for s in told[node] if s.outcome != "ok"])}
+    evidence = [_evidence(path, node, sights[0], names) for node, sights in bad.items()][:3]
     if blind and len(blind) == len(looking):
         message = f"no node sees {what}: it is not shared"
         yield fail(path, message, nodes=tuple(blind), evidence=evidence, blame="job", action="fix-job")
@@ -258,23 +255,16 @@ def _seen_by(
     for each, nodes in said.items():
         if nodes:
             message = f"{named(nodes)} {each}; the others do"
-            yield fail(path, message, nodes=tuple(nodes), evidence=evidence, **_NODE)
-    for writer, outcomes in _partly({node: sights for node, sights in bad.items() if node not in blind}).items():
-        whose = names.get(writer, f"node {writer}")
-        if whose in blind:
-            continue  # its own folder is elsewhere
-        seers = sorted({node for node, _ in outcomes})
-        words = _UNSEEN.get(outcomes[0][1].outcome, outcomes[0][1].outcome)
-        sight = outcomes[0][1]
-        message = f"{sight.name} of {whose}: {named(seers)} {words}, {sight.seconds:.3g} s after looking first"
-        yield fail(path, message, nodes=tuple(seers), evidence=evidence, **_NODE)
-    slow = _late(rows, {node: sights for node, sights in told.items() if node not in blind})
+            yield fail(path, message, nodes=tuple(nodes), evidence=evidence, **NODE)
+    seeing = {node: told[node] for node in looking if node not in blind}
+    for message, nodes in _partly({node: bad[node] for node in seeing if node in bad}, blind, names):
+        yield fail(path, message, nodes=tuple(nodes), evidence=evidence, **NODE)
+    slow = _late(rows, seeing)
     if slow:
         message = f"{named(slow)} saw {what} late: up to {max(slow.values()):.3g} s after it was written"
         node = max(slow, key=lambda each: slow[each])
-        last = max(told[node], key=lambda sight: sight.seconds)
-        blamed: dict[str, Any] = {"blame": "fabric" if len(slow) == len(looking) else "node", "action": "repair"}
-        yield warn(path, message, nodes=tuple(slow), evidence=[_evidence(path, node, last, names)], **blamed)
+        last = _evidence(path, node, max(told[node], key=lambda sight: sight.seconds), names)
+        yield warn(path, message, nodes=tuple(slow), evidence=[last], **SERVER if len(slow) == len(looking) else NODE)
 
 
 def _late(rows: Mapping[str, Written], told: Mapping[str, Sequence[Sight]]) -> dict[str, float]:
@@ -287,12 +277,19 @@ def _late(rows: Mapping[str, Written], told: Mapping[str, Sequence[Sight]]) -> d
     return {node: seconds for node, seconds in waits.items() if seconds > _LATE_S}
 
 
-def _partly(bad: Mapping[str, Sequence[Sight]]) -> dict[int, list[tuple[str, Sight]]]:
-    found: dict[int, list[tuple[str, Sight]]] = {}
+def _partly(
+    bad: Mapping[str, Sequence[Sight]], blind: Sequence[str], names: Mapping[int, str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield what of one writer's files some nodes did not see, in words, and these nodes."""
+    found: dict[str, list[tuple[str, Sight]]] = {}
     for node, sights in bad.items():
         for sight in sights:
-            found.setdefault(sight.of, []).append((node, sight))
-    return found
+            found.setdefault(names.get(sight.of, f"node {sight.of}"), []).append((node, sight))
+    for writer, missed in found.items():
+        if writer not in blind:  # else its own folder is elsewhere
+            nodes, first = sorted({node for node, _ in missed}), missed[0][1]
+            words = _UNSEEN.get(first.outcome, first.outcome)
+            yield f"{first.name} of {writer}: {named(nodes)} {words}, {first.seconds:.3g} s after looking first", nodes
 
 
 def _evidence(path: str, node: str, sight: Sight, names: Mapping[int, str]) -> Any:

@@ -14,6 +14,7 @@ from ncclprobe.checks.ib.selection import (
     kind,
     listed,
     rdma_job,
+    rdma_or_soft_job,
     serving,
     single_node,
     taken,
@@ -218,7 +219,7 @@ FABRIC_CLOSED = Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=
         (FABRIC_CLOSED, having("NCCL_IB_HCA", "=mlx5_0"), Launch()),
         (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
     ],
-    applies=rdma_job,
+    applies=rdma_or_soft_job,
 )
 def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     """This process cannot open an RDMA device.

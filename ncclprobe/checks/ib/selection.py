@@ -22,6 +22,12 @@ def rdma_job(job: Job, fabric: Fabric) -> bool:
     return job.backend == "nccl" and any(_ours(port) for device in hardware(fabric) for port in device.ports)
 
 
+@applies
+def rdma_or_soft_job(job: Job, fabric: Fabric) -> bool:
+    """to jobs on GPUs (--backend nccl) where there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
+    return job.backend == "nccl" and any(_ours(port) for port in meant(fabric).ports)
+
+
 def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
     """Return the devices without those that are software only: soft-RoCE has no place on any bus."""
     return tuple(device for device in fabric.devices if device.pci is not None)

@@ -15,6 +15,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 Pair = tuple[str, str]
 ByRole = dict[str, Suspect[str]]
@@ -128,13 +129,8 @@ def confirmed(suspect: Suspect[str], times: int) -> Certainty:
     """Return how certain `suspect` is: confirmed by several other nodes, or seen between two alone."""
     partners = len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    how = f"tried {times} time{'' if times == 1 else 's'} {with_whom if suspect.nodes else 'between all'}"
+    how = f"tried {plural(times, 'time')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
-
-
-def of_one_node(suspect: Suspect[str]) -> bool:
-    """Return whether `suspect` is one node, by its paths with several others."""
-    return suspect.kind in ("node", "into", "out of")
 
 
 def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
@@ -337,7 +333,7 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
 def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
     """Return what to type on the one node that fails with all, by one interface; else nothing."""
     nics = {path.interface for path in failed}
-    if not of_one_node(suspect) or len(suspect.nodes) != 1 or len(nics) != 1:
+    if not suspect.at_one_node or len(suspect.nodes) != 1 or len(nics) != 1:
         return ""
     nic = next(iter(nics))
     return (
@@ -352,5 +348,5 @@ def _whose(suspect: Suspect[str], outcome: str) -> dict[str, Any]:
         return {"blame": "fabric", "action": "fix-image"}
     if suspect.kind == "everything":
         return {"blame": "fabric", "action": "fix-job"}
-    by_rule = suspect.kind in ("into", "out of", "direction") or outcome in ("refused", "denied", "address")
-    return {"blame": "node" if of_one_node(suspect) else "fabric", "action": "fix-image" if by_rule else "repair"}
+    by_rule = suspect.one_way or outcome in ("refused", "denied", "address")
+    return {"blame": "node" if suspect.at_one_node else "fabric", "action": "fix-image" if by_rule else "repair"}

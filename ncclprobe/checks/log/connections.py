@@ -148,7 +148,8 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
         if "127.0." not in event.text:
             peer = between(event.text, "timeout [", "]") or between(event.text, "connecting: ", " ").strip("[]")
             message = f"gloo did not connect to {peer or 'a peer'} in time"
-            yield said(log, event, message, **JOB, **of_peer(log, peer))
+            codes = () if peer else ("gloo-iface", "peer-unreachable")
+            yield said(log, event, message, codes=codes, **JOB, **of_peer(log, peer))
 
 
 _REFUSED = ("Connection refused",)

@@ -21,6 +21,7 @@ _RETURNED = (
     "ncclInvalidUsage: ",
     "ncclRemoteError: ",
     "Test NCCL failure",
+    "NCCL error in: ",
 )
 
 

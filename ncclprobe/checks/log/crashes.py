@@ -352,6 +352,9 @@ _ENDED = (
     "terminate called after throwing",
     "ProcessExitedException",
     "CalledProcessError",
+    "failed (exitcode: ",
+    "unexpectedly failed with exitcode=",
+    "sigkill_handler] Killing subprocess",
 )
 
 
@@ -362,6 +365,8 @@ _ENDED = (
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
         "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
     ],
     good=lambda: ["[rank1]: loss 2"],
 )
@@ -375,7 +380,8 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
     for event in log.events:
         code = _signal(event)
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
-        if summary or (not demoted(event) and any(text in event.text for text in _ENDED)):
+        ended = _of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
+        if summary or (not demoted(event) and ended):
             found = consequence(log, event, "a rank was ended after another failed")
             yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
 

@@ -77,7 +77,7 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
 
 @cause(
     code="imex-missing",
-    signs=(*_IMEX, *_IMEX_HINT, "MNNVL"),
+    signs=(*_IMEX, *_IMEX_HINT, "MNNVL", *CUDA_SIGNS),
     doctor="nvl.imex",
     bad=lambda: [
         "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check "
@@ -85,8 +85,13 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
         "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the "
         "IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",
         "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",
+        "n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0\n"
+        "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'",
     ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0"],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0",
+        "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'",
+    ],
 )
 def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     """No IMEX channel is there for NVLink between hosts.
@@ -100,6 +105,9 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_IMEX, "MNNVL is not supported on this system"):
         if not demoted(event):
             yield said(log, event, "NVLink between hosts has no IMEX channel", **NODE)
+    for event in cuda_errors(log, "operation not permitted") if any(True for _ in log.having("MNNVL 1")) else ():
+        if event.place.startswith(("transport/p2p", "transport.cc", "allocator", "mem_manager")):
+            yield said(log, event, "a GPU's memory cannot be shared over NVLink between hosts", **NODE)
     message = "NCCL takes its error for one of the IMEX service"
     yield from informed(log, _IMEX_HINT, message, codes=("imex-missing", "fabric-manager"), **NODE)
 

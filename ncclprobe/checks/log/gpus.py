@@ -300,11 +300,12 @@ _PEERING = (
     "peer access is not supported between these two devices",
     "UDS: Sending data over socket",
 )
+_UNSEEN = ("No CUDA GPUs are available", "nvmlDeviceGetHandleByPciBusId() failed: Not Found")
 _HANDLE = ("invalid argument", "invalid device context", "invalid resource handle", "invalid device pointer")
 
 
 @cause(
-    signs=(*_PEERING, *CUDA_SIGNS, "No CUDA GPUs are available"),
+    signs=(*_PEERING, *_UNSEEN, *CUDA_SIGNS),
     doctor="launch.container-split",
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
     bad=lambda: [
@@ -314,6 +315,7 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
         "Connection refused (111)",
         "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
         "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
+        "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
     ],
     good=lambda: [
         "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
@@ -337,11 +339,10 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
         if event.place.startswith(("transport/p2p", "transport.cc")):
             codes = ("gpu-isolation", "p2p-broken-acs-iommu")
             yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
-    unseen = ("No CUDA GPUs are available",)
     ordinals = cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected")
-    for event in (*ordinals, *log.having(*unseen)):
+    for event in (*ordinals, *log.having(*_UNSEEN)):
         codes = ("gpu-isolation", "world-size-mismatch")
-        yield said(log, event, "a rank does not see the GPU that it is to use", codes=codes, **JOB)
+        yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **JOB)
 
 
 _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "localHostHash", "Could not find id ")

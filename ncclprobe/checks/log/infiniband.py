@@ -90,9 +90,19 @@ def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
     return ("ib-link-error", "ib-no-path", "rank-crashed")
 
 
+_VIOLATION = "access violation"
+_VIOLATED = (
+    "n2:8:9 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work "
+    "queue error\n"
+    "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=9 "
+    "opcode=0 len=0 vendor err 138 (Send)"
+)
+
+
 @cause(
-    signs=_COMPLETION,
+    signs=(*_COMPLETION, _VIOLATION),
     bad=lambda: [
+        _VIOLATED,
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=5 "
         "opcode=0 len=0 vendor err 249 (Recv)",
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with error 13, "
@@ -105,10 +115,12 @@ def flushed(log: JobLog) -> Iterator[Finding]:
 
     Right: No RDMA request was flushed.
     Why: status 5 is what all other requests of a queue pair get after its first error; status 13 says that the peer
-    lives and does not receive.
+    lives and does not receive. Status 9 beside an access violation that a NIC reports is of memory that may not be
+    written, and the line does not say why.
     Fix: look for the first completion with another status, on this rank or the peer.
     """
-    for event, found in _completions(log, _FLUSHED, _RNR):
+    refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
+    for event, found in _completions(log, _FLUSHED, _RNR, *refused):
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
@@ -154,25 +166,30 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
 
 
 @cause(
-    signs=_COMPLETION,
+    signs=(*_COMPLETION, _VIOLATION),
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=1 "
         "opcode=0 len=0 vendor err 105 (Recv)"
     ],
-    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
+    good=lambda: [
+        f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
+        _VIOLATED,
+    ],
 )
 def message_of_another_size(log: JobLog) -> Iterator[Finding]:
     """A peer sent more than was expected.
 
     Right: All RDMA messages had the size that was expected.
     Why: the two ranks run different collectives, sizes, or settings that divide a collective differently
-    (NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE).
+    (NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE). Where a NIC reports an access violation it is not the size but the memory.
     Fix: compare the variables that start with NCCL_ on both hosts; start again with TORCH_DISTRIBUTED_DEBUG=DETAIL to
     see which rank called what.
     """
+    violated = any(True for _ in log.having(_VIOLATION))
     for event, found in _completions(log, *_LENGTH):
         details = {**JOB, "codes": ("collective-desync", "env-mismatch")}
-        yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+        if not violated:
+            yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
 
 
 _EVENTS = (
@@ -181,7 +198,6 @@ _EVENTS = (
     "Link down",
     "link down",
     "Link Down",
-    "GID table changed",
     "async fatal",
 )
 _NIC = ("NET/IB", "mlx5", "mlx4", "bnxt_re", "bnxt_en", "irdma", "ionic", "rdmavt", "hfi1")
@@ -204,6 +220,7 @@ _NIC = ("NET/IB", "mlx5", "mlx4", "bnxt_re", "bnxt_en", "irdma", "ionic", "rdmav
     good=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_3:1 Got async event : client reregistration",
         "n1:7:9 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_3:1 Got async event : port active",
+        "n1:7:9 [0] transport/net_ib.cc:198 NCCL WARN NET/IB : mlx5_3:1 GID table changed",
         "[ 12.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
         "[ 12.1] e1000e 0000:00:1f.6 eno1: NIC Link is Down",
     ],

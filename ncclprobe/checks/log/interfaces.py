@@ -33,28 +33,41 @@ def _unconnected(log: JobLog) -> bool:
     return any(event.level != "INFO" and not warned(event) for event in lines)
 
 
+_NO_FAMILY = ("is neither AF_INET",)
+_SELECTION = ("NCCL_SOCKET_IFNAME set", "NCCL_SOCKET_FAMILY set")
+
+
 @cause(
     code="iface-missing",
-    signs=_NO_INTERFACE,
+    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_SELECTION),
     doctor="env.ifname-match",
     bad=lambda: [
         "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found",
         "node1:77:77 [0] transport/net_socket.cc:78 NCCL WARN NET/Socket : no interface found",
         "node1:77:77 [0] bootstrap.cc:90 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
         "[rank3]: Last error:\nBootstrap : no socket interface found\n",
+        "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\n"
+        "[rank0]: ncclSocketInit: connecting to address  with family 5931 is neither AF_INET(2) nor AF_INET6(10)",
+        "[rank0]: ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
     ],
-    good=lambda: ["node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
+    good=lambda: [
+        "node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+        "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nloss 2.1",
+    ],
 )
 def no_interface(log: JobLog) -> Iterator[Finding]:
     """NCCL found no network interface that it may use.
 
     Right: No log says that NCCL found no interface.
     Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
-    others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it.
+    others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
+    2.27 do not notice and send an address without a family to the root, which says so (NVIDIA/nccl issue 1837).
     Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (a prefix such as `eth`, `=eth0` exactly, `^docker`
     for all but); correct it or unset it.
     """
     yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
+    codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
+    yield from each(log, _NO_FAMILY, "a rank's address is none: it found no interface", codes=codes, **JOB)
 
 
 @cause(
@@ -162,7 +175,9 @@ def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Find
         return
     seen: set[tuple[str, str]] = set()
     for event, taken in _taken(log):
-        if taken.name.startswith(prefixes) and (event.host, taken.name) not in seen:
+        first = next(iter(used(event.text))).name  # where the first is strange too, ranks meet over that one
+        meant = taken.name == first or not first.startswith((*CONTAINER_PORTS, *TUNNELS))
+        if taken.name.startswith(prefixes) and meant and (event.host, taken.name) not in seen:
             seen.add((event.host, taken.name))
             message = f"uses {taken.name} ({taken.address}), {what}"
             yield said(log, event, message, **JOB)

@@ -1,9 +1,9 @@
-"""What a host or container has too little of: shared memory, GPU memory, file descriptors."""
+"""What a host or container has too little of: shared memory, GPU memory, file descriptors; and a host that is gone."""
 
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, warned
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
@@ -51,7 +51,7 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _SHM, "/dev/shm has no room left", **IMAGE)
 
 
-_ATTACH = ("Error while attaching to shared memory segment",)
+_ATTACH = ("Error while attaching to shared memory segment", "failed to open shared memory file")
 
 
 @cause(
@@ -96,6 +96,8 @@ _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA h
         "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
         "n1:7:7 [0] NCCL INFO Cuda failure 2 'out of memory'",
         "if you hit CUDA out of memory set PYTORCH_CUDA_ALLOC_CONF",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+        "WARNING - CUDA out of memory. Trying half the batch\nloss 2.1",
     ],
 )
 def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
@@ -109,7 +111,8 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_OOM):
         tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
-        if not demoted(event) and (tried or "CUBLAS" in event.text):
+        caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
+        if not demoted(event) and not caught and (tried or "CUBLAS" in event.text):
             yield said(log, event, "a GPU's memory is full", **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
@@ -140,3 +143,26 @@ def file_descriptors(log: JobLog) -> Iterator[Finding]:
     Fix: `ulimit -n 1048576` in the job, `docker run --ulimit nofile=1048576`, LimitNOFILE of slurmd or containerd.
     """
     yield from each(log, _FILES, "a process has no file descriptor left", **JOB)
+
+
+_GONE = "Node failure on "
+
+
+@cause(
+    code="rank-crashed",
+    signs=(_GONE,),
+    bad=lambda: [
+        "srun: error: Node failure on node-7\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
+    ],
+    good=lambda: ["slurmstepd: error: *** STEP 7.0 ON node-7 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"],
+)
+def node_failed(log: JobLog) -> Iterator[Finding]:
+    """Slurm lost a host of the job.
+
+    Right: Slurm lost no host of the job.
+    Why: slurmctld calls a host failed whose slurmd no longer answers: it has crashed, has no power or no network; its
+    ranks end without a word, and the others lose the connection to them.
+    Fix: `scontrol show node HOST` for the reason, its console and its kernel's log; leave it out (`--exclude=HOST`).
+    """
+    for event in log.having(_GONE):
+        yield said(log, event, "Slurm lost this host", **NODE)

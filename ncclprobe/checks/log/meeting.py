@@ -150,6 +150,8 @@ def port_privileged(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a port may not be bound by this user", **JOB)
 
 
+_TRIES = "The client socket has failed to connect to "
+_FEWEST_TRIES, _TIMED_OUT, _NO_ROUTE = 2, 110, 113
 _MASTER = (
     "The client socket has timed out after",
     "The client socket has failed to connect to any network address of",
@@ -162,7 +164,7 @@ _MASTER = (
 
 @cause(
     code="master-unreachable",
-    signs=(*_MASTER, *_UNRESOLVED, "clients joined"),
+    signs=(*_MASTER, *_UNRESOLVED, _TRIES, "clients joined"),
     doctor="launch.master-reach",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom"),
     bad=lambda: [
@@ -171,6 +173,9 @@ _MASTER = (
         "RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
         "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
         "failed. See inner exception for details.",
+        2
+        * "[W socket.cpp:601] [c10d] The client socket has failed to connect to [head-0]:29500 (errno: 113 - No route "
+        "to host).\n",
     ],
     good=lambda: [
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [n1]:29500 (errno: 111 - Connection "
@@ -194,6 +199,21 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
         listens = any(found.rank == 0 for found in log.having("clients joined"))
         codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
         yield said(log, event, message, peers=(0,), codes=codes, **JOB)
+    for event in _tries_to_the_end(log):
+        message = "the job's store is not reached up to the end of the log"
+        yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
+
+
+def _tries_to_the_end(log: JobLog) -> Iterator[LogEvent]:
+    """Yield the last try of a log in whose last lines torch only tries to connect, and is not answered."""
+    tries: dict[int, list[LogEvent]] = {}
+    for event in log.having(_TRIES):
+        if warned(event) and any(f"errno: {error} " in event.text for error in (_TIMED_OUT, _NO_ROUTE)):
+            tries.setdefault(event.stream, []).append(event)
+    for stream, events in tries.items():
+        last = [event for event in events if event.line > log.streams[stream].nlines - _FEWEST_TRIES]
+        if len(last) == _FEWEST_TRIES:
+            yield last[-1]
 
 
 def _never_resolved(log: JobLog, event: LogEvent) -> bool:

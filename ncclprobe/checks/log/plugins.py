@@ -92,8 +92,12 @@ def efa_security_group(log: JobLog) -> Iterator[Finding]:
 _OFI_COMPLETION = ("completed with error", "Unable to retrieve completion queue entries")
 
 
+_NEVER_MET = "Peer host id: N/A"
+"""libfabric's efa provider knows a peer's host id from its handshake."""
+
+
 @cause(
-    signs=_OFI_COMPLETION,
+    signs=(*_OFI_COMPLETION, _NEVER_MET),
     echoes=("rank-crashed", "efa-security-group", "gpu-hw-error", "oom"),
     bad=lambda: [
         "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 "
@@ -108,13 +112,15 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
     """A transfer over EFA ended with an error.
 
     Right: All transfers over EFA ended well.
-    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone.
+    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone;
+    but where its host id is "N/A" it never answered, as behind a security group that lets nothing through.
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
+    never_met = any("nresponsive" in event.text for event in log.having(_NEVER_MET))
     for event in log.having(*_OFI_COMPLETION):
         if "OFI" in event.text and not any(text in event.text for text in _GROUP):
-            codes = ("rank-crashed", "ib-no-path")
+            codes = ("efa-security-group", "rank-crashed") if never_met else ("rank-crashed", "ib-no-path")
             yield said(log, event, "a transfer over EFA ended with an error", codes=codes, **FABRIC)
 
 
@@ -185,7 +191,6 @@ _MISFIT = (
     "requires at least libfabric version",
     "version `FABRIC_",
 )
-_UNDEFINED = ("undefined symbol: fi_", "undefined symbol: nccl", "undefined symbol: ncclNet", "undefined symbol: efadv")
 
 
 @cause(

@@ -11,6 +11,7 @@ from ncclprobe.model.findings import Finding
 
 _MODIFY = ("Call to ibv_modify_qp failed",)
 _GID_INDEX = "NCCL_IB_GID_INDEX set by environment"
+_NO_TYPE = "failed in ncclIbRoceGetVersionNum"
 _INVALID, _NO_DATA, _NO_DEVICE, _NET_UNREACHABLE, _TIMED_OUT, _NO_ROUTE = 22, 61, 19, 101, 110, 113
 _REFUSAL = "n1:7:9 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with "
 
@@ -24,7 +25,7 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
 
 @cause(
     code="ib-gid",
-    signs=(*_MODIFY, _GID_INDEX, "Call to ibv_query_gid failed", "NET/IB : Using", " LID "),
+    signs=(*_MODIFY, _GID_INDEX, "Call to ibv_query_gid failed", _NO_TYPE, "NET/IB : Using", " LID "),
     doctor="env.gid-index",
     echoes=("nccl-bug-roce-lid",),
     bad=lambda: [
@@ -33,6 +34,7 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
         f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3.\n"
         "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
         "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data available errno 61",
+        "n1:7:9 [0] transport/net_ib.cc:220 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
     ],
     good=lambda: [
         f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
@@ -45,7 +47,8 @@ def wrong_gid(log: JobLog) -> Iterator[Finding]:
 
     Right: No queue pair was refused for its GID.
     Why: NCCL_IB_GID_INDEX picks a row of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, VLAN or not. The kernel
-    refuses a queue pair whose ends are of different kinds, or whose row is empty.
+    refuses a queue pair whose ends are of different kinds, or whose row is empty; rows of another network namespace
+    cannot be read in a container, at which some releases give up (NVIDIA/nccl issue 1573).
     Fix: `show_gids` on both hosts; unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose a RoCE v2 row themselves) or set
     the index of the v2 row with the IPv4 address, the same on all hosts.
     """
@@ -57,6 +60,8 @@ def wrong_gid(log: JobLog) -> Iterator[Finding]:
             codes = () if named else ("ib-gid", "ib-hca-wrong", "ib-no-path")
             yield said(log, event, _refusal_words(found), codes=codes, **JOB)
     yield from each(log, ("Call to ibv_query_gid failed",), "the row of the GID table cannot be read", **JOB)
+    foreign = ("ib-gid", "ib-device-not-in-container")
+    yield from each(log, (_NO_TYPE,), "the kind of a row of the GID table cannot be read", codes=foreign, **JOB)
 
 
 def _refusal_words(found: QpRefusal) -> str:

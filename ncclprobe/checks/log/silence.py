@@ -56,7 +56,7 @@ def rank_fell_silent(log: JobLog) -> Iterator[Finding]:
 
 
 def _last_times(log: JobLog) -> Mapping[int, float]:
-    """Return when each rank wrote last, by one clock: of ranks whose clock is not known beside the others', nothing."""
+    """Return when each rank whose clock can be compared wrote last, by one clock."""
     ahead = clocks(log).ahead_s
     ranks = [each for each in log.ranks.values() if each.last and each.last.time_s is not None]
     one_clock = len({_clock(log, each) for each in ranks}) <= 1

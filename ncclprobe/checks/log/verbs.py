@@ -30,6 +30,7 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
         "n1:7:9 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.\n"
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed",
+        "n1:7:9 [0] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp failed",
     ],
     good=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address",
@@ -51,6 +52,8 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
         elif not error and said_low:
             yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
+        elif not error and any(call in event.text for call in _CREATE):
+            yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
 
 
 def _call(event: LogEvent) -> str:

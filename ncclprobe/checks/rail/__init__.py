@@ -21,6 +21,7 @@ from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gids import family
+from ncclprobe.units import plural
 
 Reason = Literal["gid", "pkey", "mtu", "dead"]
 NodePair = tuple[str, str]
@@ -70,7 +71,7 @@ class Broken(Struct, frozen=True):
     @property
     def one_way(self) -> bool:
         """Return whether the other direction works."""
-        return self.suspect.kind in ("into", "out of", "direction")
+        return self.suspect.one_way
 
 
 def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
@@ -201,9 +202,8 @@ def certainty(each: Broken) -> Certainty:
     """Return how certain it is: confirmed by several other nodes, or seen between two alone."""
     suspect = each.suspect
     partners = len({node for one in each.by_rail.values() for pair in one.pairs for node in pair} - set(suspect.nodes))
-    tests = len(each.tests)
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
-    how = f"{tests} test{'' if tests == 1 else 's'} {with_whom if suspect.nodes else 'between all'}"
+    how = f"{plural(len(each.tests), 'test')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 else "medium", how)
 
 

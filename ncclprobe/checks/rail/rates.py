@@ -232,7 +232,7 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
         ends = [name(end, rails) for end in suspect.nodes] or ["all rails"]
         kind = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
         where = kind + (" -> " if suspect.kind == "direction" else " <-> ").join(ends)
-        own = suspect.kind in ("node", "into", "out of")
+        own = suspect.at_one_node
         yield fail(
             where, f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
             blame="node" if own else "unknown", action="repair" if own else "retest",
@@ -273,7 +273,7 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
     for suspect in blame({key[:2] for key in shares}, worse):
         share, each = min((worse[way] for way in suspect.pairs), key=lambda one: one[0])
         what = "nothing passes with a GPU's memory" if not share else f"{100 * share:.0f} % of the rate is left"
-        own = suspect.kind in ("node", "into", "out of")
+        own = suspect.at_one_node
         yield (warn if share else fail)(
             " <-> ".join(name(end, rails) for end in suspect.nodes) or "all rails",
             f"{what}, compared with host memory over the same rail",

@@ -47,6 +47,7 @@ _SILENT = "silent: it did not tell in time what it saw of the others"
 
 
 async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode:
+    """Do node 0's part of the run, with the others' captures in the folder `spool`; return what it leaves with."""
     secret = secrets.token_bytes(32)
     key = secret if part.launch.agent_store else part.token.key or part.token.mark
     allowed = only_listed(part.launch.names) if part.token.unproven else all_allowed

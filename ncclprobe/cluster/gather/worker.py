@@ -32,6 +32,7 @@ from ncclprobe.wire import Key, WireError
 
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
+    """Do this node's part of the run, and return what it leaves with; judge it alone where node 0 is not there."""
     until = part.times.meeting()
     part.progress(f"calling node 0 at {part.launch.master_addr}")
     try:
@@ -50,26 +51,13 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     wanted = part.rails
     rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
-        hello = Hello(
-            secrets.token_hex(8),
-            part.node_rank,
-            local.name,
-            tuple(listener._asdict() for listener in listeners.addresses),
-        )
+        addresses = tuple(listener._asdict() for listener in listeners.addresses)
+        hello = Hello(secrets.token_hex(8), part.node_rank, local.name, addresses)
         await worker.join(hello, local.text(), part.times.by(0.7))
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
         part.progress("waiting for what node 0 says of all nodes")
-        while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
-            if part.token.unproven:
-                raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
-            if isinstance(instruction, DataOrder):
-                await _at_paths(part, worker, rates, instruction)
-            elif isinstance(instruction, RailsOrder):
-                answer = await rails.follow(instruction) if rails else {}
-                await worker.report({"rails": answer}, part.times.by(0.95))
-            else:
-                await _follow(part, local, worker, listeners, instruction)
+        leave = await _until_leave(part, local, worker, listeners, rates, rails)
     except (WireError, Refused) as error:
         return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
     finally:
@@ -78,9 +66,26 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         work.close()
     if part.token.unproven:
         return alone(part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and it was judged alone")
-    if instruction.line:
-        say(instruction.line)
-    return code_of(instruction)
+    if leave.line:
+        say(leave.line)
+    return code_of(leave)
+
+
+async def _until_leave(
+    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, rates: RateWork, rails: RailNode | None
+) -> Leave:
+    """Do what node 0 says, and return how to leave once it says so. Raises WireError, Refused."""
+    while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
+        if part.token.unproven:
+            raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
+        if isinstance(instruction, DataOrder):
+            await _at_paths(part, worker, rates, instruction)
+        elif isinstance(instruction, RailsOrder):
+            answer = await rails.follow(instruction) if rails else {}
+            await worker.report({"rails": answer}, part.times.by(0.95))
+        else:
+            await _follow(part, local, worker, listeners, instruction)
+    return instruction
 
 
 async def _where(part: Part, until: float) -> tuple[str, int, Key]:

@@ -90,14 +90,13 @@ class RailPlan(Struct, frozen=True):
     def _wave_s(self, directions: int) -> float:
         return _WAVE_S + directions * self.messages * MESSAGE_BYTES * 8e-9 / self.rate_gbps
 
-    def test(self, *, alone: bool = False, seed: int = 0) -> RailTest:
+    def test(self, *, alone: bool = False) -> RailTest:
         """Return what both ends of a rail do: one way, the other, and both at once where the others send as well."""
         return RailTest(
             round_trips=ROUND_TRIPS,
             message_bytes=MESSAGE_BYTES,
             messages=self.messages,
             directions=_ONE_WAY if alone else _BOTH,
-            seed=seed,
             seconds=self.budget.patience_s,
             setup_seconds=self.budget.patience_s,
         )
@@ -123,13 +122,13 @@ def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, 
     return replace(size, messages=max(_FEWEST_MESSAGES, min(wanted, allowed)))
 
 
-def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False, seed: int = 0) -> Iterator[Wave]:
+def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False) -> Iterator[Wave]:
     """Yield the tests of one round, at most `at_once` pairs of nodes in each; `alone`: one rail of a node at a time."""
     by_nodes: dict[tuple[str, str], list[tuple[End, End]]] = {}
     for one, other in pairs:
         by_nodes.setdefault((one.node, other.node), []).append((one, other))
     matches = list(by_nodes.values())
-    test = plan.test(alone=alone, seed=seed)
+    test = plan.test(alone=alone)
     for start in range(0, len(matches), plan.budget.at_once):
         wave = matches[start : start + plan.budget.at_once]
         if not alone:

@@ -19,7 +19,7 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.wire import SECRET_BYTES, WireError
 
 PATIENCE_S = 5.0
-_AT_ONCE = 4  # processes: whoever reaches the port may have credentials looked at
+_AT_ONCE = 4  # processes: every caller of the port may have credentials looked at
 _OPENED = re.compile(rf"UID:\s+(\d{{1,10}})\n\n([0-9a-f]{{{2 * SECRET_BYTES}}})")
 
 

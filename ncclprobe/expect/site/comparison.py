@@ -98,7 +98,7 @@ def _difference(key: RowKey, old: Point, new: Point, tolerance: float) -> RowDif
 def _change(share: float, low: float, high: float, due: float, usual: float) -> Trend:
     """Slower where even the best case is, beyond what is `due` to chance besides; unsure where only the middle is.
 
-    `usual`: how far the middle may be off without anybody asking.
+    `usual`: how far the middle may be off unremarked.
     """
     if high < -due:
         return "slower"

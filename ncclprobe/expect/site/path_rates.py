@@ -8,6 +8,7 @@ import msgspec
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.noise import spread
 from ncclprobe.model.path_rates import PathExpectation, PathRate, RateKind, shown, words_of
+from ncclprobe.units import plural
 
 _MOST_NOISE = 0.5
 """What would have to lose half to be noticed is no expectation."""
@@ -70,4 +71,4 @@ def in_words(row: PathRow) -> str:
     """Return one line on a row that was kept."""
     how = f"all {row.at_once} at once" if row.together else "a node apart"
     rate = f"{shown(row.kind, row.per_s)} -{100 * row.noise:.0f} %"
-    return f"{row.path}: {words_of(row.kind)}, {how}: {rate}  {row.runs} {'run' if row.runs == 1 else 'runs'}"
+    return f"{row.path}: {words_of(row.kind)}, {how}: {rate}  {plural(row.runs, 'run')}"

@@ -262,7 +262,7 @@ def _old_nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm,
 
 
 def _hops(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
-    """The latency beside the launch, in microseconds."""
+    """Return the latency without the launch, in microseconds."""
     intra, inter = _intra_us(comm, algorithm, protocol), _inter_us(comm, algorithm, protocol)
     match algorithm:
         case "Ring":

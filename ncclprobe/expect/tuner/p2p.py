@@ -6,13 +6,13 @@ from ncclprobe.expect.tuner.search import nvlink_domains
 from ncclprobe.model.values import Struct
 
 _NARROW = 0.8
-"""Of the NICs: Gen5 carries 48 of 400 Gb/s's 50, which nobody would call its fault."""
+"""Of the NICs: Gen5 carries 48 of 400 Gb/s's 50, which is no fault of it."""
 
 
 class RankLinks(Struct, frozen=True, kw_only=True):
     """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
 
-    `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than the NICs beside it.
+    `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than its NICs.
     """
 
     kind: str

@@ -158,7 +158,7 @@ def _one_path(inside: Within, nics: "_Nics | None", first: "_Best", best: "_Best
 
 
 def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
-    """How far a ring's last GPU has it to its NIC: that of the first, over NVLink (PXN), or another beside it."""
+    """Return how far a ring's last GPU is from its NIC: the first GPU's, over NVLink (PXN), or one of its own."""
     if inside.kind != "NVL":
         return _over_slots(inside, nics)
     lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus

@@ -6,6 +6,8 @@ from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork
 from ncclprobe.model.values import Struct
 
 _MOST_RANKS = 1 << 20
+_FEW_MISSING = 7
+"""Ranks that have to speak for each that does not, where nothing says how many there are: 7 of 8 on one host."""
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED", "UNKNOWN")
 _EQUAL_ELEMENTS = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER",
                    "_REDUCE_SCATTER_BASE")  # fmt: skip
@@ -66,9 +68,16 @@ def _hang(group: str, works: Mapping[int, TimedOutWork], came: Mapping[int, Prog
         for rank, each in came.items()
         if furthest is not None and each.enqueued is not None and each.enqueued < furthest
     ]
-    everyone = range(size) if size and size <= _MOST_RANKS and _is_default(group) else ()
+    everyone = range(size) if size and size <= _MOST_RANKS and _is_default(group) else _up_to_highest(group, works)
     silent = tuple(rank for rank in everyone if rank not in works)
     return Hang(group, works, tuple(sorted(late)), silent if len(silent) < len(works) else ())
+
+
+def _up_to_highest(group: str, works: Mapping[int, TimedOutWork]) -> range:
+    """Return the ranks of a job whose size no line names, if nearly all up to the highest gave up: else none."""
+    ranks = range(max(works, default=0) + 1)
+    missing = len(ranks) - len(works)
+    return ranks if _is_default(group) and missing <= len(works) // _FEW_MISSING else range(0)
 
 
 def _is_default(group: str) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.log_reader import Reader, ReadLog
 from ncclprobe.host.left import Blocks, LeftFile
-from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.values import Struct
 
 
@@ -40,6 +40,5 @@ def serve() -> None:
         request = msgspec.msgpack.decode(requests.read(LENGTH.unpack(head)[0]), type=LogRequest)
         if request.signs is not None:
             reader = Reader(request.signs, request.most)
-        answer = msgspec.msgpack.encode(answered(request.file, reader))
-        answers.write(LENGTH.pack(len(answer)) + answer)
+        answers.write(framed(msgspec.msgpack.encode(answered(request.file, reader))))
         answers.flush()

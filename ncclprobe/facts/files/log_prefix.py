@@ -17,13 +17,21 @@ _MOST_PREFIXES = 10
 _MOST_HEADS = 32
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])")
-_RANK = re.compile(r"\[rank:? ?(?P<rank>\d{1,7})\]:? ?")
+_RANK = re.compile(r"\[(?:rank|RANK):? ?(?P<rank>\d{1,7})\]:? ?")
 _TORCHRUN = re.compile(r"\[(?P<role>[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,5})\]: ?")
 _MPIRUN = re.compile(r"\[(?:[^\[\],\s]{1,256}@)?\d{1,10},(?P<rank>\d{1,7})\](?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?")
-_MPIRUN_TIMED = re.compile(r"(?=\[(?:[^\[\],\s]{1,256}@)?\d{1,10},\d{1,7}\](?:\[[^\]\s]{0,256}\])?<std)|<std\w{3}>: ?")
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
+_WORKER = re.compile(
+    r"\((?:Worker_TP|VllmWorker rank=|\w{1,64}\[rank=)(?P<rank>\d{1,7})(?:_EP\d{1,7}|\])? pid=(?P<pid>\d{1,10})"
+    r"(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
+)
+"""Of vLLM's workers, which are named by their ranks where there is tensor parallelism alone, and of NeMo's."""
+_SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
+_LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
+_TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
+_INDENTED = ("File ", "time ", "host ", "rank ", "exitcode ", "error_file", "traceback ")
 _RAY = re.compile(r"\([^\s()]{1,128} pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?")
 _SYSLOG = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: ")
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
@@ -122,12 +130,14 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     if timed := log_times.time_at_start(text):
         when, length = timed
         rest = text[length:].lstrip(" ")
-        rest = rest[2:] if rest.startswith(("- ", "| ")) else rest
+        rest = rest[2:] if rest.startswith(("- ", "| ", ": ")) else rest
+        if rest.startswith(_INDENTED) and text.startswith("   ", length):
+            rest = text[length + 1 :]  # of a traceback or torchrun's summary, which are told by it
         line = replace(line, text=rest, time_s=_first(line.time_s, when))
         if found_log := _SYSLOG.match(rest):
             line = _taken(line, found_log)
         return line
-    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _RAY, _KERNEL):
+    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED):
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):

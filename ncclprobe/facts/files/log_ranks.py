@@ -21,6 +21,13 @@ _NCCL = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
+_TASKS = re.compile(r"tasks? ([\d,-]{1,2000}): ")
+"""What srun says of the tasks of one host, after its name."""
+_MOST_TASKS = 4096
+_OF_SRUN = re.compile(r"tasks? \d|Node failure on ")
+_KERNEL_OF_NAME = re.compile(
+    r"(?:^|/)(?:dmesg[._-]|kernel\.)(?!(?:log|txt|out)$)([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
+)
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
 _Process = tuple[int, str, int | None]
@@ -37,6 +44,8 @@ class _Known(Struct):
     addresses: dict[str, str] = field(default_factory=dict)
     locals: dict[tuple[int, int], int] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
+    tasks: dict[int, str] = field(default_factory=dict)
+    tasks_are_ranks: bool = False
     year_of: float = 0.0
 
     def learn(self, event: LogEvent) -> None:
@@ -57,6 +66,10 @@ class _Known(Struct):
             self.locals[event.stream, event.local_rank] = event.rank
         if event.rank is not None and event.pid is not None and event.level in ("ROOT CAUSE", "FAILURE"):
             self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
+        if event.host and (found := _TASKS.match(event.text)):
+            tasks = _listed(found[1])
+            self.tasks.update(dict.fromkeys(tasks, event.host))
+            self.tasks_are_ranks |= len(tasks) > 1  # with a launcher of its own, such as torchrun, a host has one
         if event.time_s is not None and names_year(event.time_s):
             self.year_of = max(self.year_of, event.time_s)
 
@@ -113,8 +126,10 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     rank = _rank_of_name(log.name, known.one_node)
     if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
         rank = known.rank_of(next(iter(processes.values())))
-    hosts = {event.host for event in events if event.host}
-    host = next(iter(hosts)) if len(hosts) == 1 else ""
+    told = {event.host for event in events if event.host and _OF_SRUN.match(event.text)}
+    hosts = {event.host for event in events if event.host and not _OF_SRUN.match(event.text)}
+    hosts |= told if told - hosts and hosts else set()
+    host = next(iter(hosts)) if len(hosts) == 1 else _host_of_name(log.name) if not hosts else ""
     pid = next(iter(processes))[1] if len(processes) == 1 else None
     rank = None if ranks - {None, rank} else rank
     return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
@@ -128,6 +143,26 @@ def _rank_of_name(name: str, one_node: bool) -> int | None:
     return int(found[-1][1]) if found else None
 
 
+def _host_of_name(name: str) -> str:
+    """Return the host in the name of a kernel's log, such as ``dmesg.node7.txt``: its lines name none."""
+    found = _KERNEL_OF_NAME.search(name[-512:])
+    return found[1] if found else ""
+
+
+def _listed(text: str) -> list[int]:
+    """Return the numbers of ``0-3,7``; of a malformed list, or one of more than there can be, none."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return []
+        end = int(last or first) + 1
+        if end > MOST_RANKS or len(found) + end - int(first) > _MOST_TASKS:
+            return []
+        found += range(int(first), end)
+    return found
+
+
 def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     """Return `event` with the rank, host and year that other lines tell."""
     rank = event.rank
@@ -139,8 +174,11 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
         rank = known.rank_of(event)
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
         rank = stream.rank
+    if known.tasks_are_ranks and rank is None and (found := _TASKS.match(event.text)) and found[1].isdecimal():
+        rank = int(found[1])
     time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
-    host = event.host or stream.host
+    task_host = known.tasks.get(rank, "") if rank is not None and known.tasks_are_ranks else ""
+    host = event.host or task_host or stream.host
     if rank == event.rank and host == event.host and time_s == event.time_s:
         return event
     return replace(event, rank=rank, host=host, time_s=time_s)

@@ -38,7 +38,23 @@ CONTAINER_PORTS = (
     "cilium",
     "kube",
 )
-TUNNELS = ("tun", "tap", "wg", "tailscale", "zt", "ppp", "ipip", "gre", "utun", "nebula", "vxlan")
+TUNNELS = (
+    "tun",
+    "tap",
+    "wg",
+    "tailscale",
+    "zt",
+    "ppp",
+    "ipip",
+    "ip6tnl",
+    "sit",
+    "gre",
+    "utun",
+    "nebula",
+    "vxlan",
+    "nordlynx",
+    "CloudflareWARP",
+)
 """How names of interfaces begin that every host has for itself, and of those that lead through a tunnel."""
 
 MET_WITH = "Message truncated : received "

@@ -15,7 +15,6 @@ from ncclprobe.errors import ParseError
 from ncclprobe.model.values import Struct, field, replace
 
 RasKind = Literal["dead", "missing", "count", "status", "error", "timeout"]
-MAX_RAS_BYTES = 256 << 20
 _MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.host.command import RUNNING, abandon
-from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 
@@ -83,9 +83,8 @@ class VerbsChild:
         if not self._streams:
             raise VerbsError("died", "the process that calls the verbs library has ended before")
         reader, writer = self._streams
-        body = msgspec.json.encode(request)
         try:
-            writer.write(LENGTH.pack(len(body)) + body)
+            writer.write(framed(msgspec.json.encode(request)))
             return await asyncio.wait_for(_answer(reader), request.seconds + GRACE_S)
         except (asyncio.TimeoutError, TimeoutError):
             raise self._lost("hangs") from None
@@ -98,8 +97,7 @@ class VerbsChild:
     def stop(self) -> None:
         """End the step that is under way: its answer comes soon, with what there is."""
         if self._streams:
-            body = msgspec.json.encode(Request(do="stop"))
-            self._streams[1].write(LENGTH.pack(len(body)) + body)
+            self._streams[1].write(framed(msgspec.json.encode(Request(do="stop"))))
 
     def close(self) -> None:
         """Kill the process with its group, and wait no longer than dying takes."""

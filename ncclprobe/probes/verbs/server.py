@@ -14,7 +14,7 @@ import sys
 import msgspec
 
 from ncclprobe import bounds
-from ncclprobe.host.limited_child import LENGTH
+from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
@@ -30,15 +30,14 @@ def serve() -> None:
     sys.excepthook = lambda *_: os._exit(BROKEN)  # no fault of the machine
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
         end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
-        _send(wire, Answer())  # ready
+        wire.sendall(_encoded(Answer()))  # ready
         while asked := _asked(wire):
             if asked.do != "stop":  # one that came after its step had ended
-                _send(wire, end.do(asked))
+                wire.sendall(_encoded(end.do(asked)))
 
 
-def _send(wire: socket.socket, answer: Answer) -> None:
-    body = msgspec.json.encode(answer)
-    wire.sendall(LENGTH.pack(len(body)) + body)
+def _encoded(answer: Answer) -> bytes:
+    return framed(msgspec.json.encode(answer))
 
 
 def _asked(wire: socket.socket) -> Request | None:

@@ -82,7 +82,7 @@ def environment() -> Environment:
 
 
 def read(name: str) -> str:
-    """Return a file beside this one."""
+    """Return a file of this folder."""
     return (HERE / name).read_text(encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """``ncclprobe copies``: the bandwidth of a node's own links, of one GPU and of all at once; without a GPU, its memory.
 
 The ranks of a node take turns, on all nodes at the same time; then all copy at once. What each node's
-slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded beside the copies; nothing is judged here.
+slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with the copies; nothing is judged here.
 """
 
 import os

@@ -185,8 +185,8 @@ class _Run:
     def _own_group(self) -> Iterator[Any]:
         """Make a group over the caller's ranks, whose calls end with ours, and remove it again.
 
-        By the function below torch's new_group: that one counts groups, which ranks outside would not, and names groups
-        of the same ranks alike, whose keys of an earlier call are still in the store.
+        By the function below torch's new_group: that one counts groups, which ranks outside would not, and gives
+        groups of the same ranks one name, whose keys of an earlier call are still in the store.
         """
         import torch.distributed as dist
 

@@ -40,7 +40,7 @@ class Survivor:
     def __init__(
         self, log: Path, command: Sequence[str], timeout_s: float, folder: "Scratch | None" = None, wait_s: float = 0.0
     ) -> None:
-        """Start it beside a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
+        """Start it for a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
         late_s, self._folder = timeout_s + _LATE_S, folder
         path = str(folder.path) if folder else ""
         own = [sys.executable, "-m", __name__, str(log), str(wait_s), str(late_s), path, *command]

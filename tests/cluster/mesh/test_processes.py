@@ -114,19 +114,8 @@ FAULTS: dict[str, tuple[Fault, set[tuple[str, tuple[str, ...]]], set[str]]] = {
         {("pair", ("node 1", "node 3"))},
         {"ok", "filtered"},
     ),
-    "one direction": (
-        lambda lab: faults.rules(
-            lab["n1"], [f"ip saddr {lab['n3'].address()} tcp flags & (syn | ack) == syn drop"], "in"
-        ),
-        {("direction", ("node 3", "node 1"))},
-        {"ok", "filtered"},
-    ),
-    "large messages out of n2": (
-        lambda lab: faults.mtu_black_hole(lab["n2"]),
-        {("out of", ("node 2",))},
-        {"ok", "stalled-out", "stalled-back"},
-    ),
 }
+"""One direction that is closed, and large messages that vanish, are rows of the lab's matrix."""
 
 
 @in_lab

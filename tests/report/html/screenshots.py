@@ -16,9 +16,9 @@ from selenium import webdriver
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from ncclprobe.report import json as as_json  # noqa: E402 - found beside this folder
-from ncclprobe.report.html import render  # noqa: E402
-from report.html import made  # noqa: E402
+from ncclprobe.report import json as as_json
+from ncclprobe.report.html import render
+from report.html import made
 
 CAPTURES = [
     f"tests/captures/{name}.jsonl" for name in ("hgx-h100", "sick/ib-half-rate", "sick/nvlink-down", "sick/gpu-x8")
