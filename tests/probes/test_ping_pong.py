@@ -130,7 +130,8 @@ def test_a_path_on_which_nothing_comes_is_told_by_the_end_that_leads(
 ) -> None:
     class Met(ping_pong._Program):
         async def output(self, seconds: float) -> tuple[str, int | None]:
-            while not (tmp_path / "met").exists():
+            until = time.monotonic() + 30
+            while not (tmp_path / "met").exists() and time.monotonic() < until:
                 await asyncio.sleep(0.01)
             return await super().output(seconds)
 
