@@ -28,13 +28,13 @@ _SYSTEM = (
 _PROGRAMS = (
     "amazon amzn2023 apptainer aws azure besteffort buildkit burstable cloud containerd cri crio cu11 cu12 cu13"
     " cublas cuda cudart cudnn cufft cupti curand cusolver cusparse docker driver drivers dynamic efa enroot ext"
-    " fabricmanager fastrak frontend generic gib google gpu gpudirect guaranteed hcoll hostengine hotplug hpc"
+    " fabricmanager fastrak fi frontend generic gib google gpu gpudirect guaranteed hcoll hostengine hotplug hpc"
     " hpcx ib ibverbs intel internal jax json kubelet kubepods kubernetes libc libcublas libcuda libcudart"
     " libcudnn libefa libfabric libibverbs libmlx5 libnccl libnvidia libpod libpthread librdmacm libstdc libtorch"
     " libucp libucs libuct lxc m main ml mlnx mlx5 mofed mpi nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia"
     " nvme nvml nvshmem nvtx oci ofed ofi openib openmpi oracle pip pmix pod podman profiler prrte psm2 pytorch"
     " rdma rw sharp singularity slurm slurmd slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow topo"
-    " topology torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified verbs virtme wheel"
+    " pingpong topology torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified verbs virtme wheel"
     " wheels x zg"
 )
 _PUBLIC = frozenset(f"{_SYSTEM} {_PROGRAMS}".split())

@@ -18,7 +18,7 @@ from ncclprobe.checks.path import loss, rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.paths import Path as Walked
 from ncclprobe.facts.paths import Paths
-from ncclprobe.localise.reach import Suspect, blame, lossy
+from ncclprobe.localise.reach import LOSSY_SEGMENTS, Suspect, blame, lossy
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.snapshot import Absent
 
@@ -155,5 +155,5 @@ def test_lost_packets_are_counted_where_they_are_lost(tmp_path: Path) -> None:
     with Lab(hosts=3) as lab, faults.lossy(lab["n2"], 5, to="in"):
         every = lab_walk(lab, tmp_path)
     resent = {pair: (path.resent or 0, path.segments or 0) for pair, path in tried(every).items()}
-    streams = {pair: counts for pair, counts in resent.items() if counts[1] > 1000}
+    streams = {pair: counts for pair, counts in resent.items() if counts[1] > LOSSY_SEGMENTS}  # not the other way's
     assert named(blame(streams.keys(), lossy(streams))) == {("into", ("node 2",))}
