@@ -36,6 +36,7 @@ from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
 from ncclprobe.localise.rails import results
 from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl.connections import MOST_QUEUE_PAIRS
 
 _LIST_S = 8.0
 _REPLY_S = 2.0
@@ -199,9 +200,10 @@ class RailRun:
         address, source, port = self._meeting(one, other)
         self._number += 1
         ports = self._ends[one].ports[job.one.rail], self._ends[other].ports[job.other.rail]
+        queue_pairs = max(each.queue_pairs for each in ports)
         leader = RailJob(
             number=self._number, to=other, rail=job.one.rail, other=job.other.rail, leads=True,
-            queue_pairs=max(each.queue_pairs for each in ports), test=replace(job.test, seed=self._number),
+            queue_pairs=max(1, min(queue_pairs, MOST_QUEUE_PAIRS)), test=replace(job.test, seed=self._number),
             together=job.together, step=step, gpu=gpu, address=address, port=port, source=source,
         )  # fmt: skip
         yield one, leader
