@@ -1,14 +1,22 @@
 """Rails of fleets that are not as the others: garbled answers, unlike rails, faults that come and go."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from fake_rails import FakeNodes, names, played, verdicts, wrong
 
-from ncclprobe.checks.rail.fixtures import World
+from ncclprobe.checks.rail.fixtures import World, rails_of
 from ncclprobe.cluster.rails.messages import RailsOrder
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Status
+from ncclprobe.model.fleet import Every
+from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
+from ncclprobe.model.values import replace
+
+BAD = End("n1", 2)
+WHERE = "n1 rail 2 (mlx5_2:1)"
+TEST = RailTest(message_bytes=1 << 20, messages=64, directions=("out", "in", "both"))
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -57,3 +65,93 @@ def test_a_node_whose_numbers_are_absurd_ends_no_run_and_no_other_is_blamed(do: 
     found = verdicts(played(world, Garbling(world, do, change)))
     assert not [nodes for _, _, nodes in wrong(found) if nodes != ("n1",)]
     assert Status.PASS in {verdict.status for verdict in found.values()}
+
+
+class Changed(World, frozen=True):
+    """A fleet of which `change` changes what both ends of a test at `where` see: it gets them, the ends, the test
+    and whether the memory is a GPU's.
+    """
+
+    change: Any = None
+    where: Sequence[End] = (BAD,)
+
+    def outcomes(
+        self, one: End, other: End, test: RailTest = TEST, gpu: bool = False
+    ) -> tuple[RailOutcome, RailOutcome]:
+        """As in any world, but for the change."""
+        seen = super().outcomes(one, other, test, gpu)
+        return self.change(self, seen, (one, other), test, gpu) if {one, other} & {*self.where} else seen
+
+
+def by_itself(failure: RailFailure) -> Any:
+    """Return what both ends see where BAD fails by itself."""
+    told = RailFailure(step="open", kind="peer", text="the other end failed first")
+    return lambda seen, ends: tuple(
+        RailOutcome(asked=one.asked, failures=(failure if end == BAD else told,))
+        for one, end in zip(seen, ends, strict=True)
+    )
+
+
+REFUSED = RailFailure(step="open", kind="refused", text="not supported", call="ibv_reg_dmabuf_mr", errno=95)
+_refuse = by_itself(REFUSED)
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_memory_of_a_gpu_that_is_refused_is_its_nodes_and_the_port_is_usable(nodes: int) -> None:
+    def change(world: World, seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
+        return _refuse(seen, ends) if gpu else seen
+
+    world = Changed(names(nodes), 4, gpus=True, change=change)
+    assert list(wrong(verdicts(played(world)))) == [("rail.gpu", WHERE, ("n1",))]
+
+
+def test_a_port_that_fails_once_is_not_said_to_fail_always() -> None:
+    hangs = by_itself(RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s"))
+    numbers: list[int] = []
+
+    def third(world: World, seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
+        numbers.extend([] if test.seed in numbers else [test.seed])
+        return hangs(seen, ends) if numbers.index(test.seed) == 2 else seen
+
+    (finding,) = verdicts(played(Changed(names(4), 4, change=third)))["rail.unusable"].findings
+    assert "in 1 of " in finding.message
+    assert finding.subject == WHERE
+
+
+def test_what_all_nodes_lack_is_one_finding() -> None:
+    limited = RailFailure(step="open", kind="refused", text="no memory", call="ibv_reg_mr", errno=12)
+    every = {End(node, rail): limited for node in names(6) for rail in range(4)}
+    (finding,) = verdicts(played(World(names(6), 4, local=every)))["rail.unusable"].findings
+    assert (finding.subject, finding.nodes) == ("n[0-5] rail 0-3", names(6))
+
+
+def test_what_a_rail_of_all_nodes_has_in_common_is_no_nodes_fault() -> None:
+    slow = World(names(4), 2, gpus=True, carries=lambda src, dst, gpu: 0.4 if gpu and src.rail == 1 else 1.0)
+    assert [*wrong(verdicts(played(slow)))] == [("rail.gpu", "rail 1 of all nodes", ())]
+    bad = World(names(4), 2, wrong={End(node, 1): 5 for node in names(4)})
+    assert [*wrong(verdicts(played(bad)))] == [("rail.data", "rail 1 of all nodes", ())]
+
+
+def test_of_two_rails_between_two_nodes_the_later_one_is_noted() -> None:
+    (finding,) = verdicts(played(World(names(2), 2, latency_us={End("n1", 1): 40.0})))["rail.latency"].findings
+    assert finding.subject == "n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"
+
+
+def test_nodes_that_small_messages_reach_late_from_the_others_are_named_together() -> None:
+    left = names(3)
+
+    def far(world: World, seen: Any, ends: tuple[End, End], test: RailTest, gpu: bool) -> Any:
+        apart = (ends[0].node in left) != (ends[1].node in left)
+        return (replace(seen[0], half_round_trip_us=(40.0, 41.0)), seen[1]) if apart else seen
+
+    world = Changed(names(6), 2, change=far, where=[End(node, 1) for node in names(6)])
+    (finding,) = verdicts(rails_of(world))["rail.latency"].findings
+    assert finding.subject == "n[3-5] rail 1 with all other nodes"
+
+
+def test_data_of_which_nothing_was_compared_is_unknown() -> None:
+    rows = {
+        node: replace(each, rows=tuple(replace(row, outcome=replace(row.outcome, arrivals=())) for row in each.rows))
+        for node, each in rails_of(World(names(3))).items()
+    }
+    assert verdicts(Every(rows))["rail.data"].status is Status.UNKNOWN

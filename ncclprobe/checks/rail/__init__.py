@@ -4,19 +4,19 @@ Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Literal
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Seen, Tried, tried
+from ncclprobe.localise.rails import Seen, Tried, Way, tried
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.rails import RailAddress
+from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
@@ -233,6 +233,45 @@ def written(gid: str) -> str:
     """Return a GID as an address: ``::ffff:10.0.0.1``."""
     address = _address(gid)
     return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
+
+def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[End]]:
+    """Explain bad ways: all at once where all are bad, else each rail by itself, for ends of different rails are never
+    compared; then ways between rails of different numbers that no bad end explains.
+    """
+    whole = blame(tested, bad)
+    if len(whole) == 1 and not whole[0].nodes:
+        yield whole[0]
+        return
+    known: set[End] = set()
+    for rail in (*sorted({src.rail for src, dst in bad if src.rail == dst.rail}), None):
+        own = [way for way in tested if (way[0].rail if way[0].rail == way[1].rail else None) == rail]
+        for suspect in blame(own, [way for way in own if way in bad and known.isdisjoint(way)]):
+            known |= {end for way in suspect.pairs for end in way} if not suspect.at_one_node else {*suspect.nodes}
+            yield suspect
+
+
+def named(suspect: Suspect[End], rails: Every[Rails]) -> str:
+    """Name the ends that :func:`by_rail` suspects: ``into n3 rail 1 (mlx5_1:1)``, ``rail 1 of all nodes``."""
+    if not suspect.nodes:
+        numbers = sorted({end.rail for way in suspect.pairs for end in way})
+        every = max((len(each.ports) for _, each in rails.items()), default=0)
+        return "all rails" if len(numbers) == every else f"rail {fold_numbers(numbers)} of all nodes"
+    if suspect.kind == "split":
+        nodes, numbers = [end.node for end in suspect.nodes], sorted({end.rail for end in suspect.nodes})
+        return f"{fold(nodes)} rail {fold_numbers(numbers)} with all other nodes"
+    heading = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
+    return heading + (" -> " if suspect.one_way else " <-> ").join(name(end, rails) for end in suspect.nodes)
+
+
+def own_failures(found: Iterable[Tried]) -> dict[End, list[RailFailure]]:
+    """Return what failed at each end by itself, in the order of the tests."""
+    own: dict[End, list[RailFailure]] = {}
+    for each in found:
+        for one in each.seen:
+            if failure := each.own_failure(one):
+                own.setdefault(one.end, []).append(failure)
+    return dict(sorted(own.items()))
 
 
 def _address(gid: str) -> IPv6Address:

@@ -1,9 +1,9 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 
-from ncclprobe.checks.rail import asked, both_ends, connected, name, tests, why
+from ncclprobe.checks.rail import asked, both_ends, by_rail, connected, name, named, own_failures, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -13,13 +13,12 @@ from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.suspects import Suspect
 from ncclprobe.localise.pairs.suspects import verdict as weigh
 from ncclprobe.localise.rails import Tried, Way, results_of
-from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.units import certain
+from ncclprobe.units import certain, plural
 
 _BAD = End("n1", 1)
 _NO_FABRIC: Every[Fabric | Absent] = Every({})
@@ -165,24 +164,22 @@ def latency(rails: Every[Rails]) -> Iterator[Finding]:
     times, late = _round_trips(tests(rails))
     if not times:
         return
-    usual = median(times.values())
+    usual = median_low(times.values())  # of two rails the quicker one
     if late > _BUSY * usual:
         raise Unlearned(
             f"the nodes' processors were busy: of the trips on one rail the late ones took {late:.3g} µs, the usual "
             f"{usual:.3g} µs"
         )
     limit = max(_FAR * usual, usual + _FAR_US, late)
-    for rail in sorted({one.rail for one, _ in times}):
-        own = {(one.node, other.node): us for (one, other), us in times.items() if one.rail == rail}
-        for suspect in blame(own, [pair for pair, us in own.items() if us > limit]):
-            slowest = max(own[pair] for pair in suspect.pairs)
-            ends = [name(End(node, rail), rails) for node in suspect.nodes] or [f"rail {rail} of all nodes"]
-            one_node = suspect.kind == "node"
-            yield (warn if one_node else note)(
-                " <-> ".join(ends), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
-                blame="link" if one_node else "fabric", action="retest", nodes=suspect.nodes,
-                evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
-            )  # fmt: skip
+    for suspect in by_rail(times, [way for way, us in times.items() if us > limit]):
+        slowest = max(times[way] for way in suspect.pairs)
+        one_node = suspect.kind == "node"
+        yield (warn if one_node else note)(
+            named(suspect, rails), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
+            blame="link" if one_node else "fabric", action="retest",
+            nodes=tuple(end.node for end in suspect.nodes) if suspect.kind != "split" else (),
+            evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
+        )  # fmt: skip
 
 
 def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
@@ -227,14 +224,14 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
                     bad[way] = (each, arrival.wrong_bytes)
                 elif arrival.arrived_bytes:
                     whole.add(way)
-    for suspect in blame({*whole, *bad}, bad):
+    if not whole and not bad:
+        raise Unlearned("no byte that arrived was compared")
+    for suspect in by_rail({*whole, *bad}, bad):
         each, wrong = bad[suspect.pairs[0]]
-        ends = [name(end, rails) for end in suspect.nodes] or ["all rails"]
-        kind = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
-        where = kind + (" -> " if suspect.kind == "direction" else " <-> ").join(ends)
         own = suspect.at_one_node
         yield fail(
-            where, f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
+            named(suspect, rails),
+            f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
             blame="node" if own else "unknown", action="repair" if own else "retest",
             nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
             evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),
@@ -267,16 +264,25 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
     switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """
+    found = tests(rails)
+    useless = own_failures(each for each in found if not each.gpu)
+    for end, failures in own_failures(each for each in found if each.gpu).items():
+        if end in useless:  # as rail.unusable says
+            continue
+        yield fail(
+            name(end, rails), f"a GPU's memory cannot be used: {failures[0].text}", blame="node", action="repair",
+            nodes=(end.node,),
+            evidence=seen(failures[0].call or failures[0].step, f"{plural(len(failures), 'test')} ended so"),
+        )  # fmt: skip
     usual, direct = _rates(rails, gpu=False), _rates(rails, gpu=True)
     shares = {key: (rate / usual[key][0], each) for key, (rate, each) in direct.items() if usual.get(key, (0.0,))[0]}
     worse = {key[:2]: each for key, each in shares.items() if each[0] < _DIRECT_SHARE}
-    for suspect in blame({key[:2] for key in shares}, worse):
+    for suspect in by_rail({key[:2] for key in shares}, worse):
         share, each = min((worse[way] for way in suspect.pairs), key=lambda one: one[0])
         what = "nothing passes with a GPU's memory" if not share else f"{100 * share:.0f} % of the rate is left"
         own = suspect.at_one_node
         yield (warn if share else fail)(
-            " <-> ".join(name(end, rails) for end in suspect.nodes) or "all rails",
-            f"{what}, compared with host memory over the same rail",
+            named(suspect, rails), f"{what}, compared with host memory over the same rail",
             blame="node" if own else "unknown", action="repair", loss=round(1 - share, 4),
             nodes=tuple(end.node for end in suspect.nodes) if own else (),
             evidence=seen(both_ends(each), why(each) if not share else ""),
@@ -291,7 +297,4 @@ def _rates(rails: Every[Rails], *, gpu: bool) -> Mapping[tuple[End, End, int], t
             for (src, dst), both, rate in each.ways():
                 if not both:
                     found[src, dst, each.together] = (rate or 0.0, each)
-            failed = gpu and not each.usable and each.met
-            if failed:
-                found[each.leads.end, each.other.end, each.together] = (0.0, each)
     return found

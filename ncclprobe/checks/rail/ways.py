@@ -14,8 +14,10 @@ from ncclprobe.checks.rail import (
     connected,
     counted,
     failed,
+    fold_numbers,
     gid_problem,
     name,
+    own_failures,
     pkey_problem,
     subject,
     tests,
@@ -30,6 +32,7 @@ from ncclprobe.localise.rails import Tried, Way, unmet
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
@@ -143,19 +146,14 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
     (dmesg); of a job's container, /dev/infiniband has to be in it.
     """
-    for end, failures in _own_failures(rails).items():
+    found = [each for each in tests(rails) if not each.gpu]
+    alike: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
+    for end, failures in own_failures(found).items():
         if not _without_gid(failures[0]):
-            yield _unusable(end, failures, rails, blame="node", action="repair")
-
-
-def _own_failures(rails: Every[Rails]) -> dict[End, list[RailFailure]]:
-    """Return what failed at each end by itself, in all of its tests."""
-    own: dict[End, list[RailFailure]] = {}
-    for each in tests(rails):
-        for one in each.seen:
-            if failure := each.own_failure(one):
-                own.setdefault(one.end, []).append(failure)
-    return dict(sorted(own.items()))
+            alike.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
+    for ends in alike.values():
+        count = sum(one.end in ends for each in found for one in each.seen)
+        yield _unusable(ends, count, rails, blame="node", action="repair")
 
 
 def _without_gid(failure: RailFailure) -> bool:
@@ -163,14 +161,20 @@ def _without_gid(failure: RailFailure) -> bool:
     return failure.kind == "missing" and failure.call == "ibv_query_gid"
 
 
-def _unusable(end: End, failures: list[RailFailure], rails: Every[Rails], said: str = "", **details: Any) -> Finding:
-    """Make a finding of an end that failed by itself."""
-    first, count = failures[0], len(failures)
+def _unusable(
+    ends: Mapping[End, Sequence[RailFailure]], count: int, rails: Every[Rails], said: str = "", **details: Any
+) -> Finding:
+    """Make a finding of ends that failed by themselves, all in the same way, in some of `count` tests."""
+    first, failed_so = next(iter(ends.values()))[0], sum(map(len, ends.values()))
     number = f"; error {first.errno}" if first.errno else ""
+    part = "" if failed_so >= count else f"; so in {failed_so} of {count} tests, the others came further"
+    nodes = tuple(dict.fromkeys(end.node for end in ends))
+    numbers = sorted({end.rail for end in ends})
+    where = name(next(iter(ends)), rails) if len(ends) == 1 else f"{fold(nodes)} rail {fold_numbers(numbers)}"
     return fail(
-        name(end, rails), first.text + number + said, nodes=(end.node,),
-        evidence=seen(first.call or f"step {first.step}", f"{plural(count, 'test')} ended so"),
-        confidence=Certainty("high" if count > 1 else "medium", f"failed {count} times by itself"), **details,
+        where, first.text + number + part + said, nodes=nodes,
+        evidence=seen(first.call or f"step {first.step}", f"{plural(failed_so, 'test')} ended so"),
+        confidence=Certainty("high" if failed_so > 1 else "medium", f"failed {failed_so} times by itself"), **details,
     )  # fmt: skip
 
 
@@ -193,10 +197,11 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
     each node the index of that entry; where it is not set, give the port's interface an IPv4 address, and RoCE v2:
     `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
     """
-    for end, failures in _own_failures(rails).items():
+    found = [each for each in tests(rails) if not each.gpu]
+    for end, failures in own_failures(found).items():
         if _without_gid(failures[0]):
             said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
-            yield _unusable(end, failures, rails, said, **whose)
+            yield _unusable({end: failures}, len(failures), rails, said, **whose)
     for each in _because(rails, "gid"):
         said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
         problem, _ = gid_problem(*_told(each.tests[0]))
