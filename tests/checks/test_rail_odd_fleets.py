@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fake_rails import FakeNodes, names, played, verdicts, wrong
 
-from ncclprobe.checks.rail.fixtures import World, rails_of
+from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.cluster.rails.messages import RailsOrder
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.model.findings import Status
+from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
 from ncclprobe.model.values import replace
@@ -155,3 +155,59 @@ def test_data_of_which_nothing_was_compared_is_unknown() -> None:
         for node, each in rails_of(World(names(3))).items()
     }
     assert verdicts(Every(rows))["rail.data"].status is Status.UNKNOWN
+
+
+class Uneven(FakeNodes):
+    """Nodes of which each has so many of the rails."""
+
+    def __init__(self, world: World, counts: Sequence[int]) -> None:
+        super().__init__(world)
+        self._counts = counts
+
+    def answer(self, rank: int, order: RailsOrder) -> dict[str, Any]:
+        """As the others do, but for rails that are not there."""
+        said = super().answer(rank, order)
+        for kind in ("ports", "rates_gbps", "gpus") if order.do == "list" else ():
+            said[kind] = said[kind][: self._counts[rank]]
+        return said
+
+
+def uneven(*counts: int, **world: Any) -> dict[str, Verdict]:
+    """Return what is said of nodes with so many rails."""
+    fleet = World(names(len(counts)), max(counts), **world)
+    return verdicts(played(fleet, Uneven(fleet, counts)))
+
+
+@pytest.mark.parametrize("counts", [(4, 4, 3, 3), (1, 4), (4, 3, 3), (2, 4, 1, 4, 4)])
+def test_nodes_with_different_numbers_of_rails_are_well(counts: tuple[int, ...]) -> None:
+    found = uneven(*counts)
+    assert not [*wrong(found)]
+    assert not [each for each in found.values() if each.status is Status.UNKNOWN]
+
+
+@pytest.mark.parametrize("counts", [(4, 3, 3, 3), (4, 3, 3), (4, 1)])
+def test_a_rail_that_no_other_node_has_is_tried_with_rails_of_other_numbers(counts: tuple[int, ...]) -> None:
+    ((check, subject, _),) = wrong(uneven(*counts, carries=only(End("n0", 3))))
+    assert check == "rail.cross"
+    assert subject.startswith("n0 rail 3 (mlx5_3:1) <-> ")
+
+
+def test_different_numbers_of_rails_are_why_rails_of_different_numbers_are_tried() -> None:
+    (finding,) = uneven(4, 4, 3, 3, carries=lambda src, dst, gpu: float(src.rail == dst.rail))["rail.cross"].findings
+    assert finding.subject == "rails of all nodes"
+    assert "(nodes have 3 to 4 rails)" in finding.message
+
+
+def test_a_port_that_took_part_in_no_test_is_unknown() -> None:
+    rails = rails_of(World(names(3)))
+    more = replace(rails.by_node["n1"], ports=(*rails.by_node["n1"].ports, rails.by_node["n1"].ports[0]))
+    verdict = verdicts(Every({**rails.by_node, "n1": more}))["rail.untried"]
+    assert verdict.status is Status.UNKNOWN
+    assert "n1 rail 2" in verdict.why
+
+
+def test_a_node_whose_capture_is_not_there_is_named_as_what_is_missing() -> None:
+    rails = {node: each for node, each in rails_of(World(names(4))).items() if node != "n1"}
+    found = verdicts(Every(rails))
+    assert not [*wrong(found)]
+    assert "what n1 saw is not known" in found["rail.untried"].why

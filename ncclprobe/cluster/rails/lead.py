@@ -267,6 +267,6 @@ class _Measure:
             if (self._rounds == 1 and self._plan.alone) or direct:
                 self._run.play(wave, step)
             self._run.play(direct, step, gpu=True)
-        if self._plan.cross and self._rounds == 1:
+        if self._plan.cross and self._rounds <= 1 + len(self._rails) % 2:  # of an odd number each sits out one round
             nodes = list(dict.fromkeys((one.node, other.node) for one, other in pairs))
             self._run.play(cross_wave(self._rails, nodes, self._plan), step)

@@ -143,10 +143,10 @@ def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = Fal
 def cross_wave(rails: Mapping[str, Sequence[int]], pairs: Sequence[tuple[str, str]], plan: RailPlan) -> Wave:
     """Return one test of each rail with the next one of the other node: whether there is a way, not how fast it is."""
     jobs, test = [], replace(_CROSS, seconds=plan.budget.patience_s, setup_seconds=plan.budget.patience_s)
-    for one, other in pairs:
-        theirs = rails[other]
+    for pair in pairs:
+        one, other = sorted(pair, key=lambda node: -len(rails[node]))  # so that each rail has its turn
         for place, rail in enumerate(rails[one]):
-            next_one = theirs[(place + 1) % len(theirs)]
+            next_one = rails[other][(place + 1) % len(rails[other])]
             if next_one != rail:
                 jobs.append(Job(End(one, rail), End(other, next_one), test, len(rails[one])))
     return tuple(jobs)
