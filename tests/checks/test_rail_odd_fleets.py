@@ -9,7 +9,7 @@ from fake_rails import FakeNodes, names, played, verdicts, wrong
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.cluster.rails.messages import RailsOrder
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
 from ncclprobe.model.values import replace
@@ -211,3 +211,47 @@ def test_a_node_whose_capture_is_not_there_is_named_as_what_is_missing() -> None
     found = verdicts(Every(rails))
     assert not [*wrong(found)]
     assert "what n1 saw is not known" in found["rail.untried"].why
+
+
+LOST = RailFailure(
+    step="write", kind="completion", text="transport retry counter exceeded", direction="both", status=12
+)
+
+
+def _of_both(seen: RailOutcome) -> RailOutcome:
+    if all(stream.direction != "both" for stream in seen.streams):
+        return seen
+    streams = tuple(stream for stream in seen.streams if stream.direction != "both")
+    arrivals = tuple(replace(one, arrived_bytes=0) if one.direction == "both" else one for one in seen.arrivals)
+    return replace(seen, streams=streams, arrivals=arrivals, failures=(LOST,))
+
+
+def test_a_rail_that_fails_under_both_directions_alone_has_no_wrong_mtu() -> None:
+    world = Changed(names(4), 4, change=lambda w, seen, ends, test, gpu: tuple(map(_of_both, seen)))
+    found = verdicts(played(world))
+    assert [*wrong(found)] == [("rail.dead", WHERE, ("n1",))]
+    assert found["rail.dead"].findings[0].message.startswith("what is sent does not always arrive")
+
+
+def test_small_messages_that_are_lost_where_large_ones_pass_are_told() -> None:
+    small = RailFailure(step="latency", kind="completion", text="transport retry counter exceeded", status=12)
+
+    def change(world: World, seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
+        return tuple(replace(each, half_round_trip_us=(), failures=(small,)) for each in seen)
+
+    assert [*wrong(verdicts(played(Changed(names(4), 4, change=change))))] == [("rail.dead", WHERE, ("n1",))]
+
+
+@pytest.mark.parametrize("which", [0, 3])
+def test_a_test_that_failed_is_told_though_later_ones_passed(which: int) -> None:
+    numbers: list[int] = []
+
+    def once(world: World, seen: Any, ends: tuple[End, End], test: RailTest, gpu: bool) -> Any:
+        numbers.extend([] if test.seed in numbers else [test.seed])
+        bad = numbers.index(test.seed) == which
+        return World(world.nodes, 4, carries=only(BAD)).outcomes(*ends, test) if bad else seen
+
+    (finding,) = verdicts(played(Changed(names(4), 4, change=once)))["rail.dead"].findings
+    assert finding.severity is Severity.WARN
+    assert finding.message.startswith("1 of ")
+    assert WHERE in finding.subject

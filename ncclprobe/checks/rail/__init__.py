@@ -57,11 +57,15 @@ def tests(rails: Every[Rails]) -> list[Tried]:
 
 
 class Broken(Struct, frozen=True):
-    """One cause of dead ways: by rail, what explains them; the tests that show it, and what at both ends is wrong."""
+    """One cause of dead ways: by rail, what explains them; the tests that show it, and what at both ends is wrong.
+
+    `at_times`: another write over one of these ways came to its end.
+    """
 
     by_rail: Mapping[int, Suspect[str]]
     tests: tuple[Tried, ...]
     reason: Reason
+    at_times: bool = False
 
     @property
     def suspect(self) -> Suspect[str]:
@@ -92,16 +96,43 @@ def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
     for rail, pairs in dead.items():
         for one in blame(ways[rail], pairs):
             suspects.setdefault((one.kind, one.nodes), {})[rail] = one
-    made = [_explained(by_rail, dead) for by_rail in suspects.values()]
+    carried = {way for each in straight for way in _carried(each)}
+    made = [_explained(by_rail, dead, carried) for by_rail in suspects.values()]
     return sorted(made, key=lambda each: -sum(len(one.pairs) for one in each.by_rail.values()))[:MOST_SUSPECTS]
 
 
-def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[NodePair, Tried]]) -> Broken:
+def _carried(each: Tried) -> set[Way]:
+    """Return the ways over which something came to its end."""
+    return {way for way, _, rate in each.ways() if rate is not None}
+
+
+def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:
+    """Return all tests of each way between equal rails, and those that failed where the last one did not.
+
+    One whose small messages were lost has failed as well, whatever passed after them.
+    """
+    every: dict[Way, list[Tried]] = {}
+    failed_so: dict[Way, list[Tried]] = {}
+    for each in found:
+        if each.straight and not each.gpu and each.usable:
+            ends = each.leads.end, each.other.end
+            small = any(failure.step == "latency" for _, failure in each.failures())
+            for way in (ends, ends[::-1]):
+                every.setdefault(way, []).append(each)
+                if small or way in each.dead():
+                    failed_so.setdefault(way, []).append(each)
+    return every, {way: those for way, those in failed_so.items() if way not in every[way][-1].dead()}
+
+
+def _explained(
+    by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[NodePair, Tried]], carried: Collection[Way]
+) -> Broken:
     shown = {each.number: each for rail, one in by_rail.items() for pair in one.pairs for each in (dead[rail][pair],)}
     reasons = [_reason(each) for each in shown.values()]
     usual = max(dict.fromkeys(reasons), key=reasons.count)
     typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
-    made = Broken(by_rail, tuple(test for _, test in typical), usual)
+    ways = ((End(one, rail), End(other, rail)) for rail, each in by_rail.items() for one, other in each.pairs)
+    made = Broken(by_rail, tuple(test for _, test in typical), usual, any(way in carried for way in ways))
     odd = _odd_gid(made.tests) if usual == "gid" and made.suspect.kind == "pair" else ""
     if odd:
         made = replace(made, by_rail={rail: replace(one, kind="node", nodes=(odd,)) for rail, one in by_rail.items()})
@@ -131,6 +162,8 @@ def _reason(each: Tried) -> Reason:
         return "pkey"
     if any(failure.status not in _SILENT for _, failure in each.failures()):
         return "dead"  # an answer came, and says what is wrong
+    if not _carried(each).isdisjoint(each.dead()):
+        return "dead"  # large messages passed too
     small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
     return "mtu" if small else "dead"
 

@@ -8,14 +8,17 @@ from ncclprobe.checks.rail import (
     Reason,
     asked,
     broken,
+    by_rail,
     certainty,
     choices,
     connected,
     counted,
     failed,
+    faltering,
     fold_numbers,
     gid_problem,
     name,
+    named,
     own_failures,
     pkey_problem,
     subject,
@@ -27,7 +30,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried
-from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
@@ -228,10 +231,28 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
     """
     for each in _because(rails, "dead"):
         if not each.one_way:
-            message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
+            passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
+            message = f"{passed}: {counted(each)} ways are dead; {why(each.tests[0])}"
             own = each.suspect.kind in ("node", "into", "out of")
             blame: Blame = "link" if own else "fabric"
             yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
+    yield from _passing(tests(rails), rails)
+
+
+def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
+    """Yield the rails of which some tests failed and the last one did not."""
+    every, faltered = faltering(found)
+    for suspect in by_rail(every, faltered):
+        bad = {each.number: each for way in suspect.pairs for each in faltered[way]}
+        count = len({each.number for way in suspect.pairs for each in every[way]})
+        first = next(iter(bad.values()))
+        yield warn(
+            named(suspect, rails),
+            f"{len(bad)} of {plural(count, 'test')} failed, and data passed all the same: {why(first)}",
+            blame="link" if suspect.at_one_node else "fabric", action="retest",
+            nodes=(suspect.nodes[0].node,) if suspect.at_one_node else (),
+            evidence=[seen(choices(end), failed(end)) for end in first.seen],
+        )  # fmt: skip
 
 
 @check(
@@ -252,7 +273,10 @@ def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     for each in _because(rails, "dead"):
         if each.one_way:
             kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
-            message = f"{kind or 'what is sent this way is lost'}, the other direction works: {counted(each)} ways"
+            times = " at times" if each.at_times else ""
+            message = (
+                f"{kind or 'what is sent this way is lost'}{times}, the other direction works: {counted(each)} ways"
+            )
             yield _broken(each, rails, message, blame="link", action="repair")
 
 
