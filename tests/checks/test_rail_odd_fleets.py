@@ -255,3 +255,71 @@ def test_a_test_that_failed_is_told_though_later_ones_passed(which: int) -> None
     assert finding.severity is Severity.WARN
     assert finding.message.startswith("1 of ")
     assert WHERE in finding.subject
+
+
+def _at(share: float, nodes: int, slow: Sequence[End], rate_gbps: float = 200.0, **world: Any) -> World:
+    """Return a fleet in which what touches `slow` ends carries a share, and their ports say that rate."""
+    some = frozenset(slow)
+    told = {end: {"rate_gbps": rate_gbps} for end in slow}
+    return World(
+        names(nodes), 6, carries=lambda src, dst, gpu: share if some & {src, dst} else 1.0, addresses=told, **world
+    )
+
+
+def of_rails(nodes: int, *rails: int) -> list[End]:
+    """Return these rails of all nodes."""
+    return [End(node, rail) for node in names(nodes) for rail in rails]
+
+
+@pytest.mark.parametrize(("nodes", "rails"), [(2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5))])
+def test_rails_that_are_slower_on_all_nodes_by_their_ports_rate_are_well(nodes: int, rails: tuple[int, ...]) -> None:
+    assert not [*wrong(verdicts(played(_at(0.5, nodes, of_rails(nodes, *rails)))))]
+
+
+def test_rails_that_are_slower_on_all_nodes_than_their_ports_explain_are_named() -> None:
+    every = of_rails(4, 4)
+    assert [*wrong(verdicts(played(_at(0.3, 4, every))))] == [("rail.slow", "all nodes rail 4", ())]
+    assert [*wrong(verdicts(played(_at(0.5, 4, every, 400.0))))] == [("rail.slow", "all nodes rail 4", ())]
+
+
+def test_one_port_below_the_rate_of_its_rail_is_named_whatever_it_says() -> None:
+    assert [*wrong(verdicts(played(_at(0.5, 4, [BAD]))))] == [("rail.slow", WHERE, ("n1",))]
+
+
+def test_among_rails_that_are_slower_by_design_a_slow_port_is_named_by_what_is_usual_there() -> None:
+    def carries(src: End, dst: End, gpu: bool) -> float:
+        return 0.2 if End("n1", 4) in (src, dst) else 0.5 if src.rail == 4 else 1.0
+
+    told = {end: {"rate_gbps": 200.0} for end in of_rails(4, 4)}
+    (finding,) = verdicts(played(World(names(4), 6, carries=carries, addresses=told)))["rail.slow"].findings
+    assert finding.subject == "n1 rail 4 (mlx5_4:1)"
+    assert finding.message == "sends and receives 40 % of the usual 24.2 GB/s"
+
+
+def test_a_slow_rail_between_two_nodes_is_not_that_of_all_nodes() -> None:
+    found = verdicts(played(World(names(2), 2, carries=only(End("n1", 1), share=0.4))))
+    assert [where for _, where, _ in wrong(found)] == ["n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"]
+
+
+@pytest.mark.parametrize(("rate", "severity"), [(400.0, Severity.WARN), (200.0, Severity.NOTE)])
+def test_many_nodes_that_are_equally_slow_are_told_and_none_is_blamed(rate: float, severity: Severity) -> None:
+    slow = [End(node, rail) for node in names(5) for rail in range(6)]
+    (finding,) = verdicts(played(_at(0.5, 12, slow, rate)))["rail.slow"].findings
+    assert (finding.severity, finding.subject, finding.nodes) == (severity, "n[0-4]", ())
+
+
+def test_a_port_of_another_partition_is_named_though_its_other_partner_is_dead() -> None:
+    told = {End(node, rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in names(5) for rail in range(2)}
+    told[End("n2", 1)] = {**told[End("n2", 1)], "pkey": 0x8003}
+    world = World(names(5), 2, carries=only(End("n0", 0), End("n0", 1), End("n2", 1)), addresses=told)
+    assert {*wrong(verdicts(played(world)))} == {
+        ("rail.pkey", "n2 rail 1 (mlx5_1:1)", ("n2",)),
+        ("rail.dead", "n0", ("n0",)),
+    }
+
+
+def test_of_two_nodes_with_two_partitions_neither_is_named_alone() -> None:
+    keys = {"n0": 0x8001, "n1": 0x8002}
+    told = {End(node, 0): {"link_layer": "InfiniBand", "pkey": key} for node, key in keys.items()}
+    found = verdicts(played(World(names(2), 1, carries=lambda src, dst, gpu: 0.0, addresses=told)))
+    assert [nodes for _, _, nodes in wrong(found)] == [names(2)]

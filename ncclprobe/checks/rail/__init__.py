@@ -4,6 +4,7 @@ Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Literal
@@ -97,7 +98,8 @@ def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
         for one in blame(ways[rail], pairs):
             suspects.setdefault((one.kind, one.nodes), {})[rail] = one
     carried = {way for each in straight for way in _carried(each)}
-    made = [_explained(by_rail, dead, carried) for by_rail in suspects.values()]
+    keys = _usual_keys(straight)
+    made = [_explained(by_rail, dead, carried, keys) for by_rail in suspects.values()]
     return sorted(made, key=lambda each: -sum(len(one.pairs) for one in each.by_rail.values()))[:MOST_SUSPECTS]
 
 
@@ -125,7 +127,10 @@ def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way,
 
 
 def _explained(
-    by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[NodePair, Tried]], carried: Collection[Way]
+    by_rail: Mapping[int, Suspect[str]],
+    dead: Mapping[int, Mapping[NodePair, Tried]],
+    carried: Collection[Way],
+    keys: Mapping[int, int],
 ) -> Broken:
     shown = {each.number: each for rail, one in by_rail.items() for pair in one.pairs for each in (dead[rail][pair],)}
     reasons = [_reason(each) for each in shown.values()]
@@ -133,7 +138,9 @@ def _explained(
     typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
     ways = ((End(one, rail), End(other, rail)) for rail, each in by_rail.items() for one, other in each.pairs)
     made = Broken(by_rail, tuple(test for _, test in typical), usual, any(way in carried for way in ways))
-    odd = _odd_gid(made.tests) if usual == "gid" and made.suspect.kind == "pair" else ""
+    odd = ""
+    if made.suspect.kind == "pair":
+        odd = _odd_gid(made.tests) if usual == "gid" else _odd_key(made.tests, keys) if usual == "pkey" else ""
     if odd:
         made = replace(made, by_rail={rail: replace(one, kind="node", nodes=(odd,)) for rail, one in by_rail.items()})
     return made
@@ -142,6 +149,27 @@ def _explained(
 def _odd_gid(found: Sequence[Tried]) -> str:
     """Return which of two nodes has the GID that reaches no other's, where only these two can be compared."""
     odd = {node for each in found if (node := _odd_node(each)) is not None}
+    return odd.pop() if len(odd) == 1 else ""
+
+
+def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
+    """Return the partition of most ends of each rail, where three ends or more are known and most have one."""
+    keys: dict[int, dict[End, int]] = {}
+    for end, outcome in ((seen.end, seen.outcome) for each in found for seen in each.seen):
+        if outcome and outcome.own:
+            keys.setdefault(end.rail, {})[end] = outcome.own.pkey & _KEY
+    counts = {rail: Counter(each.values()).most_common(1)[0] for rail, each in keys.items()}
+    return {rail: key for rail, (key, count) in counts.items() if count > max(1, len(keys[rail]) / 2)}
+
+
+def _odd_key(found: Sequence[Tried], keys: Mapping[int, int]) -> str:
+    """Return which of two nodes is not in the partition that most others of this rail are in."""
+    odd = {
+        seen.end.node
+        for each in found
+        for seen in each.seen
+        if seen.outcome and seen.outcome.own and seen.outcome.own.pkey & _KEY != keys.get(seen.end.rail, -1)
+    }
     return odd.pop() if len(odd) == 1 else ""
 
 
