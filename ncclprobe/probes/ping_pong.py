@@ -40,7 +40,7 @@ from ncclprobe.wire import WireError
 SMALL_BYTES = 64
 _OUTPUT_BYTES = 64 << 10
 _LOOK_S = 0.01
-_AFTER_S = 0.5
+_AFTER_S = 1.0
 """Left to the called end's fi_pingpong once the leading one has failed: it may know more."""
 _LAST_S = 0.5
 """Before the deadline a run is over, so that its end can still be told."""
@@ -56,6 +56,8 @@ _OWN_CALLS = frozenset((
 """Calls that take no other end: where one fails, this end's device, driver or libfabric is at fault."""
 _OWN_KINDS = ("refused", "died", "missing")
 """What the called end says itself once the leading one has failed; the rest may follow from that one's being killed."""
+_MARKS = ("ret=-", "[error]")
+"""What is in the lines that say what failed."""
 _ECHOES = ("remote connection closed", "Connection reset", "Broken pipe")
 """What an end says whose partner has ended; of the reason it knows nothing."""
 Before = Callable[[str], Awaitable[None]]
@@ -105,7 +107,7 @@ def message_us(text: str) -> float | None:
 def failure_of(text: str, code: int, step: RailStepName) -> RailFailure:
     """Return why a run failed that printed `text` and ended with `code`."""
     lines = [line for line in map(str.strip, text.splitlines()) if line]
-    said = next((line for line in lines if "ret=" in line or line.startswith("[error]")), "")
+    said = next((line for line in lines if any(mark in line for mark in _MARKS)), "")
     words = f"fi_pingpong: {(said or ' '.join(lines[:1]) or 'said nothing')[:_MOST_WORDS]}"
     call = said.partition("():")[0].partition("(")[0] if "():" in said else ""
     if "failed to connect" in said:  # the device was not asked
@@ -210,18 +212,21 @@ class _End:
             await program.start(self._argv(*size, "-B", str(port)))
             while not taken() and program.lives and time.monotonic() < until:
                 await asyncio.sleep(_LOOK_S)
-            listens = taken()
-        if not listens:
-            raise await self._give_up(await self._not_listening(program))
-        await self._tell(_Said(port))
-        said = await self._hear(quiet=True)
-        if said.failure is None:
-            return said.us
+            if not taken():
+                raise await self._give_up(await self._not_listening(program))
+            await self._tell(_Said(port))
+            said = await self._hear(quiet=True)
+            if said.failure is None:
+                return said.us
+            if taken() and said.failure.kind == "late":
+                text = f"fi_pingpong of the other end never came to TCP port {port} of this one: is there a firewall?"
+                raise self._over(RailFailure(step="open", kind="channel", text=text))
         raise self._over(self._first(said.failure, *await program.output(_AFTER_S), step))
 
     def _first(self, theirs: RailFailure, text: str, code: int | None, step: RailStepName) -> RailFailure:
         """Return what this end, which was called, has to say of a run that failed at the other end for `theirs`."""
-        own = self._why(text, code, step) if code else None
+        said = code or any(mark in text for mark in _MARKS)  # it may not have ended yet
+        own = self._why(text, code or 0, step) if said else None
         if own and own.kind != "peer" and (own.kind in _OWN_KINDS or theirs.kind == "peer"):
             return own
         if theirs.kind != "peer":

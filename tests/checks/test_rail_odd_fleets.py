@@ -323,3 +323,13 @@ def test_of_two_nodes_with_two_partitions_neither_is_named_alone() -> None:
     told = {End(node, 0): {"link_layer": "InfiniBand", "pkey": key} for node, key in keys.items()}
     found = verdicts(played(World(names(2), 1, carries=lambda src, dst, gpu: 0.0, addresses=told)))
     assert [nodes for _, _, nodes in wrong(found)] == [names(2)]
+
+
+def test_small_messages_that_a_dead_direction_explains_are_not_told_again() -> None:
+    small = RailFailure(step="latency", kind="late", text="no answer came")
+
+    def change(world: World, seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
+        return tuple(replace(each, failures=(small, *each.failures)) for each in seen)
+
+    world = Changed(names(4), 4, change=change, carries=only(BAD, into=False))
+    assert [*wrong(verdicts(played(world)))] == [("rail.one-way", WHERE, ("n1",))]

@@ -30,12 +30,13 @@ STAND_IN = """\
 #!{python} -IS
 import os, signal, socket, sys, time
 arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-if "-B" in arguments:
-    role, port = "server", int(arguments["-B"])
-    if {before!r} == "server": {what}
-    connection, _ = socket.create_server(("", port)).accept()
+role = "server" if "-B" in arguments else "client"
+if {before!r} == role: {what}
+if role == "server":
+    connection, _ = socket.create_server(("", int(arguments["-B"]))).accept()
+    open({met!r}, "w").close()
 else:
-    role, connection = "client", socket.create_connection((sys.argv[-1], int(arguments["-P"])))
+    connection = socket.create_connection((sys.argv[-1], int(arguments["-P"])))
 if {after!r} == role or {large!r} == role and arguments["-S"] != "64": {what}
 if role == "server":
     connection.send(b"x")
@@ -52,10 +53,21 @@ LOSES = "sys.exit('[error] util/pingpong.c:1: cq_readerr: Unresponsive receiver'
 def stand_in(
     folder: Path, what: str = "pass", *, before: str = "", after: str = "", large: str = "", printed: str = PRINTED
 ) -> str:
-    """Write a program that does `what` in one role: before it listens, after the ends met, or with large messages."""
+    """Write a program that does `what` in one role: before it listens or calls, once both met, or with large messages.
+
+    The server leaves a file, ``met``, once a caller has come and it listens no more.
+    """
     program = folder / "fi_pingpong"
     program.write_text(
-        STAND_IN.format(python=sys.executable, what=what, before=before, after=after, large=large, printed=printed)
+        STAND_IN.format(
+            python=sys.executable,
+            what=what,
+            before=before,
+            after=after,
+            large=large,
+            printed=printed,
+            met=str(folder / "met"),
+        )
     )
     program.chmod(0o755)
     return str(program)
@@ -113,10 +125,27 @@ def test_of_efa_the_domain_of_reliable_endpoints_is_asked_for(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("role", ["client", "server"])
-def test_a_path_on_which_nothing_comes_is_told_by_the_end_that_leads(tmp_path: Path, role: str) -> None:
+def test_a_path_on_which_nothing_comes_is_told_by_the_end_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    class Met(ping_pong._Program):
+        async def output(self, seconds: float) -> tuple[str, int | None]:
+            until = time.monotonic() + 30
+            while not (tmp_path / "met").exists() and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            return await super().output(seconds)
+
+    monkeypatch.setattr(ping_pong, "_Program", Met)
     lead, other = both_ends(stand_in(tmp_path, HANGS, after=role), replace(QUICK, seconds=0.3))
     assert (told(lead), told(other)) == ([("connect", "late")], [("connect", "peer")])
     assert lead.failures[0].text == "fi_pingpong did not end within 0.3 s, and was killed"
+
+
+def test_ends_whose_connection_over_tcp_never_came_about_never_met(tmp_path: Path) -> None:
+    lead, other = both_ends(stand_in(tmp_path, HANGS, before="client"), replace(QUICK, seconds=0.3))
+    assert (told(lead), told(other)) == ([("connect", "late")], [("open", "channel")])
+    assert "firewall" in other.failures[0].text
+    assert not Tried(1, Seen(End("n0"), lead), Seen(End("n1"), other), 1, 0).met
 
 
 def test_what_hangs_is_killed_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way,
                 every.setdefault(way, []).append(each)
                 if small or way in each.dead():
                     failed_so.setdefault(way, []).append(each)
-    return every, {way: those for way, those in failed_so.items() if way not in every[way][-1].dead()}
+    # what is dead explains what comes back: one direction of it is all that the other one waited for
+    return every, {way: those for way, those in failed_so.items() if not every[way][-1].dead()}
 
 
 def _explained(

@@ -233,7 +233,7 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
         if not each.one_way:
             passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
             message = f"{passed}: {counted(each)} ways are dead; {why(each.tests[0])}"
-            own = each.suspect.kind in ("node", "into", "out of")
+            own = each.suspect.at_one_node
             blame: Blame = "link" if own else "fabric"
             yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
     yield from _passing(tests(rails), rails)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 
 import msgspec
 
@@ -175,7 +176,10 @@ class RailRun:
         if not wave:
             return []
         playing = asyncio.run_coroutine_threadsafe(self._play(wave, step, patience_s, gpu), self._loop)
-        return playing.result(patience_s + 3 * _REPLY_S)
+        try:
+            return playing.result(patience_s + 3 * _REPLY_S)
+        except futures.TimeoutError:  # Python 3.10 has a class of its own for it
+            raise TimeoutError from None
 
     async def _play(self, wave: Wave, step: int, patience_s: float, gpu: bool) -> list[Result]:
         orders: dict[int, list[RailJob]] = {}

@@ -102,9 +102,9 @@ def _words(value: float) -> str:
 
 def drawing(width: float, height: float, kind: str, spoken: str, parts: Sequence[Markup]) -> Markup:
     """Return a whole picture; `spoken` is what a screen reader says of it."""
-    head = Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    head = Markup('<svg class="{}" viewBox="0 0 {} {}" style="--w:{:.0f}px" role="img" aria-label="{}">')
     return (
-        head.format(kind, _number(width), _number(height), printable(spoken))
+        head.format(kind, _number(width), _number(height), width, printable(spoken))
         + Markup("").join(parts)
         + Markup("</svg>")
     )
