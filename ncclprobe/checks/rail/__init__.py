@@ -301,6 +301,7 @@ def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[E
     """Explain bad ways: all at once where all are bad, else each rail by itself, for ends of different rails are never
     compared; then ways between rails of different numbers that no bad end explains.
     """
+    bad = frozenset(bad)
     whole = blame(tested, bad)
     if len(whole) == 1 and not whole[0].nodes:
         yield whole[0]
