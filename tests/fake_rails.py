@@ -7,17 +7,21 @@ the checks. What a run over real channels does is in tests/cluster/test_rail_nod
 import asyncio
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks.rail.fixtures import World
 from ncclprobe.cluster.rails.lead import Fleet, RailRun, RailsWanted
 from ncclprobe.cluster.rails.messages import RailEnds, RailsOrder
 from ncclprobe.cluster.rails.plan import Budget
+from ncclprobe.engine.diagnose import every_check
+from ncclprobe.engine.judge import judge
 from ncclprobe.facts.paths import MeshListener
 from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.findings import Severity, Verdict
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import asdict
 
 
@@ -108,3 +112,19 @@ def names(count: int) -> tuple[str, ...]:
 def found(check: Any, *facts: Any) -> Sequence[Any]:
     """Return the findings of `check`."""
     return tuple(check.run(*facts))
+
+
+def verdicts(rails: Every[Rails], *facts: Any) -> dict[str, Verdict]:
+    """Return what the checks of rails say, by id."""
+    more = {type(fact): fact for fact in facts}
+    snapshots = [Snapshot(node, {Rails: each, **more}) for node, each in rails.items()]
+    wanted = [check for check in every_check() if check.id.startswith("rail.")]
+    return {verdict.id: verdict for verdict in judge(snapshots, wanted, Job())}
+
+
+def wrong(found: dict[str, Verdict]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield the id, subject and nodes of every finding that is no note."""
+    for verdict in found.values():
+        for finding in verdict.findings:
+            if finding.severity is not Severity.NOTE:
+                yield verdict.id, finding.subject, finding.nodes

@@ -7,7 +7,7 @@ import msgspec
 from ncclprobe import bounds
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
-from ncclprobe.model.rails import RailOutcome, RailPort
+from ncclprobe.model.rails import Bytes, RailOutcome, RailPort
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field
 
@@ -29,7 +29,7 @@ class RailRow(Struct, frozen=True):
     outcome: RailOutcome
     together: int = 1
     step: int = 0
-    nbytes: int = 0
+    nbytes: Bytes = 0
     patience_s: float = 0.0
 
 

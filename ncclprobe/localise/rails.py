@@ -19,6 +19,8 @@ _HANGING = ("hangs", "died", "event")
 """A driver, or a device, that does so fails by itself, whatever the step."""
 _TO_OTHER = "ibv_modify_qp"
 """The one call of connecting that may fail for what the other end is: it looks up the way there."""
+_SHORTEST_S = 1e-3
+"""No step has less time, whatever a row says."""
 _TOLD = ("peer", "channel")
 """Failures that say nothing of the end that reports them."""
 
@@ -172,7 +174,7 @@ def unmet(found: Iterable[Tried]) -> list[Tried]:
 
 
 def _most(row: RailRow) -> float:
-    return row.nbytes / row.patience_s / 1e9 if row.patience_s > 0 else 0.0
+    return row.nbytes / max(row.patience_s, _SHORTEST_S) / 1e9 if row.patience_s > 0 else 0.0
 
 
 def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:

@@ -10,9 +10,16 @@ and its name).
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
+
+from ncclprobe import bounds
 from ncclprobe.model.values import Struct
+
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=bounds.BYTES)]
+_SHORTEST_S = 1e-9
+"""What another node says of its time is no rate beyond all bounds."""
 
 RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
 """Where the data lies: the host's memory; a GPU's, registered by its address (the peer memory module translates it); a
@@ -151,7 +158,7 @@ class RailStream(Struct, frozen=True, kw_only=True):
     """
 
     direction: RailDirection
-    nbytes: int
+    nbytes: Bytes
     seconds: float
     chain_bytes: int
     chain_us: tuple[float, ...]
@@ -160,7 +167,7 @@ class RailStream(Struct, frozen=True, kw_only=True):
     @property
     def GBps(self) -> float:
         """The rate, 10^9 bytes per second."""
-        return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
+        return self.nbytes / max(self.seconds, _SHORTEST_S) / 1e9 if self.seconds > 0 else 0.0
 
 
 class RailArrival(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from ncclprobe.nccl.values import read_setting
 
 _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18))
 _OLD_TIMEOUT = 14
-_MOST_QUEUE_PAIRS = 128  # NCCL_IB_MAX_QPS of src/transport/net_ib/common.h
+MOST_QUEUE_PAIRS = 128  # NCCL_IB_MAX_QPS of src/transport/net_ib/common.h
 _AUTOMATIC = -2
 
 
@@ -42,7 +42,7 @@ def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | Non
         traffic_class=_known(number("NCCL_IB_TC", -1)),
         timeout=number("NCCL_IB_TIMEOUT", default_timeout(version)),
         retry_count=number("NCCL_IB_RETRY_CNT", 7),
-        queue_pairs=max(1, min(number("NCCL_IB_QPS_PER_CONNECTION", 1), _MOST_QUEUE_PAIRS)),
+        queue_pairs=max(1, min(number("NCCL_IB_QPS_PER_CONNECTION", 1), MOST_QUEUE_PAIRS)),
         relaxed_ordering=number("NCCL_IB_PCI_RELAXED_ORDERING", 2) in (1, 2),
     )
     adaptive, found = number("NCCL_IB_ADAPTIVE_ROUTING", _AUTOMATIC), []

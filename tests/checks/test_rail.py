@@ -3,11 +3,10 @@
 The fleets answer as :mod:`fake_rails` computes; the search, the retests and the judging are the real ones.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fake_rails import FakeNodes, names, played
+from fake_rails import FakeNodes, names, played, verdicts, wrong
 
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.engine.diagnose import every_check
@@ -16,7 +15,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Seen, Tried
-from ncclprobe.model.findings import Severity, Status, Verdict
+from ncclprobe.model.findings import Status
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure
 from ncclprobe.model.report import Setting
@@ -29,22 +28,6 @@ OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} fo
 MEMLOCK = RailFailure(step="open", kind="refused", text="Cannot allocate memory", call="ibv_reg_mr_iova2", errno=12)
 WHERE = "n1 rail 2 (mlx5_2:1)"
 V1 = {"gid_type": "IB/RoCE v1"}
-
-
-def verdicts(rails: Every[Rails], *facts: Any) -> dict[str, Verdict]:
-    """Return what the checks of rails say, by id."""
-    more = {type(fact): fact for fact in facts}
-    snapshots = [Snapshot(node, {Rails: each, **more}) for node, each in rails.items()]
-    wanted = [check for check in every_check() if check.id.startswith("rail.")]
-    return {verdict.id: verdict for verdict in judge(snapshots, wanted, Job())}
-
-
-def wrong(found: dict[str, Verdict]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the id, subject and nodes of every finding that is no note."""
-    for verdict in found.values():
-        for finding in verdict.findings:
-            if finding.severity is not Severity.NOTE:
-                yield verdict.id, finding.subject, finding.nodes
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {

@@ -4,19 +4,20 @@ Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Literal
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.rails import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Seen, Tried, tried
+from ncclprobe.localise.rails import Seen, Tried, Way, tried
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.rails import RailAddress
+from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
@@ -57,11 +58,15 @@ def tests(rails: Every[Rails]) -> list[Tried]:
 
 
 class Broken(Struct, frozen=True):
-    """One cause of dead ways: by rail, what explains them; the tests that show it, and what at both ends is wrong."""
+    """One cause of dead ways: by rail, what explains them; the tests that show it, and what at both ends is wrong.
+
+    `at_times`: another write over one of these ways came to its end.
+    """
 
     by_rail: Mapping[int, Suspect[str]]
     tests: tuple[Tried, ...]
     reason: Reason
+    at_times: bool = False
 
     @property
     def suspect(self) -> Suspect[str]:
@@ -92,17 +97,51 @@ def broken(found: list[Tried], rails: Every[Rails]) -> list[Broken]:
     for rail, pairs in dead.items():
         for one in blame(ways[rail], pairs):
             suspects.setdefault((one.kind, one.nodes), {})[rail] = one
-    made = [_explained(by_rail, dead) for by_rail in suspects.values()]
+    carried = {way for each in straight for way in _carried(each)}
+    keys = _usual_keys(straight)
+    made = [_explained(by_rail, dead, carried, keys) for by_rail in suspects.values()]
     return sorted(made, key=lambda each: -sum(len(one.pairs) for one in each.by_rail.values()))[:MOST_SUSPECTS]
 
 
-def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[NodePair, Tried]]) -> Broken:
+def _carried(each: Tried) -> set[Way]:
+    """Return the ways over which something came to its end."""
+    return {way for way, _, rate in each.ways() if rate is not None}
+
+
+def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:
+    """Return all tests of each way between equal rails, and those that failed where the last one did not.
+
+    One whose small messages were lost has failed as well, whatever passed after them.
+    """
+    every: dict[Way, list[Tried]] = {}
+    failed_so: dict[Way, list[Tried]] = {}
+    for each in found:
+        if each.straight and not each.gpu and each.usable:
+            ends = each.leads.end, each.other.end
+            small = any(failure.step == "latency" for _, failure in each.failures())
+            for way in (ends, ends[::-1]):
+                every.setdefault(way, []).append(each)
+                if small or way in each.dead():
+                    failed_so.setdefault(way, []).append(each)
+    # what is dead explains what comes back: one direction of it is all that the other one waited for
+    return every, {way: those for way, those in failed_so.items() if not every[way][-1].dead()}
+
+
+def _explained(
+    by_rail: Mapping[int, Suspect[str]],
+    dead: Mapping[int, Mapping[NodePair, Tried]],
+    carried: Collection[Way],
+    keys: Mapping[int, int],
+) -> Broken:
     shown = {each.number: each for rail, one in by_rail.items() for pair in one.pairs for each in (dead[rail][pair],)}
     reasons = [_reason(each) for each in shown.values()]
     usual = max(dict.fromkeys(reasons), key=reasons.count)
     typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
-    made = Broken(by_rail, tuple(test for _, test in typical), usual)
-    odd = _odd_gid(made.tests) if usual == "gid" and made.suspect.kind == "pair" else ""
+    ways = ((End(one, rail), End(other, rail)) for rail, each in by_rail.items() for one, other in each.pairs)
+    made = Broken(by_rail, tuple(test for _, test in typical), usual, any(way in carried for way in ways))
+    odd = ""
+    if made.suspect.kind == "pair":
+        odd = _odd_gid(made.tests) if usual == "gid" else _odd_key(made.tests, keys) if usual == "pkey" else ""
     if odd:
         made = replace(made, by_rail={rail: replace(one, kind="node", nodes=(odd,)) for rail, one in by_rail.items()})
     return made
@@ -111,6 +150,27 @@ def _explained(by_rail: Mapping[int, Suspect[str]], dead: Mapping[int, Mapping[N
 def _odd_gid(found: Sequence[Tried]) -> str:
     """Return which of two nodes has the GID that reaches no other's, where only these two can be compared."""
     odd = {node for each in found if (node := _odd_node(each)) is not None}
+    return odd.pop() if len(odd) == 1 else ""
+
+
+def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
+    """Return the partition of most ends of each rail, where three ends or more are known and most have one."""
+    keys: dict[int, dict[End, int]] = {}
+    for end, outcome in ((seen.end, seen.outcome) for each in found for seen in each.seen):
+        if outcome and outcome.own:
+            keys.setdefault(end.rail, {})[end] = outcome.own.pkey & _KEY
+    counts = {rail: Counter(each.values()).most_common(1)[0] for rail, each in keys.items()}
+    return {rail: key for rail, (key, count) in counts.items() if count > max(1, len(keys[rail]) / 2)}
+
+
+def _odd_key(found: Sequence[Tried], keys: Mapping[int, int]) -> str:
+    """Return which of two nodes is not in the partition that most others of this rail are in."""
+    odd = {
+        seen.end.node
+        for each in found
+        for seen in each.seen
+        if seen.outcome and seen.outcome.own and seen.outcome.own.pkey & _KEY != keys.get(seen.end.rail, -1)
+    }
     return odd.pop() if len(odd) == 1 else ""
 
 
@@ -131,6 +191,8 @@ def _reason(each: Tried) -> Reason:
         return "pkey"
     if any(failure.status not in _SILENT for _, failure in each.failures()):
         return "dead"  # an answer came, and says what is wrong
+    if not _carried(each).isdisjoint(each.dead()):
+        return "dead"  # large messages passed too
     small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
     return "mtu" if small else "dead"
 
@@ -233,6 +295,46 @@ def written(gid: str) -> str:
     """Return a GID as an address: ``::ffff:10.0.0.1``."""
     address = _address(gid)
     return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
+
+def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[End]]:
+    """Explain bad ways: all at once where all are bad, else each rail by itself, for ends of different rails are never
+    compared; then ways between rails of different numbers that no bad end explains.
+    """
+    bad = frozenset(bad)
+    whole = blame(tested, bad)
+    if len(whole) == 1 and not whole[0].nodes:
+        yield whole[0]
+        return
+    known: set[End] = set()
+    for rail in (*sorted({src.rail for src, dst in bad if src.rail == dst.rail}), None):
+        own = [way for way in tested if (way[0].rail if way[0].rail == way[1].rail else None) == rail]
+        for suspect in blame(own, [way for way in own if way in bad and known.isdisjoint(way)]):
+            known |= {end for way in suspect.pairs for end in way} if not suspect.at_one_node else {*suspect.nodes}
+            yield suspect
+
+
+def named(suspect: Suspect[End], rails: Every[Rails]) -> str:
+    """Name the ends that :func:`by_rail` suspects: ``into n3 rail 1 (mlx5_1:1)``, ``rail 1 of all nodes``."""
+    if not suspect.nodes:
+        numbers = sorted({end.rail for way in suspect.pairs for end in way})
+        every = max((len(each.ports) for _, each in rails.items()), default=0)
+        return "all rails" if len(numbers) == every else f"rail {fold_numbers(numbers)} of all nodes"
+    if suspect.kind == "split":
+        nodes, numbers = [end.node for end in suspect.nodes], sorted({end.rail for end in suspect.nodes})
+        return f"{fold(nodes)} rail {fold_numbers(numbers)} with all other nodes"
+    heading = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
+    return heading + (" -> " if suspect.one_way else " <-> ").join(name(end, rails) for end in suspect.nodes)
+
+
+def own_failures(found: Iterable[Tried]) -> dict[End, list[RailFailure]]:
+    """Return what failed at each end by itself, in the order of the tests."""
+    own: dict[End, list[RailFailure]] = {}
+    for each in found:
+        for one in each.seen:
+            if failure := each.own_failure(one):
+                own.setdefault(one.end, []).append(failure)
+    return dict(sorted(own.items()))
 
 
 def _address(gid: str) -> IPv6Address:

@@ -1,25 +1,25 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from statistics import median, median_low
 
-from ncclprobe.checks.rail import asked, both_ends, connected, name, tests, why
+from ncclprobe.checks.rail import asked, both_ends, by_rail, connected, name, named, own_failures, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End, Result
-from ncclprobe.localise.pairs.suspects import Suspect
+from ncclprobe.localise.pairs.suspects import Localisation, Suspect
 from ncclprobe.localise.pairs.suspects import verdict as weigh
-from ncclprobe.localise.rails import Tried, Way, results_of
-from ncclprobe.localise.reach import blame
+from ncclprobe.localise.rails import Seen, Tried, Way, results_of
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.units import certain
+from ncclprobe.units import certain, plural
 
 _BAD = End("n1", 1)
 _NO_FABRIC: Every[Fabric | Absent] = Every({})
@@ -31,6 +31,7 @@ PORT_SHARE, PCIE_SHARE = 0.90, 0.80
 """What healthy machines reach at least: ib_write_bw 0.90 to 0.98 of a port (392 of 400 Gb/s); copies between host and
 GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (expect/tables/links.csv)."""
 _TOLERANCE = 0.9
+_TWO = 2
 _FAR, _FAR_US = 3.0, 5.0
 """So many times the median of all rails, and so much above it: one more tier of switches costs about 1 µs. And more
 than the late trips of a usual rail, one in eight."""
@@ -69,11 +70,12 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     expected = _expected(found, fabrics, buses)
     samples = results_of(found)
     judged = weigh(samples, expected_GBps=expected * _TOLERANCE if expected else None)
-    usual = max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
+    usual, ports = _usual(judged), _port_rates(found)
     for each in judged.confirmed:
-        for part in _parts(each, samples):
+        for part, level in _parts(each, samples, usual, ports):
             if part.ratio > 0:  # what is dead, the checks of ways say
-                yield _slow(part, usual, judged.tests, rails)
+                yield _slow(part, level, judged.tests, rails)
+    yield from _equally(judged, usual, ports)
     if judged.all_slow and expected:
         yield warn(
             "all rails",
@@ -88,13 +90,54 @@ _MOVED = {"both": "sends and receives", "out": "sends", "into": "receives"}
 _WHOSE: Mapping[str, Blame] = {"node": "node", "rail": "link", "pair": "fabric"}
 
 
-def _parts(each: Suspect, samples: Sequence[Result]) -> Sequence[Suspect]:
-    """Return what of a rail of all nodes is slow: each rail may have leaves and uplinks of its own."""
+def _equally(judged: Localisation, usual: float, ports: Mapping[End, float]) -> Iterator[Finding]:
+    """Yield that many nodes lose one and the same share; a note where their ports explain it."""
+    if same := judged.equally_slow:
+        nodes = [node for each in same for node in each.cause.nodes]
+        of_ports = {end: rate for end, rate in ports.items() if end.node in nodes}
+        yield (note if _by_design(same[0].ratio, of_ports, ports) else warn)(
+            fold(nodes),
+            f"each is at {100 * same[0].ratio:.0f} % of the usual {usual:.3g} GB/s: so many nodes "
+            "equally slow are of another build or leaf, and none is named",
+            action="retest", evidence=f"{judged.tests} tests of one direction",
+        )  # fmt: skip
+
+
+def _usual(judged: Localisation) -> float:
+    return max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
+
+
+def _port_rates(found: Sequence[Tried]) -> Mapping[End, float]:
+    """Return what each port says of its rate, Gb/s, where it does."""
+    told = ((end.end, end.outcome.own) for each in found for end in each.seen if end.outcome)
+    return {end: own.rate_gbps for end, own in told if own and own.rate_gbps > 0}
+
+
+def _by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, float]) -> bool:
+    """Return whether all of `mine` are slower ports, and no slower than these explain."""
+    return bool(mine) and ratio >= _TOLERANCE * max(mine.values()) / max(every.values()) and ratio < 1
+
+
+def _parts(
+    each: Suspect, samples: Sequence[Result], usual: float, ports: Mapping[End, float]
+) -> Sequence[tuple[Suspect, float]]:
+    """Return what of a rail of all nodes is slow: each rail may have leaves and uplinks of its own; and what is usual
+    there, GB/s. A rail whose ports are all slower by so much is of another kind by design, such as storage's.
+    """
     rail = each.cause.rail
     if each.cause.kind != "plane" or rail is None:
-        return (each,)
-    alone = weigh([one for one in samples if one.src.rail == one.dst.rail == rail]).confirmed
-    return [replace(one, cause=replace(one.cause, rail=rail)) for one in alone] or (each,)
+        return ((each, usual),)
+    alone = weigh([one for one in samples if one.src.rail == one.dst.rail == rail])
+    kinds = {"node": "rail"}  # of one rail alone, all of a node is its one port
+    parts = [
+        (
+            replace(one, cause=replace(one.cause, kind=kinds.get(one.cause.kind, one.cause.kind), rail=rail)),
+            _usual(alone),
+        )
+        for one in alone.confirmed
+    ]
+    mine = {end: rate for end, rate in ports.items() if end.rail == rail}
+    return parts or (() if _by_design(each.ratio, mine, ports) else ((each, usual),))
 
 
 def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Finding:
@@ -103,6 +146,8 @@ def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Findi
     if cause.kind == "rail" and cause.rail is not None:
         heading = {"both": "", "out": "out of ", "into": "into "}[cause.direction]
         where = heading + name(End(cause.nodes[0], cause.rail), rails)
+    elif cause.kind == "plane" and cause.rail is not None and len(rails) == _TWO:
+        where = " <-> ".join(name(End(node, cause.rail), rails) for node, _ in rails.items())
     finding = fail if each.ratio < _RUINED else warn
     return finding(
         where,
@@ -127,14 +172,20 @@ def _expected(found: list[Tried], fabrics: Every[Fabric | Absent], buses: Every[
     """
     values = []
     for each in found:
-        for end in each.seen:
-            own = end.outcome.own if end.outcome else None
-            bus = _bus(end.end.node, own.device if own else "", fabrics, buses)
-            if own and own.rate_gbps > 0 and bus:
-                values.append(min(PORT_SHARE * own.rate_gbps, PCIE_SHARE * bus) / 8)
-            if end.outcome and any(one.work_s > _BUSY_INTERPRETER * one.seconds for one in end.outcome.streams):
-                return None
+        least = [_least(end, fabrics, buses) for end in each.seen]
+        known = [one for one in least if one is not None]
+        values += [min(known)] if known else []
+        outcomes = [end.outcome for end in each.seen if end.outcome]
+        if any(one.work_s > _BUSY_INTERPRETER * one.seconds for outcome in outcomes for one in outcome.streams):
+            return None
     return median(values) if values else None
+
+
+def _least(end: Seen, fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
+    """Return the least that one end should reach, GB/s."""
+    own = end.outcome.own if end.outcome else None
+    bus = _bus(end.end.node, own.device if own else "", fabrics, buses)
+    return min(PORT_SHARE * own.rate_gbps, PCIE_SHARE * bus) / 8 if own and own.rate_gbps > 0 and bus else None
 
 
 def _bus(node: str, device: str, fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
@@ -165,24 +216,22 @@ def latency(rails: Every[Rails]) -> Iterator[Finding]:
     times, late = _round_trips(tests(rails))
     if not times:
         return
-    usual = median(times.values())
+    usual = median_low(times.values())  # of two rails the quicker one
     if late > _BUSY * usual:
         raise Unlearned(
             f"the nodes' processors were busy: of the trips on one rail the late ones took {late:.3g} µs, the usual "
             f"{usual:.3g} µs"
         )
     limit = max(_FAR * usual, usual + _FAR_US, late)
-    for rail in sorted({one.rail for one, _ in times}):
-        own = {(one.node, other.node): us for (one, other), us in times.items() if one.rail == rail}
-        for suspect in blame(own, [pair for pair, us in own.items() if us > limit]):
-            slowest = max(own[pair] for pair in suspect.pairs)
-            ends = [name(End(node, rail), rails) for node in suspect.nodes] or [f"rail {rail} of all nodes"]
-            one_node = suspect.kind == "node"
-            yield (warn if one_node else note)(
-                " <-> ".join(ends), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
-                blame="link" if one_node else "fabric", action="retest", nodes=suspect.nodes,
-                evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
-            )  # fmt: skip
+    for suspect in by_rail(times, [way for way, us in times.items() if us > limit]):
+        slowest = max(times[way] for way in suspect.pairs)
+        one_node = suspect.kind == "node"
+        yield (warn if one_node else note)(
+            named(suspect, rails), f"small messages take {slowest:.3g} µs, and {usual:.3g} µs on the usual rail",
+            blame="link" if one_node else "fabric", action="retest",
+            nodes=tuple(end.node for end in suspect.nodes) if suspect.kind != "split" else (),
+            evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
+        )  # fmt: skip
 
 
 def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
@@ -227,14 +276,14 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
                     bad[way] = (each, arrival.wrong_bytes)
                 elif arrival.arrived_bytes:
                     whole.add(way)
-    for suspect in blame({*whole, *bad}, bad):
+    if not whole and not bad:
+        raise Unlearned("no byte that arrived was compared")
+    for suspect in by_rail({*whole, *bad}, bad):
         each, wrong = bad[suspect.pairs[0]]
-        ends = [name(end, rails) for end in suspect.nodes] or ["all rails"]
-        kind = {"into": "into ", "out of": "out of "}.get(suspect.kind, "")
-        where = kind + (" -> " if suspect.kind == "direction" else " <-> ").join(ends)
         own = suspect.at_one_node
         yield fail(
-            where, f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
+            named(suspect, rails),
+            f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
             blame="node" if own else "unknown", action="repair" if own else "retest",
             nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
             evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),
@@ -267,16 +316,25 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
     switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """
+    found = tests(rails)
+    useless = own_failures(each for each in found if not each.gpu)
+    for end, failures in own_failures(each for each in found if each.gpu).items():
+        if end in useless:  # as rail.unusable says
+            continue
+        yield fail(
+            name(end, rails), f"a GPU's memory cannot be used: {failures[0].text}", blame="node", action="repair",
+            nodes=(end.node,),
+            evidence=seen(failures[0].call or failures[0].step, f"{plural(len(failures), 'test')} ended so"),
+        )  # fmt: skip
     usual, direct = _rates(rails, gpu=False), _rates(rails, gpu=True)
     shares = {key: (rate / usual[key][0], each) for key, (rate, each) in direct.items() if usual.get(key, (0.0,))[0]}
     worse = {key[:2]: each for key, each in shares.items() if each[0] < _DIRECT_SHARE}
-    for suspect in blame({key[:2] for key in shares}, worse):
+    for suspect in by_rail({key[:2] for key in shares}, worse):
         share, each = min((worse[way] for way in suspect.pairs), key=lambda one: one[0])
         what = "nothing passes with a GPU's memory" if not share else f"{100 * share:.0f} % of the rate is left"
         own = suspect.at_one_node
         yield (warn if share else fail)(
-            " <-> ".join(name(end, rails) for end in suspect.nodes) or "all rails",
-            f"{what}, compared with host memory over the same rail",
+            named(suspect, rails), f"{what}, compared with host memory over the same rail",
             blame="node" if own else "unknown", action="repair", loss=round(1 - share, 4),
             nodes=tuple(end.node for end in suspect.nodes) if own else (),
             evidence=seen(both_ends(each), why(each) if not share else ""),
@@ -291,7 +349,4 @@ def _rates(rails: Every[Rails], *, gpu: bool) -> Mapping[tuple[End, End, int], t
             for (src, dst), both, rate in each.ways():
                 if not both:
                     found[src, dst, each.together] = (rate or 0.0, each)
-            failed = gpu and not each.usable and each.met
-            if failed:
-                found[each.leads.end, each.other.end, each.together] = (0.0, each)
     return found

@@ -1,37 +1,40 @@
 """Whether every rail connects, and what is wrong where one does not."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks.rail import (
     Broken,
     Reason,
     asked,
-    both_ends,
     broken,
+    by_rail,
     certainty,
     choices,
     connected,
     counted,
     failed,
+    faltering,
+    fold_numbers,
     gid_problem,
     name,
+    named,
+    own_failures,
     pkey_problem,
     subject,
     tests,
     why,
 )
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Tried, Way, unmet
-from ncclprobe.localise.reach import blame
-from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
+from ncclprobe.localise.rails import Tried
+from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
-from ncclprobe.model.registry import applies, check
+from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
@@ -53,79 +56,12 @@ _EMPTY = World(local={_BAD: _NO_GID})
 _TWO = World(nodes=("n0", "n1"), carries=only(_BAD), addresses={_BAD: _LINK_LOCAL})
 _EFA = World(efa=True)
 _EFA_DEAD = World(efa=True, carries=only(_BAD))
-_CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 
 
 _EFA_FIX = (
     "let the security group of both nodes allow all traffic from and to itself, in and out, for EFA's packets have no "
     "ports; both nodes must be in one subnet of one availability zone; then `fi_pingpong -p efa -e rdm` between the two"
 )
-
-
-def _silent() -> Every[Rails]:
-    return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
-
-
-def _no_port() -> Every[Rails]:
-    nothing = Rails(3, {}, why="no active port of InfiniBand or Ethernet")
-    return Every({**rails_of(World()).by_node, "n3": nothing})
-
-
-@check(
-    bad=lambda: [(_no_port(),), (_silent(),)],
-    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
-    required=True,
-    requires="sync.node-lost",
-    applies=asked,
-)
-def untried(rails: Every[Rails]) -> Iterator[Finding]:
-    """Rails of a node were not tried.
-
-    Right: All rails that NCCL would take were tried.
-    Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
-    is not tested here. AWS's EFA has no reliable connections: it is tried by libfabric's own fi_pingpong, where NCCL
-    would use it and the program is there.
-    Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and install libfabric by Amazon's installer,
-    which brings /opt/amazon/efa/bin/fi_pingpong.
-    """
-    for node, each in rails.items():
-        if not each.ports and any(other.ports for _, other in rails.items()):
-            yield warn(
-                node, f"has no rail to try: {each.why}", blame="node", action="repair", nodes=(node,),
-                evidence=f"{len(rails)} nodes",
-            )  # fmt: skip
-    silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
-    for node in silent:
-        yield fail(
-            node, "stopped answering while rails were tried", blame="node", action="retest", nodes=(node,),
-            confidence=ONCE, evidence="an order of node 0 that was not answered in time",
-            remedy="see what its process did: was it killed (dmesg: out of memory), stopped, or its node lost?",
-        )  # fmt: skip
-    if silent:
-        return
-    found = tests(rails)
-    short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
-    if short:
-        counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
-        raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
-    if apart := unmet(found):
-        told = "; ".join((both_ends(apart[0]), *apart[0].unmet_why))
-        raise Unlearned(f"the two ends of {plural(len(apart), 'rail')} never met: {told}")
-    if late := _late(found):
-        first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
-        raise Unlearned(
-            f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}; a longer --timeout gives "
-            "every test more"
-        )
-
-
-def _late(found: Iterable[Tried]) -> list[Way]:
-    """Return the ways whose last test came to no end in time: no rate is known of them, only the most it can be."""
-    last: dict[Way, bool] = {}
-    for tried in found:
-        ends = (tried.leads.end, tried.other.end)
-        last |= {way: way in tried.late() for way in (ends, ends[::-1])}
-    return [way for way, is_late in last.items() if is_late]
 
 
 @check(
@@ -143,19 +79,14 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
     (dmesg); of a job's container, /dev/infiniband has to be in it.
     """
-    for end, failures in _own_failures(rails).items():
+    found = [each for each in tests(rails) if not each.gpu]
+    alike: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
+    for end, failures in own_failures(found).items():
         if not _without_gid(failures[0]):
-            yield _unusable(end, failures, rails, blame="node", action="repair")
-
-
-def _own_failures(rails: Every[Rails]) -> dict[End, list[RailFailure]]:
-    """Return what failed at each end by itself, in all of its tests."""
-    own: dict[End, list[RailFailure]] = {}
-    for each in tests(rails):
-        for one in each.seen:
-            if failure := each.own_failure(one):
-                own.setdefault(one.end, []).append(failure)
-    return dict(sorted(own.items()))
+            alike.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
+    for ends in alike.values():
+        count = sum(one.end in ends for each in found for one in each.seen)
+        yield _unusable(ends, count, rails, blame="node", action="repair")
 
 
 def _without_gid(failure: RailFailure) -> bool:
@@ -163,14 +94,20 @@ def _without_gid(failure: RailFailure) -> bool:
     return failure.kind == "missing" and failure.call == "ibv_query_gid"
 
 
-def _unusable(end: End, failures: list[RailFailure], rails: Every[Rails], said: str = "", **details: Any) -> Finding:
-    """Make a finding of an end that failed by itself."""
-    first, count = failures[0], len(failures)
+def _unusable(
+    ends: Mapping[End, Sequence[RailFailure]], count: int, rails: Every[Rails], said: str = "", **details: Any
+) -> Finding:
+    """Make a finding of ends that failed by themselves, all in the same way, in some of `count` tests."""
+    first, failed_so = next(iter(ends.values()))[0], sum(map(len, ends.values()))
     number = f"; error {first.errno}" if first.errno else ""
+    part = "" if failed_so >= count else f"; so in {failed_so} of {count} tests, the others came further"
+    nodes = tuple(dict.fromkeys(end.node for end in ends))
+    numbers = sorted({end.rail for end in ends})
+    where = name(next(iter(ends)), rails) if len(ends) == 1 else f"{fold(nodes)} rail {fold_numbers(numbers)}"
     return fail(
-        name(end, rails), first.text + number + said, nodes=(end.node,),
-        evidence=seen(first.call or f"step {first.step}", f"{plural(count, 'test')} ended so"),
-        confidence=Certainty("high" if count > 1 else "medium", f"failed {count} times by itself"), **details,
+        where, first.text + number + part + said, nodes=nodes,
+        evidence=seen(first.call or f"step {first.step}", f"{plural(failed_so, 'test')} ended so"),
+        confidence=Certainty("high" if failed_so > 1 else "medium", f"failed {failed_so} times by itself"), **details,
     )  # fmt: skip
 
 
@@ -193,10 +130,11 @@ def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fin
     each node the index of that entry; where it is not set, give the port's interface an IPv4 address, and RoCE v2:
     `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
     """
-    for end, failures in _own_failures(rails).items():
+    found = [each for each in tests(rails) if not each.gpu]
+    for end, failures in own_failures(found).items():
         if _without_gid(failures[0]):
             said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
-            yield _unusable(end, failures, rails, said, **whose)
+            yield _unusable({end: failures}, len(failures), rails, said, **whose)
     for each in _because(rails, "gid"):
         said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
         problem, _ = gid_problem(*_told(each.tests[0]))
@@ -293,10 +231,28 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
     """
     for each in _because(rails, "dead"):
         if not each.one_way:
-            message = f"nothing passes: {counted(each)} ways are dead; {why(each.tests[0])}"
+            passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
+            message = f"{passed}: {counted(each)} ways are dead; {why(each.tests[0])}"
             own = each.suspect.at_one_node
             blame: Blame = "link" if own else "fabric"
             yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
+    yield from _passing(tests(rails), rails)
+
+
+def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
+    """Yield the rails of which some tests failed and the last one did not."""
+    every, faltered = faltering(found)
+    for suspect in by_rail(every, faltered):
+        bad = {each.number: each for way in suspect.pairs for each in faltered[way]}
+        count = len({each.number for way in suspect.pairs for each in every[way]})
+        first = next(iter(bad.values()))
+        yield warn(
+            named(suspect, rails),
+            f"{len(bad)} of {plural(count, 'test')} failed, and data passed all the same: {why(first)}",
+            blame="link" if suspect.at_one_node else "fabric", action="retest",
+            nodes=(suspect.nodes[0].node,) if suspect.at_one_node else (),
+            evidence=[seen(choices(end), failed(end)) for end in first.seen],
+        )  # fmt: skip
 
 
 @check(
@@ -317,52 +273,11 @@ def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     for each in _because(rails, "dead"):
         if each.one_way:
             kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
-            message = f"{kind or 'what is sent this way is lost'}, the other direction works: {counted(each)} ways"
+            times = " at times" if each.at_times else ""
+            message = (
+                f"{kind or 'what is sent this way is lost'}{times}, the other direction works: {counted(each)} ways"
+            )
             yield _broken(each, rails, message, blame="link", action="repair")
-
-
-@applies
-def crossed(rails: Every[Rails | Absent]) -> bool:
-    """where rails of different numbers were tried with each other."""
-    rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
-    return any(row.rail != row.other for row in rows)
-
-
-@check(
-    bad=lambda: [(rails_of(_CROSS, cross=True),)],
-    good=lambda: [(rails_of(World(), cross=True),), (rails_of(_DEAD, cross=True),)],
-    applies=crossed,
-)
-def cross(rails: Every[Rails]) -> Iterator[Finding]:
-    """Rails of different numbers cannot reach each other, and the job would need it.
-
-    Right: Rails of different numbers reach each other.
-    Why: where GPUs cannot hand data to the GPU of the right rail (NCCL_PXN_DISABLE=1, no NVLink), where NCCL_CROSS_NIC
-    is 1, or where nodes have different numbers of rails, NCCL sends from one rail to another: on a fabric of separate
-    rails that is a job that hangs at its first all-to-all.
-    Fix: have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA everywhere.
-    """
-    found = [each for each in tests(rails) if not each.gpu and each.usable]
-    well = {end.end for each in found if each.straight and not each.dead() for end in each.seen}
-    tried = [each for each in found if not each.straight and all(end.end in well for end in each.seen)]
-    bad = [each for each in tried if each.dead()]
-    if not bad:
-        return
-    needed = next((each.cross for _, each in rails.items() if each.cross), "asked for by --cross-rails")
-    suspects = blame([way for each in tried for way in _ways(each)], [way for each in bad for way in each.dead()])
-    where = name(suspects[0].nodes[0], rails) if suspects and len(suspects[0].nodes) == 1 else "rails of all nodes"
-    yield fail(
-        where,
-        f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
-        f"({needed})",
-        blame="fabric",
-        action="repair",
-        evidence=[*(seen(both_ends(each), why(each)) for each in bad[:2])],
-    )
-
-
-def _ways(each: Tried) -> tuple[tuple[End, End], tuple[End, End]]:
-    return (each.leads.end, each.other.end), (each.other.end, each.leads.end)
 
 
 def _told(each: Tried) -> list[RailAddress]:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 
 import msgspec
 
@@ -36,6 +37,7 @@ from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
 from ncclprobe.localise.rails import results
 from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl.connections import MOST_QUEUE_PAIRS
 
 _LIST_S = 8.0
 _REPLY_S = 2.0
@@ -174,7 +176,10 @@ class RailRun:
         if not wave:
             return []
         playing = asyncio.run_coroutine_threadsafe(self._play(wave, step, patience_s, gpu), self._loop)
-        return playing.result(patience_s + 3 * _REPLY_S)
+        try:
+            return playing.result(patience_s + 3 * _REPLY_S)
+        except futures.TimeoutError:  # Python 3.10 has a class of its own for it
+            raise TimeoutError from None
 
     async def _play(self, wave: Wave, step: int, patience_s: float, gpu: bool) -> list[Result]:
         orders: dict[int, list[RailJob]] = {}
@@ -199,9 +204,10 @@ class RailRun:
         address, source, port = self._meeting(one, other)
         self._number += 1
         ports = self._ends[one].ports[job.one.rail], self._ends[other].ports[job.other.rail]
+        queue_pairs = max(each.queue_pairs for each in ports)
         leader = RailJob(
             number=self._number, to=other, rail=job.one.rail, other=job.other.rail, leads=True,
-            queue_pairs=max(each.queue_pairs for each in ports), test=replace(job.test, seed=self._number),
+            queue_pairs=max(1, min(queue_pairs, MOST_QUEUE_PAIRS)), test=replace(job.test, seed=self._number),
             together=job.together, step=step, gpu=gpu, address=address, port=port, source=source,
         )  # fmt: skip
         yield one, leader
@@ -265,6 +271,6 @@ class _Measure:
             if (self._rounds == 1 and self._plan.alone) or direct:
                 self._run.play(wave, step)
             self._run.play(direct, step, gpu=True)
-        if self._plan.cross and self._rounds == 1:
+        if self._plan.cross and self._rounds <= 1 + len(self._rails) % 2:  # of an odd number each sits out one round
             nodes = list(dict.fromkeys((one.node, other.node) for one, other in pairs))
             self._run.play(cross_wave(self._rails, nodes, self._plan), step)

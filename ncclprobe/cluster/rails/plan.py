@@ -23,6 +23,8 @@ _WRITE_S = 0.05
 """Of one direction: what a port moves in that time, as far as NIC_BYTES allows, is sent."""
 _UNKNOWN_GBPS = 100.0
 """A port's rate where it is not known."""
+_MOST_GBPS = 10_000.0
+"""No port is faster, whatever a node says of its own."""
 MESSAGE_BYTES = 1 << 20
 _FEWEST_MESSAGES = 8
 PING_PONGS = 200
@@ -107,7 +109,7 @@ def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, 
 
     Every pair meets up to ALL_ROUNDS nodes; beyond, as many rounds as there is time for, FEWEST_ROUNDS at least.
     """
-    rate = rate_gbps or _UNKNOWN_GBPS
+    rate = min(rate_gbps or _UNKNOWN_GBPS, _MOST_GBPS)
     waves = max(1, math.ceil(nodes // 2 / budget.at_once))
     there_are = max(1, nodes - 1 + nodes % 2)
     alone = rails * waves if rails > 1 else 0
@@ -141,10 +143,10 @@ def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = Fal
 def cross_wave(rails: Mapping[str, Sequence[int]], pairs: Sequence[tuple[str, str]], plan: RailPlan) -> Wave:
     """Return one test of each rail with the next one of the other node: whether there is a way, not how fast it is."""
     jobs, test = [], replace(_CROSS, seconds=plan.budget.patience_s, setup_seconds=plan.budget.patience_s)
-    for one, other in pairs:
-        theirs = rails[other]
+    for pair in pairs:
+        one, other = sorted(pair, key=lambda node: -len(rails[node]))  # so that each rail has its turn
         for place, rail in enumerate(rails[one]):
-            next_one = theirs[(place + 1) % len(theirs)]
+            next_one = rails[other][(place + 1) % len(rails[other])]
             if next_one != rail:
                 jobs.append(Job(End(one, rail), End(other, next_one), test, len(rails[one])))
     return tuple(jobs)
