@@ -70,7 +70,7 @@ CASES = (
     Case("40 ms late", "rail.slow", "tc qdisc add dev $RAIL1 root netem delay 40ms", "tc qdisc del dev $RAIL1 root"),
     Case("no such device", "sync.nic-count", "rdma link delete rxe1", "rdma link add rxe1 type rxe netdev $RAIL1"),
     Case("locked memory is limited", "rail.unusable", before=LESS_MEMORY),
-    Case("uverbs is missing", "rail.unusable", f"mv {UVERBS} /dev/gone", f"mv /dev/gone {UVERBS}"),
+    Case("uverbs is missing", "ib.perm", f"mv {UVERBS} /dev/gone", f"mv /dev/gone {UVERBS}"),
     Case("killed peer", "sync.node-lost", hit=signal.SIGKILL),
     Case("stopped peer", "rail.untried", hit=signal.SIGSTOP),
 )
