@@ -209,7 +209,7 @@ def score(setup: Setup, row: Row, said: Sequence[Said], done: Mapping[str, Compl
     found = _found(setup, row.expect, said)
     if row.instead and None in found.values():
         found = _found(setup, row.instead, said)
-        row = replace(row, codes=replace(row.codes, others=row.codes.hub))  # without that node no job can start
+        row = replace(row, codes=row.codes._replace(others=row.codes.hub))  # without that node no job can start
     missing = tuple(f"{each.id} {_nodes(each, setup)} by {by}" for (each, by), hit in found.items() if hit is None)
     hits = [hit for hit in found.values() if hit]
     loud = [each for each in said if each.severity in MATTERS]
