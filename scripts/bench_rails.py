@@ -27,7 +27,7 @@ from ncclprobe.model.rails import RailPort, RailTest
 from ncclprobe.probes.verbs.pair import run_rail
 from ncclprobe.stats import median_interval
 from ncclprobe.units import parse_size
-from ncclprobe.wire import Wire, accept, connect
+from ncclprobe.wire import Wire, WireError, accept, connect
 
 WAYS = ("ours", "ib_write_bw")
 PATIENCE_S, GREETING_S, RUN_S = 120.0, 600.0, 3600.0
@@ -64,7 +64,7 @@ class End:
         """Ask for turn after turn, and print the ratio of each size as it is known."""
         options = self._options
         late = time.monotonic() + RUN_S
-        wire = await connect(options.call, options.port, key, late, patience_s=GREETING_S)
+        wire = await self._met(key)
         for size in map(parse_size, options.sizes.split(",")):
             seen: dict[str, list[float]] = {way: [] for way in WAYS}
             count = max(8, parse_size(options.volume) // size)
@@ -79,18 +79,31 @@ class End:
             print(f"{size >> 10} KiB x {count}: {each}; ratio {ratio} of {len(ratios)} rounds", flush=True)
         wire.close()
 
+    async def _met(self, key: bytes) -> Wire:
+        """Call until the other host listens. Raises WireError."""
+        late = time.monotonic() + GREETING_S
+        while True:
+            try:
+                return await connect(self._options.call, self._options.port, key, late, patience_s=GREETING_S)
+            except WireError as error:
+                if error.kind != "refused" or time.monotonic() > late:
+                    raise
+            await asyncio.sleep(0.5)
+
     async def follow(self, key: bytes) -> None:
         """Do what the other host asks for, until it hangs up."""
         met: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            wire = await accept(reader, writer, key, time.monotonic() + GREETING_S)
-            met.set_result(wire)
+            with contextlib.suppress(WireError):  # a stranger
+                wire = await accept(reader, writer, key, time.monotonic() + GREETING_S)
+                if not met.done():
+                    met.set_result(wire)
 
         server = await asyncio.start_server(answer, sock=socket.create_server(("", self._options.port)))
         wire = await asyncio.wait_for(met, GREETING_S)
         server.close()
-        with contextlib.suppress(Exception):  # it has hung up
+        with contextlib.suppress(WireError):  # it has hung up
             while True:
                 asked = await wire.receive(time.monotonic() + RUN_S)
                 await self._turn(wire, asked["do"], asked["size"], asked["count"], leads=False)
