@@ -55,13 +55,15 @@ class Stream:
         found = self._traffic.completions()
         if not found:
             return False
+        writing = any(queue.pending for queue in self._queues)
         for opcode, index in found:
             if opcode & abi.WC_RECEIVED:
                 self._missing -= 1
                 self._traffic.expect(index)
             else:
                 self._completed(self._queues[index])
-        self.turns.append((time.perf_counter() - began, len(found)))
+        if writing:  # what comes in afterwards is no part of the time that writing took
+            self.turns.append((time.perf_counter() - began, len(found)))
         return True
 
     def _completed(self, queue: "Queue") -> None:
@@ -71,14 +73,14 @@ class Stream:
         self._last = now
 
     def _written(self, direction: RailDirection) -> RailStream:
-        test = self._traffic.port.test
+        test, seconds = self._traffic.port.test, self._last - self._began
         return RailStream(
             direction=direction,
             nbytes=test.messages * test.message_bytes,
-            seconds=self._last - self._began,
+            seconds=seconds,
             chain_bytes=test.chain * test.message_bytes,
             chain_us=tuple(round(gap, 1) for gap in self._gaps[:_MOST_GAPS]),
-            work_s=sum(seconds for seconds, _ in self.turns),
+            work_s=min(seconds, sum(turn_s for turn_s, _ in self.turns)),  # the last turn ends later
         )
 
     def _late(self) -> str:
