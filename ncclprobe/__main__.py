@@ -24,25 +24,39 @@ from ncclprobe.model.findings import ExitCode
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
 _OBJECTS_BEFORE_GC = 50_000
 
-COMMANDS = {
-    "accept": "Check the machines, then measure copies, all_reduce and pairs, in one launch and one report.",
-    "doctor": "Check whether this machine, or a captured one, is fit for an NCCL job.",
-    "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
-    "pairs": "Measure send-recv between pairs of ranks, and name the slow node, NIC, direction or pair.",
-    "rails": "Try the RDMA ports of all nodes with each other, as NCCL would connect them.",
-    "copies": "Measure copies between host and GPU, and between GPUs, inside a node.",
-    "affinity": "Measure what the placement of ranks on processors costs, and say how to bind them.",
-    "workload": "Replay the collectives of one training step, and measure the groups of a hybrid-parallel job.",
-    "capture": "Write what the doctor asks this machine, and the answers, to a file that can be judged anywhere.",
-    "topo": "Show how GPUs and NICs reach each other, from nvidia-smi here or from its saved output.",
-    "expect": "Show what a machine should reach, why, and what a fault costs.",
-    "checks": "List every check.",
-    "explain": "Say why a job failed, from its logs and dumps; or explain one check or variable.",
-    "baseline": "Write a baseline of this site from runs, for machines with the same fingerprint.",
-    "compare": "Compare two runs: what is slower beyond noise, what is new and what is gone.",
-    "report": "Render a saved JSON report, and exit with the code of its verdict.",
-    "completion": "Print what lets bash or zsh complete commands, options and the ids of checks.",
+GROUPS = {
+    "before a job": {
+        "accept": "Say whether a node or a job is good: check it, then measure it.",
+        "doctor": "Check whether this machine, or a captured one, is fit for NCCL.",
+        "deploy": "Write launch files for Slurm, Kubernetes, GitHub or Prometheus.",
+    },
+    "measure": {
+        "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
+        "pairs": "Measure pairs of ranks; name the slow node, NIC or direction.",
+        "rails": "Try the RDMA ports of all nodes with each other, as NCCL would.",
+        "copies": "Measure copies between host and GPU, and between GPUs of a node.",
+        "affinity": "Measure what the ranks' processors cost; say how to bind them.",
+        "workload": "Replay a training step's collectives, and those of its groups.",
+    },
+    "after or during a job": {
+        "attach": "Name the rank that keeps a running job waiting, and why.",
+        "explain": "Say why a job failed, from its logs; or explain one check.",
+    },
+    "compare and keep": {
+        "report": "Render a saved JSON report in another form; exit with its code.",
+        "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
+        "baseline": "Keep runs as what this machine reaches, to judge later ones by.",
+        "capture": "Write what the doctor asks and is told, to be judged anywhere.",
+    },
+    "look up": {
+        "expect": "Show what a machine should reach, why, and what a fault costs.",
+        "topo": "Show how GPUs and NICs reach each other, and what looks wrong.",
+        "checks": "List the checks, all or those of a group such as ib.",
+        "completion": "Print what lets bash or zsh complete commands and options.",
+    },
 }
+"""What one wants to do, and the commands for it, each with its purpose."""
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 """Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
 the one that was asked for is imported."""
 
@@ -81,7 +95,9 @@ def _guarded(argv: list[str]) -> int:
         return EXIT_READER_LEFT
     except KeyboardInterrupt as interrupted:
         number = getattr(interrupted, "number", signal.SIGINT)
-        return _say("interrupted; nothing was judged", 128 + number)
+        code = 128 + number  # torchrun ends the other ranks where rank 0 has said what is wrong
+        silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+        return code if silent else _say("interrupted; nothing was judged", code)
     except MemoryError:
         return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
@@ -137,17 +153,22 @@ def _parser() -> argparse.ArgumentParser:
     from ncclprobe.commands.arguments import HelpFormatter
 
     width = max(map(len, COMMANDS))
-    listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    listing = "\n\n".join(
+        "\n".join((f"{title}:", *(f"  {name:<{width}}  {about}" for name, about in group.items())))
+        for title, group in GROUPS.items()
+    )
     parser = argparse.ArgumentParser(
         prog="ncclprobe",
-        description="NCCL and interconnect diagnostics.",
-        epilog=f"commands:\n{listing}\n\n`ncclprobe COMMAND --help` explains one command.",
+        usage="ncclprobe COMMAND [OPTION …]",
+        description="Say whether NCCL and the interconnect are fit for a job, and if not, what is to blame.",
+        epilog=f"{listing}\n\nStart with `ncclprobe accept`; after a failure with `ncclprobe explain FILE`. "
+        "`ncclprobe COMMAND --help` explains one command.",
         add_help=False,
         formatter_class=HelpFormatter,
     )
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
     parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}", help="Show the version.")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="Run one of the commands below.")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     return parser
 
 

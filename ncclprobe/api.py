@@ -10,8 +10,8 @@
     report = api.explain(["logs/"])             # why did the job fail?
     report = api.load("report.json")            # what a command wrote with --json
 
-    if report.status is api.Status.FAIL:
-        print(api.render(report))
+    for finding in report.failures():
+        print(finding.subject, finding.message, finding.remedy)
 
 Nothing is printed, no process is ended, no signal handler is set, and torch is imported by :func:`bandwidth` alone.
 What is wrong is raised as one of :mod:`ncclprobe.errors`, all of which are :class:`NcclprobeError`: UsageError for what
@@ -24,6 +24,7 @@ Signatures change as docs/stability.md says. Importing this module loads no more
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -64,7 +65,7 @@ AnyPath = str | os.PathLike[str]
 
 
 def doctor(
-    captures: Sequence[AnyPath] = (),
+    captures: AnyPath | Sequence[AnyPath] = (),
     *,
     backend: Literal["nccl", "gloo"] = "nccl",
     expect_gpus: int | None = None,
@@ -88,18 +89,18 @@ def doctor(
     _refuse_no_time(timeout_s)
     if backend not in ("nccl", "gloo"):
         raise UsageError(f"backend {backend!r} is unknown; choose from nccl, gloo")
-    job = Job(backend, expect_gpus, local=not captures)
+    paths = [Path(each) for each in _paths("captures", captures)]
+    job = Job(backend, expect_gpus, local=not paths)
     question = diagnose.ask(_asked(select, ignore, config), ("api.doctor",), job)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
-    if captures:
-        paths = [Path(each) for each in captures]
+    if paths:
         return doctors.within(question, timeout_s, lambda: doctors.of_captures(question, collectors, paths))
     return doctors.of_this_machine(question, collectors, timeout_s)
 
 
 def bandwidth(
     ops: Sequence[str] = ("all_reduce",),
-    sizes: Sequence[int] = (),
+    sizes: Sequence[int | str] = (),
     *,
     group: ProcessGroup | None = None,
     dtype: str = "float32",
@@ -115,15 +116,16 @@ def bandwidth(
 ) -> Report:
     """Measure collectives over the ranks of `group` (null: all), which must all call this, equally often.
 
-    Every rank gets the same report. `sizes` are bytes; empty: what can be judged, up to 1 GiB, with gloo 64 MiB. A row
-    takes `budget_s` seconds, or fewer once its median is known within ±`precision`. `expect` and `baseline` are
-    files, the same on every node, to judge by in place of what is known of the machine. NCCL is measured on the
-    current device.
+    Every rank gets the same report. `sizes` are bytes, or as in ``"64K"``; empty: what can be judged, up to 1 GiB, with
+    gloo 64 MiB. A row takes `budget_s` seconds, or fewer once its median is known within ±`precision`. `expect` and
+    `baseline` are files, the same on every node, to judge by in place of what is known of the machine. NCCL is measured
+    on the current device.
 
     The group itself is not used: a second one over the same ranks is made, measured and removed, and device, stream and
     environment are left as they are. Raises UsageError, on all ranks where it is wrong on one, and ProbeError where
     a rank does not come, leaves or is late: after `timeout_s` seconds, and at once where torch tells of it.
     """
+    began = time.monotonic()
     from ncclprobe.commands.bandwidth import InGroup, in_group
 
     _refuse_no_time(timeout_s)
@@ -137,7 +139,7 @@ def bandwidth(
         baseline=None if baseline is None else os.fspath(baseline),
         require_judged=require_judged,
     )
-    return in_group(group, asked, _asked(select, ignore, config), timeout_s)
+    return in_group(group, asked, _asked(select, ignore, config), timeout_s, began)
 
 
 def expect(
@@ -164,7 +166,7 @@ def expect(
 
 
 def explain(
-    paths: Sequence[AnyPath],
+    paths: AnyPath | Sequence[AnyPath],
     *,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
@@ -181,13 +183,15 @@ def explain(
     from ncclprobe.engine.doctor import within
     from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
+    from ncclprobe.model.values import replace
     from ncclprobe.report import json
 
     _refuse_no_time(timeout_s)
-    names = [os.fspath(each) for each in paths]
+    names = _paths("paths", paths)
     if not names:
         raise UsageError("no file is given to explain")
     question = diagnose.ask(_asked(select, ignore, config), ("api.explain",), Job(), diagnose.LEFT)
+    question = replace(question, gates=False)
     return within(question, timeout_s, lambda: explaining.explain(question, left.named(names), json.read))
 
 
@@ -206,6 +210,15 @@ def render(report: Report, format: Format = "text") -> str:
     from ncclprobe.report import delivery
 
     return delivery.rendered(report, format)
+
+
+def _paths(name: str, given: object) -> list[str]:
+    """Return the paths that a caller gave as the parameter `name`: one, or several. Raises UsageError."""
+    several = [given] if isinstance(given, str | os.PathLike) else given
+    try:
+        return [os.fsdecode(each) for each in several]  # type: ignore[attr-defined]
+    except TypeError:
+        raise UsageError(f"{name}: give a path, or several in a list, not {ascii(given)[:80]}") from None
 
 
 def _asked(select: Sequence[str], ignore: Sequence[str], config: AnyPath | None) -> Asked:

@@ -114,6 +114,11 @@ JSON_LEVELS = 64
 LISTED_NUMBERS = 65_536
 """Numbers that a list such as ``0-3,8`` stands for: processors, NUMA nodes."""
 
+JOB_THREADS, JOB_CHILDREN, JOB_FILES = 512, 128, 4096
+"""Of one rank that runs: threads whose processes are looked for, these processes, and open files."""
+JOB_STACKS = 64
+"""Ranks of one node whose stacks are read."""
+
 # Other processes.
 MESSAGE_BYTES = 64 << 20
 """The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""

@@ -25,9 +25,19 @@ The last five live where they are raised: ``wire``, ``mesh.probe`` and ``rendezv
 Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 _MOST_CHARACTERS, _MOST_SUGGESTED, _AS_NEAR = 80, 3, 0.1
+_LAST_ERROR, _TRACE = "Last error:", ("Exception raised from ", "frame #")
+_MOST_LINES, _MOST_OF_A_LINE, _MOST_OF_A_REASON = 50, 4000, 600
+OUT_OF_MEMORY = "out of memory: "
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+_SIZE = r"(\d{1,20}(?:\.\d{1,3})? \w{1,5})"
+_ASKED = re.compile(rf"Tried to allocate {_SIZE}\.")
+_ROOM = re.compile(rf"GPU (\d{{1,4}}) has a total capacity of {_SIZE} of which {_SIZE} is free")
+_OTHERS = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
+_OWN = re.compile(rf"this process has {_SIZE} memory in use")
 
 
 class NcclprobeError(Exception):
@@ -64,6 +74,33 @@ def without_torch(error: ImportError) -> UsageError:
     return UsageError(
         f"torch cannot be imported ({error}); run it with the job's own Python, or install ncclprobe[torch]"
     )
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line what `error` says: its first line, and what NCCL itself gave as the reason.
+
+    torch's first line names the kind of error alone ("unhandled cuda error"); the reason is NCCL's, which torch repeats
+    under a line of its own (NCCLUtils.cpp, getNcclErrorDetailStr), empty where NCCL gave none. Memory that ran out is
+    said in few words, which begin with OUT_OF_MEMORY.
+    """
+    first, *others = [line.strip() for line in str(error).strip().splitlines()[:_MOST_LINES]] or [""]
+    last = others[others.index(_LAST_ERROR) + 1 :][:1] if _LAST_ERROR in others else []
+    last = [line for line in last if line and not line.startswith(_TRACE)]
+    whole = "; last error: ".join([first[:_MOST_OF_A_LINE] or type(error).__name__, *last])
+    short = OUT_OF_MEMORY not in whole and any(sign in whole.lower() for sign in _NO_MEMORY)
+    return (OUT_OF_MEMORY + (_shortage(first) or whole) if short else whole)[:_MOST_OF_A_REASON]
+
+
+def _shortage(text: str) -> str:
+    """Return what torch's allocator says: how much was asked for, what is free, and which processes hold the rest."""
+    asked, room = _ASKED.search(text), _ROOM.search(text)
+    if not asked or not room:
+        return ""
+    gpu, total, free = room.groups()
+    holders = [f"{nbytes} by process {pid}" for pid, nbytes in _OTHERS.findall(text)]
+    holders += [f"{nbytes} by this rank" for nbytes in _OWN.findall(text)]
+    held = f"; in use are {', '.join(holders)}" if holders else ""
+    return f"{asked[1]} were asked for, and of the {total} of GPU {gpu} {free} are free{held}"
 
 
 class HostError(NcclprobeError):

@@ -45,3 +45,14 @@ def plural(number: int, noun: str) -> str:
 def certain(share: float) -> str:
     """Return how sure something is, from 0 to 1: ``sure to 99.2 %``; no measurement is sure to 100 %."""
     return "sure to > 99.9 %" if share >= 0.9995 else f"sure to {100 * share:.1f} %"
+
+
+def whole_words(text: str, most: int) -> str:
+    """Return `text`, or as many whole words of it as `most` characters hold.
+
+    Half a token or half an address has no form by which it could be redacted.
+    """
+    if len(text) <= most:
+        return text
+    end = max(text.rfind(each, 0, most) for each in " \t\"',;()[]{}|")
+    return f"{text[: max(end, 0)].rstrip()} …"

@@ -24,6 +24,7 @@ from ncclprobe.engine.entry_of_check import about as about_check
 from ncclprobe.engine.entry_of_check import examples, shown_examples
 from ncclprobe.engine.entry_of_variable import about as about_variable
 from ncclprobe.engine.entry_of_variable import purpose
+from ncclprobe.model.outcomes import OUTCOMES, Outcome
 from ncclprobe.model.rules import Check
 from ncclprobe.nccl.parameters import NEWEST, Parameter, table
 from ncclprobe.report.json import SCHEMA_FILE
@@ -104,6 +105,21 @@ def _page(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def outcome_table() -> str:
+    """Return what makes which exit code, by command: of docs/reference/exit-codes.md, which a test holds to it."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for command, ends in OUTCOMES.items():
+        for outcome in ends.values():
+            found.setdefault((outcome.words, _codes(outcome)), {})[f"`{command}`"] = None
+    every = [_row(words, codes, ", ".join(names)) for (words, codes), names in found.items()]
+    return "\n".join([*_head("what was found", "exit code", "of"), *every])
+
+
+def _codes(outcome: Outcome) -> str:
+    options = (f"{int(code)} with `{option}`" for option, code in outcome.under.items())
+    return ", ".join((str(int(outcome.code)), *options))
+
+
 def _check_index(checks: Sequence[Check]) -> str:
     lines = [
         "# Checks",
@@ -146,12 +162,12 @@ def _command_page(name: str, about: str) -> str:
 
 
 def usage(name: str) -> str:
-    """Return what ``ncclprobe NAME --help`` prints."""
+    """Return what ``ncclprobe NAME --help-all`` prints."""
     printed, before = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = _HELP_COLUMNS
     try:
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main([name, "--help"])
+            main([name, "--help-all"])
     finally:
         os.environ.pop("COLUMNS")
         os.environ.update({} if before is None else {"COLUMNS": before})

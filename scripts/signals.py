@@ -133,9 +133,9 @@ def role(process: psutil.Process, run: Run) -> str:
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return "gone"
     for module, name in (("survivor", "survivor"), ("ranks.agent", "agent")):
-        if any(word.endswith(module) for word in words):
+        if any(word.endswith(f"{module}:begin") for word in words):
             return name
-    if any(word.startswith("ncclprobe.") for word in words) and "RANK" in env:
+    if "ncclprobe.start:program" in words and "RANK" in env:
         return f"rank {env['RANK']}"
     return f"child {Path(words[0]).name}" if words else "child"
 

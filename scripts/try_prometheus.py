@@ -24,7 +24,7 @@ from typing import Any
 
 from child import ROOT, ask, fail, run_script
 
-FOLDER = ROOT / "scripts" / "deploy" / "prometheus"
+FOLDER = ROOT / "ncclprobe" / "deploy" / "prometheus"
 WANTED = {"NcclprobeCheckFails", "NcclprobeBandwidthBelowThreshold", "NcclprobeFileUnreadable"}
 DEADLINE_S = 60.0
 RUN_S = 120.0

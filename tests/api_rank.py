@@ -109,7 +109,8 @@ def main() -> dict[str, Any]:
     before = state()
     said["example"] = train.fast_enough()
     said["first"] = summary(api.bandwidth(**SHORT))
-    said["again"] = summary(api.bandwidth(("all_gather", "broadcast"), **SHORT))
+    said["again"] = summary(api.bandwidth(("all_gather", "broadcast"), **{**SHORT, "sizes": ["1K", "64K"]}))
+    said["sizes"] = [refused(lambda: api.bandwidth(sizes=[each])) for each in ("64X", 0, True, 1.5, None)]  # noqa: B023
     if RANK in (1, 2):
         said["part"] = summary(api.bandwidth(("reduce",), group=part, **SHORT))
     else:

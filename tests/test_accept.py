@@ -1,7 +1,9 @@
-"""`ncclprobe accept`: what it measures, what it leaves out for want of time, and one run over two gloo ranks."""
+"""`ncclprobe accept`: what it measures at each level, what it does where little can be measured, and runs of gloo."""
 
 import importlib.util
+import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,15 +11,25 @@ import pytest
 from launching import Launcher
 
 from ncclprobe.checks.run.rows import BAND
-from ncclprobe.commands import measuring
+from ncclprobe.commands import accept, measuring
 from ncclprobe.commands.accept import main, parse
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Band
+from ncclprobe.ops import OPS
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import judgeable
 from ncclprobe.session.measure.parts import too_late
+from ncclprobe.session.ranks.identity import Devices
 
 SIZES = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No launcher has started this process."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
 
 
 @pytest.fixture
@@ -27,13 +39,26 @@ def lab(tmp_path: Path) -> Iterator[Launcher]:
     found.clear()
 
 
-def test_it_measures_three_things_within_its_minutes() -> None:
-    asked = parse(["--minutes", "1"])
-    assert asked.what == ("copies", "collectives", "pairs")
-    assert (asked.timeout_s, asked.phase_timeout_s) == (60.0, 10.0)
-    assert asked.budget_s * len(asked.sizes) <= 60.0 / 4
+@pytest.mark.parametrize(
+    ("level", "seconds", "parts", "ops"),
+    [("quick", 20.0, 0, 1), ("full", 180.0, 3, 1), ("long", 1800.0, 3, len(OPS))],
+)
+def test_a_level_says_what_is_measured_and_how_long_that_may_take(
+    level: str, seconds: float, parts: int, ops: int
+) -> None:
+    asked = parse(["--level", level])
+    assert asked.what == ("copies", "collectives", "pairs")[:parts]
+    assert len(asked.ops) == ops
+    assert (asked.timeout_s, asked.phase_timeout_s) == (seconds, seconds / 6)
+    rows = len(asked.sizes) * sum(len(OPS[op].places) for op in asked.ops)
+    assert asked.budget_s * rows <= seconds / 4 + 1e-9
     assert asked.sizes_for("nccl") == SIZES
+
+
+def test_a_timeout_may_shorten_a_level_and_not_lengthen_it() -> None:
+    assert parse([]).timeout_s == parse(["--level", "full"]).timeout_s
     assert parse(["--timeout", "90"]).timeout_s == 90.0
+    assert parse(["--level", "quick", "--timeout", "90"]).timeout_s == 20.0
 
 
 def test_the_ladder_is_climbed_last_and_only_where_it_was_asked_for() -> None:
@@ -41,7 +66,15 @@ def test_the_ladder_is_climbed_last_and_only_where_it_was_asked_for() -> None:
     assert "ladder" not in parse([]).what
 
 
-@pytest.mark.parametrize("argv", [["--minutes", "0"], ["--minutes", "0.1"], ["--op", "all_gather"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--minutes", "3"],
+        ["--op", "all_gather"],
+        ["--level", "quick", "--ladder"],
+        ["--expect-gpus", "8", "--backend", "gloo"],
+    ],
+)
 def test_what_does_not_apply_is_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)
@@ -65,13 +98,107 @@ def test_a_part_that_comes_too_late_is_left_out_and_named() -> None:
     assert too_late("pairs", 90.0, 180.0) is None
 
 
-def test_alone_it_starts_two_ranks_of_gloo_only_where_gloo_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize(
+    ("nodes", "chosen", "argv", "ranks"),
+    [
+        (0, None, [], 2),
+        (0, None, ["--backend", "gloo"], 2),
+        (1, None, [], 1),
+        (8, None, [], 8),
+        (8, "0,1", [], 2),
+        (8, None, ["--nproc", "4"], 4),
+    ],
+)
+def test_alone_it_starts_a_rank_per_gpu_and_two_of_gloo_without_one(
+    nodes: int, chosen: str | None, argv: list[str], ranks: int, alone: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
-    monkeypatch.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
-    assert main(["--backend", "gloo"]) == 0
-    assert started == [2]
+    alone.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
+    for module in (accept, measuring):
+        alone.setattr(module, "devices", lambda _: Devices(nodes, listed=chosen))
+    alone.setattr(accept, "has_torch", lambda: True)
+    assert main(argv) == 0
+    assert started == [ranks]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "chosen", "argv", "why"),
+    [
+        (8, "", [], "this process may use none of the 8 GPUs here: look at CUDA_VISIBLE_DEVICES"),
+        (0, None, ["--backend", "nccl"], "no GPU can be seen"),
+    ],
+)
+def test_where_no_gpu_can_be_used_it_looks(
+    nodes: int, chosen: str | None, argv: list[str], why: str, alone: pytest.MonkeyPatch
+) -> None:
+    alone.setattr(measuring.selflaunch, "launch", lambda *_: pytest.fail("a rank was started"))
+    alone.setattr(accept.single_rank, "look", lambda *_, why, **__: reasons.append(why) or 3)
+    for module in (accept, measuring):
+        alone.setattr(module, "devices", lambda _: Devices(nodes, listed=chosen))
+    alone.setattr(accept, "has_torch", lambda: True)
+    reasons: list[str] = []
+    assert main(argv) == 3
+    assert reasons[0].startswith(why)
+
+
+def test_one_rank_measures_its_copies_and_says_what_takes_two(alone: pytest.MonkeyPatch) -> None:
+    alone.setenv("NCCLPROBE_FOLDER", "/nowhere")
+    alone.setenv("WORLD_SIZE", "1")
+    asked = parse([])
+    assert asked.what == ("copies",)
+    assert {(row.op, row.cause, row.why) for row in asked.left_out} == {
+        ("collectives", "alone", "one GPU: nothing between GPUs to measure"),
+        ("pairs", "alone", "one GPU: nothing between GPUs to measure"),
+    }
+
+
+def test_a_quick_look_starts_no_rank_and_says_what_the_doctor_says(alone: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    alone.setattr(measuring.selflaunch, "launch", lambda *_: pytest.fail("a rank was started"))
+    path = tmp_path / "report.json"
+    code = main(["--level", "quick", "--backend", "gloo", "-q", "--json", str(path), "--no-config"])
+    looked = as_json.read(str(path))
+    assert code == looked.exit_code
+    assert not looked.measurements
+    assert not any(verdict.id.startswith("run.") for verdict in looked.checks)
+    assert {verdict.id for verdict in looked.checks} >= {"host.memlock", "env.bool-word"}
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_without_torch_the_doctors_half_is_done_and_the_rest_named(
+    backend: str, alone: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    alone.setitem(sys.modules, "torch", None)
+    path = tmp_path / "report.json"
+    own = ["--backend", "gloo"] if backend == "gloo" else []
+    code = main([*own, "-q", "--json", str(path), "--no-config", "--keep", str(tmp_path / "kept")])
+    looked = as_json.read(str(path))
+    assert code == looked.exit_code
+    assert code in (3, 4)
+    assert looked.scope.backend == backend
+    assert [(row.op, row.cause) for row in looked.skipped_rows] == [
+        (part, "unable") for part in ("copies", "collectives", "pairs")
+    ]
+    (unknown,) = [verdict for verdict in looked.checks if verdict.id == "run.init"]
+    assert "pip install 'ncclprobe[torch]'" in unknown.why
+    assert unknown.required
+    assert any(verdict.id.startswith("env.") for verdict in looked.checks)
+    assert len(list((tmp_path / "kept").glob("*.jsonl"))) == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_ranks_that_cannot_import_torch_leave_the_doctors_half(lab: Launcher) -> None:
+    broken = lab.folder / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
+    run = lab.start(
+        ["-m", "ncclprobe", "accept", "--backend", "gloo", "--no-config"],
+        {"PYTHONPATH": os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert run.wait() == 3, run.err
+    assert "torch cannot be imported (libcudart.so.12: cannot open shared object file)" in run.err
+    lines = run.out.splitlines()
+    assert lines[0] == lines[-1]
+    assert "nothing measured: torch cannot be imported here; " in lines[0]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
@@ -87,5 +214,6 @@ def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> N
     assert {"run.data", "run.pairs", "run.copies", "run.ladder", "host.affinity"} <= ids
     assert [(row.rung, row.ranks) for row in report.ladder] == [("rank", 1), ("pair", 2)]
     said = run.out.splitlines()[-1]
-    assert said.startswith("2 ranks, gloo: ")
+    assert said in run.out.splitlines()[:-1]
+    assert re.match(r"2 ranks on \S+, gloo: all_reduce 64 MiB: busbw [0-9.e+-]+ GB/s \(algbw ", said)
     assert re.search(r"; 1 pair at [0-9.e+-]+ GB/s; ladder 2 ranks ", said)

@@ -102,6 +102,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "no machine": lambda: api.expect("dgx-z900"),
     "two machines": lambda: api.expect("dgx-h100", capture=HGX),
     "no operation": lambda: api.expect("dgx-h100", nodes=2, ops=["all"]),
+    "a number for a path": lambda: api.doctor(3),  # type: ignore[arg-type]
     "no size": lambda: api.expect("dgx-h100", nodes=2, sizes=[0]),
     "too many GPUs": lambda: api.expect("dgx-h100", nodes=2, gpus_per_node=[9]),
     "no file": lambda: api.explain([]),
@@ -117,6 +118,22 @@ def test_what_cannot_be_asked_is_a_usage_error_in_one_line(ask: Callable[[], Any
     with pytest.raises(api.UsageError) as raised:
         ask()
     assert "\n" not in str(raised.value)
+
+
+def test_one_path_as_a_text_is_one_path() -> None:
+    capture = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
+    one, several = (api.doctor(given, config=None) for given in (str(capture), [capture]))
+    assert [node.name for node in one.nodes] == [node.name for node in several.nodes]
+    log = ROOT / "tests" / "data" / "failures" / "nccl-no-interface"
+    assert api.explain(str(log)).causes
+
+
+def test_what_fails_can_be_asked_for_and_a_status_prints_as_its_word() -> None:
+    sick = sorted((ROOT / "tests" / "captures" / "sick").glob("*.jsonl"))[0]
+    report = api.doctor(sick)
+    found = [each for check in report.checks for each in check.findings if each.severity == "fail"]
+    assert list(report.failures()) == found
+    assert f"{api.Status.FAIL} {api.Severity.WARN!s}" == "fail warn"
 
 
 def test_a_deadline_that_is_over_is_said() -> None:

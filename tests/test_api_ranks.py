@@ -54,6 +54,13 @@ def test_it_measures_what_is_asked_for_and_the_data_is_right(said: list[dict[str
     assert {(op, wrong) for op, _, _, wrong in said[2]["again"]["rows"]} == {("all_gather", 0), ("broadcast", 0)}
 
 
+def test_sizes_are_bytes_or_as_on_the_command_line_and_nothing_else(said: list[dict[str, Any]]) -> None:
+    assert [nbytes for op, nbytes, _, _ in said[0]["again"]["rows"] if op == "broadcast"] == [1024, 65536]
+    for each in said:
+        assert {kind for kind, _ in each["sizes"]} == {"UsageError"}
+        assert each["sizes"][-1] == ["UsageError", "sizes: None is neither a number of bytes nor a text such as 64K"]
+
+
 def test_a_group_of_some_ranks_is_measured_by_itself(said: list[dict[str, Any]]) -> None:
     assert said[1]["part"] == said[2]["part"]
     assert said[1]["part"]["rows"] == [["reduce", 1024, 2, 0], ["reduce", 65536, 2, 0]]

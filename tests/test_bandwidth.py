@@ -169,7 +169,7 @@ def test_a_rank_that_lets_rank_zero_speak_leaves_when_torchrun_ends_it(monkeypat
 @pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo"]])
 def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "devices", lambda host: Devices(0))
-    with pytest.raises(UsageError, match="one rank moves no byte between ranks") as said:
+    with pytest.raises(UsageError, match="one rank has nothing to measure") as said:
         bandwidth.main(argv)
     assert "GPU" not in str(said.value)
 
@@ -208,7 +208,7 @@ def test_several_gpus_are_a_rank_each_and_that_is_said(
     monkeypatch.setattr(measuring.selflaunch, "launch", lambda count, *_: started.append(count) or 0)
     assert bandwidth.main([]) == copies.main([]) == 0
     assert started == [8, 8]
-    assert "starting one on each of 8 GPUs" in capsys.readouterr().err
+    assert "starting a rank on each of 8 GPUs" in capsys.readouterr().err
 
 
 def test_one_rank_of_torchrun_is_a_rank_for_each_gpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ def test_rows_that_nobody_gave_a_time_share_half_of_the_whole_run() -> None:
 
 def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        parse(["--help"])
+        parse(["--help-all"])
     said = capsys.readouterr().out
     assert "``" not in said
     example = said.partition("for --expect:\n")[2].partition("\n\n")[0]

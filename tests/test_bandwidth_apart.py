@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rank_lab import Lab, findings
+from rank_lab import Lab, by_hand, findings, free_port
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -61,14 +61,21 @@ def test_a_rank_without_processor_time_is_named_and_the_run_goes_on(lab: Lab) ->
     assert "run.straggler  rank 2" in process.out
 
 
-def test_first_calls_have_their_cost_rows_their_samples_and_a_size_without_room_is_left_out_loudly(lab: Lab) -> None:
+def test_a_size_without_room_is_refused_by_all_ranks_before_anything_is_measured(lab: Lab) -> None:
+    sizes = ["-b", "1K", "-e", "900G", "-f", "1073741824"]
+    processes = lab.ranks(by_hand(free_port()), *sizes)
+    assert [process.wait() for process in processes] == [2, 2]
+    (line,) = processes[0].err.splitlines()
+    assert "two buffers of 900 GiB" in line
+    assert "choose a smaller -b and -e" in line
+    assert processes[0].out == ""
+
+
+def test_first_calls_have_their_cost_and_rows_their_samples(lab: Lab) -> None:
     own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
-    sizes = ["-b", "1K", "-e", "1024G", "-f", "1073741824"]
-    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *sizes, "--budget", "0.2"])
-    assert process.wait() == 3
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, "-b", "1K", "-e", "1K", "--budget", "0.2"])
+    assert process.wait() == 0
     report = lab.report()
-    assert [(each.op, each.nbytes, each.cause) for each in report.skipped_rows] == [("all_reduce", 1 << 40, "memory")]
-    assert "1 TiB was left out: two buffers need 2 TiB per rank" in " ".join(process.out.split())
     cost = report.first_call
     assert cost is not None
     assert min(cost.process_group_s, cost.collective_s, cost.second_call_s, cost.pair_s) > 0

@@ -9,18 +9,46 @@ import pytest
 from ncclprobe.commands import checks, explain
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.entries import entry
+from ncclprobe.errors import UsageError
 
 CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 
 
-def test_the_catalogue_has_every_check_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_catalogue_has_a_line_for_every_check_below_its_group(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert checks.main([]) == 0
     *rows, _blank, last = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows if not row.startswith(" ")] == [check.id for check in CHECKS]
-    said = " ".join(" ".join(rows).split())
-    assert all(f"fails {check.title} passes {check.right}" in said for check in CHECKS)
-    assert max(map(len, rows)) <= 100
-    assert last.startswith(f"{len(CHECKS)} checks")
+    listed = [row.split() for row in rows if row.startswith(" ")]
+    assert [row[0] for row in listed] == [check.id for check in CHECKS]
+    assert [" ".join(row[1:]).removeprefix("* ") for row in listed] == [check.title for check in CHECKS]
+    assert [row[1] == "*" for row in listed] == [check.required for check in CHECKS]
+    groups = [row for row in rows if row and not row.startswith(" ")]
+    assert [row.partition(":")[0] for row in groups] == sorted({check.id.partition(".")[0] for check in CHECKS})
+    assert "ib: InfiniBand and RoCE" in "".join(groups)
+    assert last.startswith(f"{len(CHECKS)} checks, * required")
+
+
+def test_the_catalogue_fits_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    checks.main([])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("groups", "prefixes"), [(["ib"], {"ib"}), (["ib", "gpu.*"], {"ib", "gpu"}), (["host.shm"], {"host"})]
+)
+def test_a_group_is_listed_alone(groups: list[str], prefixes: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.main([*groups, "--json"]) == 0
+    listed = {row["id"] for row in json.loads(capsys.readouterr().out)["checks"]}
+    assert {each.partition(".")[0] for each in listed} == prefixes
+    assert listed == {"host.shm"} or listed >= {c.id for c in CHECKS if c.id.partition(".")[0] in prefixes}
+
+
+def test_a_group_without_a_check_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"ibb is no group of checks; did you mean ib\?"):
+        checks.main(["ibb"])
 
 
 def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFixture[str]) -> None:

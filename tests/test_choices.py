@@ -101,7 +101,9 @@ def test_a_machine_without_rdma_takes_every_interface_for_sockets() -> None:
     assert names(made.bootstrap) == ["eth0"]
     assert names(made.sockets) == [f"eth{n}" for n in range(9)]
     assert (chosen(made.hcas), chosen(made.gpudirect)) == ((), ())
-    assert "plugin" not in made.hcas.why  # that of /usr/local/nvidia is where the loader does not look
+    assert made.network.chosen is None  # which of Google's plugins this is, only its settings tell
+    over = under("gcp-a3-mega", NCCL_FASTRAK_IFNAME="eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth8")
+    assert [(n.name, n.rate_gbps) for n in chosen(over.network)] == [("FasTrak", 1600.0)]
     assert made.nvls.available is True
 
 
@@ -146,7 +148,9 @@ def test_efa_is_left_out_and_its_plugin_named() -> None:
     assert chosen(made.hcas) == ()
     assert len(chosen(made.hcas_left_out)) == 4
     assert "Unknown" in chosen(made.hcas_left_out)[0].why
-    assert "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so is asked first" in made.hcas.why
+    (network,) = chosen(made.network)
+    assert (network.name, len(network.devices), network.rate_gbps) == ("AWS Libfabric", 4, 400.0)
+    assert network.plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
 
 
 @pytest.mark.parametrize(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])

@@ -49,7 +49,9 @@ def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> No
         pytest.skip("this machine has a GPU")
     assert done.returncode == 3
     assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
-    assert "\nUNKNOWN  no NVIDIA driver was found; if none is meant to be here, add --backend gloo\n" in done.stdout
+    assert (
+        "\nUNKNOWN  no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo\n" in done.stdout
+    )
     assert done.stdout.splitlines()[-1].startswith("Not known to be ready for NCCL jobs")
 
 
@@ -273,3 +275,16 @@ def test_a_selection_that_does_not_apply_says_why_nothing_was_judged() -> None:
     assert done.returncode == 3
     assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
     assert done.stdout.splitlines()[-1] == "Nothing was judged: what was selected does not apply here. (exit 3)"
+
+
+def test_what_libraries_write_to_descriptor_1_does_not_stand_in_the_report() -> None:
+    """As NCCL does with NCCL_DEBUG=INFO."""
+    script = (
+        "import os\n"
+        "from ncclprobe.commands import measuring\n"
+        "measuring._keep_stdout()\n"
+        "os.write(1, b'NCCL INFO cudaDriverVersion 13000\\n')\n"
+        "print('{}')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert (found.stdout, found.stderr) == ("{}\n", "NCCL INFO cudaDriverVersion 13000\n")

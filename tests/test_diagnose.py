@@ -16,13 +16,15 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.measured import about_only, advisory, counted, run_facts, unused_devices
+from ncclprobe.engine.measured import about_only, counted, run_facts, unused_devices, weighed
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import normal
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
-from ncclprobe.model.findings import Finding, Status, Verdict, fail, note, warn
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import applies, check, discover, source_of
 from ncclprobe.model.report import Report
@@ -84,7 +86,7 @@ def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
     of_logs = {c.id for c in every_check(LEFT)}
     assert {c.id for c in all_of_them} - {c.id for c in doctors} == {c.id for c in all_of_them if c.of_run} | of_logs
     assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them} - of_logs
-    assert {name.partition(".")[0] for name in of_logs} == {"log"}
+    assert {name.partition(".")[0] for name in of_logs} == {"job", "log"}
     assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
 
 
@@ -240,42 +242,67 @@ def test_a_machine_check_that_could_not_look_is_advisory_in_a_run() -> None:
     assert not any(v.required for v in report.checks if not v.id.startswith("run."))
 
 
+def weighed_in(verdict: Verdict, run: RunLog | None = None) -> Verdict:
+    """`verdict` as it stands in the report of a run."""
+    facts = run_facts(run or measured())
+    (found,) = weighed([verdict], every_check(), {"hgx": unused_devices(machine(), facts)}, facts)
+    return found
+
+
 def test_only_machine_verdicts_become_advisory() -> None:
-    verdicts = [
-        Verdict("run.data", None, Status.UNKNOWN, "t", required=True),
-        Verdict("ib.state", "n", Status.UNKNOWN, "t", required=True),
-    ]
-    assert [v.required for v in advisory(verdicts, every_check())] == [True, False]
+    for name, required in (("run.data", True), ("ib.state", False)):
+        assert weighed_in(Verdict(name, None, Status.UNKNOWN, "t", required=True)).required is required
 
 
 def counts(finding: Finding, run: RunLog | None = None, node: str | None = "hgx") -> bool:
-    """Whether a machine finding is in the verdicts that make the exit code."""
-    verdict = Verdict("pci.width", node, Status.FAIL, "t", findings=(finding,))
-    return bool(counted([verdict], every_check(), [machine()], run_facts(run or measured())))
+    """Whether a machine finding is in the verdicts that make the exit code; else it is printed as a NOTE."""
+    status = Status.FAIL if finding.severity is Severity.FAIL else Status.WARN
+    verdict = weighed_in(Verdict("pci.width", node, status, "t", findings=(finding,)), run)
+    found = bool(counted([verdict], every_check(), run_facts(run or measured())))
+    assert found is (verdict.findings[0].severity is not Severity.NOTE)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("blame", "expected"), [("node", True), ("link", True), ("job", True), ("fabric", False), ("image", False),
-                            ("unknown", False)],
-)  # fmt: skip
-def test_a_machine_failure_counts_where_it_is_the_nodes_the_links_or_the_jobs(blame: Any, expected: bool) -> None:
-    assert counts(fail("GPU0", "x", blame=blame)) is expected
+@pytest.mark.parametrize("finding", [fail, warn])
+@pytest.mark.parametrize("blame", ["node", "link", "job", "fabric", "image", "unknown"])
+def test_what_is_found_of_a_machine_counts_whoever_is_to_blame(blame: Any, finding: Any) -> None:
+    assert counts(finding("GPU0", "x", blame=blame))
 
 
-def test_a_failure_of_a_gpu_that_no_rank_has_does_not_count() -> None:
+def test_what_is_found_of_a_gpu_that_no_rank_has_is_a_note() -> None:
     assert counts(fail("GPU1", "x", blame="node"))
     assert not counts(fail("GPU7", "x", blame="node"))
+    assert not counts(warn("GPU7", "x", blame="node"))
+    assert not counts(fail("GPU7", "x", nodes=("hgx",)), node=None)
+    assert counts(fail("GPU7", "x", nodes=("hgx", "other")), node=None)
     assert counts(fail("GPU7", "x", blame="node"), node=None)  # of no node: it may be any node's
 
 
-def test_what_is_no_failure_does_not_count() -> None:
-    assert not counts(warn("GPU0", "x", blame="node"))
-    assert not counts(note("GPU0", "x"))
+def test_a_verdict_keeps_what_it_says_of_devices_that_were_used() -> None:
+    both = (fail("GPU0", "x"), fail("GPU7", "x"))
+    found = weighed_in(Verdict("pci.width", "hgx", Status.FAIL, "t", findings=both))
+    assert (found.status, [f.severity for f in found.findings]) == (Status.FAIL, [Severity.FAIL, Severity.NOTE])
+
+
+def test_a_run_that_accepts_the_machines_asks_of_them_what_the_doctor_asks() -> None:
+    accepts = measured(accepts=True)
+    assert counts(fail("GPU7", "x", blame="node"), accepts)
+    assert weighed_in(Verdict("ib.state", "hgx", Status.UNKNOWN, "t", required=True), accepts).required
+    blind = diagnose(ask(parse([]), ("accept",), Job(), MEASURED), [Snapshot("hgx", {})], run_facts(accepts))
+    assert (blind.status, blind.exit_code) == (Status.UNKNOWN, 3)
 
 
 def test_a_failure_that_names_no_device_counts() -> None:
     assert counts(fail("NCCL_IB_HCA", "x", blame="job"))
     assert counts(fail("/dev/shm", "x", blame="node"))
+
+
+def test_the_gpus_of_ranks_are_told_apart_by_address_or_uuid_whatever_cuda_calls_them() -> None:
+    gpus = machine().facts[Gpus].all
+    addresses = (normal(gpus[2].pci), gpus[5].uuid.removeprefix("GPU-"))
+    run = log(("asked", ONE_SIZE), ("participants", replace(WHO, gpus=addresses)))
+    unused = unused_devices(machine(), run_facts(run))
+    assert {f"GPU{gpu.index}" for gpu in gpus} - unused == {"GPU2", "GPU5"}
 
 
 def carried(*nics: NicBytes) -> RunLog:

@@ -113,6 +113,12 @@ def usage(command: str) -> str:
     return printed
 
 
+def test_the_page_on_exit_codes_has_the_table_of_outcomes() -> None:
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
+    table = pages_of_the_code().outcome_table()
+    assert table in page, f"write this table there:\n{table}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_options_that_a_page_names_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")

@@ -1,5 +1,6 @@
 """``doctor --path`` on one node: what is judged, what a capture of it holds, and that nothing is left behind."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -31,6 +32,11 @@ def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
 )
 def test_a_path_is_given_with_its_use(text: str, path: str, use: Any) -> None:
     assert data_path(text) == AskedPath(path, use)
+
+
+def test_a_misspelt_use_is_refused_and_not_taken_for_a_path() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="did you mean checkpoint"):
+        data_path("/data:chekpoint")
 
 
 def test_without_a_path_nothing_is_judged() -> None:

@@ -47,8 +47,8 @@ def test_nothing_is_left_beside_a_file_that_could_not_be_replaced(tmp_path: Path
 def test_the_partial_file_is_never_one_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim"
     victim.write_text("kept")
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0")  # a stranger who guessed the name
-    (tmp_path / ".out.0").symlink_to(victim)
+    monkeypatch.setattr(files.os, "urandom", bytes)  # a stranger who guessed the name: zeros
+    (tmp_path / f".out.{bytes(8).hex()}").symlink_to(victim)
     with pytest.raises(UsageError, match="cannot be written"):
         files.write(tmp_path / "out", "x")
     assert victim.read_text() == "kept"

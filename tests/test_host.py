@@ -124,7 +124,9 @@ def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
         ([], "empty"),
         (["{}"], 'lacks "capture": 1'),
         (['{"schema": "ncclprobe.report/1"}'], 'lacks "capture": 1'),
-        (["not json"], ":1: truncated or not a capture"),
+        (["not json"], "a log of a job? read it with `ncclprobe explain"),
+        (["[rank0]:[W1123 06:19:05] Using [1]"], "a log of a job? read it with `ncclprobe explain"),
+        (['{"capture": 1, "no'], ":1: truncated or not a capture"),
         ([HEADER, '{"ask": ["read"], "sa'], ":2: truncated or not a capture"),
         ([HEADER, "[1, 2]"], ":2: not a capture: this line is not a JSON object"),
         ([HEADER | {"rows": 2}, {"ask": READ, "said": "x"}], "truncated: 1 rows of 2"),
@@ -135,7 +137,8 @@ def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
         ([HEADER, {"novelty": 1}], ":2: unknown row: no question in it (keys: novelty)"),
         ([HEADER, {"like": "c.jsonl"}], "is like itself"),
         ([HEADER, {"like": "absent.jsonl"}], "cannot be read: No such file"),
-        (["[" * 100_000], ":1: truncated or not a capture"),
+        (["[" * 100_000], "not a capture"),
+        (['{"a": ' * 100_000], ":1: truncated or not a capture"),
     ],
 )
 def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(

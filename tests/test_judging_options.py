@@ -22,11 +22,11 @@ GATES = ("slurm_prolog", "slurm_health", "kubernetes_init.yaml", "kubernetes_job
 
 def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     with pytest.raises(SystemExit):
-        importlib.import_module(f"ncclprobe.commands.{command}").main(["--help"])
+        importlib.import_module(f"ncclprobe.commands.{command}").main(["--help-all"])
     return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out.partition("options:")[2]))
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("explain", "topo")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("explain", "attach", "topo")])
 def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = options(command, capsys)
     judges = command in ("doctor", "bandwidth") or bool(found & {"--select", "--ignore", "--fail-on"})
@@ -37,6 +37,11 @@ def test_explain_which_is_no_gate_has_all_but_those_of_a_gate(capsys: pytest.Cap
     found = options("explain", capsys)
     assert found >= RENDERING | {"--select", "--ignore", "--config", "--no-config", "--exit-code"}
     assert not found & {"--keep", "--fail-on", "--timeout"}
+
+
+def test_attach_which_is_no_gate_has_all_but_those_of_a_gate(capsys: pytest.CaptureFixture[str]) -> None:
+    found = options("attach", capsys)
+    assert found >= RENDERING | (JUDGING - {"--fail-on"}) | {"--exit-code", "--keep"}
 
 
 def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +94,7 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_that_is_shipped_reads_no_file_of_the_folder_it_stands_in(name: str) -> None:
-    text = (ROOT / "scripts" / "deploy" / name).read_text()
+    text = (ROOT / "ncclprobe" / "deploy" / name).read_text()
     calls = re.findall(r"ncclprobe\"? (?:doctor|bandwidth) .*", text)
     assert calls
     assert all("--no-config" in call for call in calls)

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
+from ncclprobe.host import live
 from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
-from ncclprobe.host.settings import sanitised
+from ncclprobe.host.settings import as_started, sanitised, set_ours
 
 
 @pytest.fixture
 def host() -> Iterator[LiveHost]:
-    live = LiveHost({"NCCL_DEBUG", "http_proxy"}, lambda name: name.startswith(("NCCL_", "SLURM_")))
-    yield live
-    live.close()
+    found = LiveHost({"NCCL_DEBUG", "http_proxy"}, lambda name: name.startswith(("NCCL_", "SLURM_")))
+    yield found
+    found.close()
 
 
 def test_a_file_is_read_whole(host: LiveHost, tmp_path: Path) -> None:
@@ -82,6 +83,16 @@ def test_a_question_with_time_enough_that_is_not_answered_is_timed_out(tmp_path:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimedOut, match="no answer within"):
         LiveHost((), lambda name: False).ask("read", str(tmp_path / "pipe"))
+
+
+def test_a_question_that_came_late_is_said_in_words_and_not_by_its_patterns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setitem(live._SOURCES, "kernel_log", lambda pattern: (tmp_path / "pipe").read_text())
+    hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
+    with pytest.raises(OutOfTime, match=r"^the kernel's log: no answer within [^(|\\]* all that --timeout left$"):
+        hasty.ask("kernel_log", r"NVRM: Xid \((\S+)\)|link (up|down)")
 
 
 def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late() -> None:
@@ -219,6 +230,22 @@ def test_only_values_by_exact_name_are_recorded(host: LiveHost, monkeypatch: pyt
         "SLURM_JWT": None,
         "http_proxy": "http://proxy:3128/",
     }
+
+
+def test_what_ncclprobe_set_itself_is_told_as_it_was_before(host: LiveHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a report would find fault with settings that nobody made."""
+    monkeypatch.setattr("ncclprobe.host.settings._OURS", {})
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+    set_ours({"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring"})
+    assert (os.environ["NCCL_DEBUG"], os.environ["NCCL_ALGO"]) == ("INFO", "Ring")
+    said = json.loads(host.ask("env"))
+    assert (said["NCCL_DEBUG"], "NCCL_ALGO" in said) == ("WARN", False)
+    set_ours({"NCCL_DEBUG": "TRACE"})
+    assert as_started()["NCCL_DEBUG"] == "WARN"
+    monkeypatch.setenv("NCCL_DEBUG", "VERSION")  # by somebody else, since
+    monkeypatch.delenv("NCCL_ALGO")
+    assert as_started()["NCCL_DEBUG"] == "VERSION"
 
 
 def test_numbers_of_the_system_come_as_json(host: LiveHost) -> None:

@@ -16,7 +16,7 @@ from report.samples import SICK, fleet
 from ncclprobe import DOCS
 from ncclprobe.report import prometheus
 
-FOLDER = ROOT / "scripts" / "deploy" / "prometheus"
+FOLDER = ROOT / "ncclprobe" / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool")
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
 

@@ -146,10 +146,13 @@ def test_without_the_library_no_child_is_started() -> None:
 
 
 @pytest.fixture
-def child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlChild]:
+def child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[NvmlChild]:
     """A child that runs the test's own script instead of NVML; libc stands in for the library."""
+    script = f"import sys, time\nout = sys.stdout.write\ndef serve():\n    {request.param}\n"
+    (tmp_path / "instead_of_nvml.py").write_text(script)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(nvml_child, "_LIBRARY", "libc.so.6")
-    monkeypatch.setattr(nvml_child, "_SERVE", f"import sys, time\nout = sys.stdout.write\n{request.param}")
+    monkeypatch.setattr(nvml_child, "_SERVE", "instead_of_nvml:serve")
     started = NvmlChild()
     yield started
     started.close()

@@ -50,7 +50,7 @@ def test_every_pair_of_an_odd_number_of_ranks_is_measured_both_ways(lab: Lab) ->
     assert (report.localisation.nodes, report.localisation.lost, report.localisation.complete) == (3, (), True)
     assert report.measurements == ()
     asked = {v.id for v in report.checks if v.id.startswith("run.") and v.status is not Status.SKIP}
-    assert asked == {"run.init", "run.rank-lost", "run.pairs"}
+    assert asked == {"run.init", "run.rank-lost", "run.pairs", "run.settings"}
     assert "latency of 8 B" in process.out
     assert "bandwidth of 64 KiB" in process.out
     assert code == report.exit_code

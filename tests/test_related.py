@@ -56,6 +56,13 @@ def test_a_symptom_on_one_node_is_not_explained_by_another_node() -> None:
     assert causes(*others, symptom=late) == ["host.cpu-quota cpu.max of n1"]
 
 
+def test_what_is_a_reason_of_the_run_is_named_beside_a_symptom_and_has_none_itself() -> None:
+    differs = verdict("run.settings", None, fail("NCCL_PROTO", "differs"))
+    lost = verdict("run.rank-lost", None, fail("all ranks", "stalled"))
+    found = relate([differs, lost], CHECKS, {})
+    assert [each.findings[0].related for each in found] == [(), (Related("run.settings", "NCCL_PROTO"),)]
+
+
 def test_a_machine_finding_names_no_cause_of_its_own() -> None:
     found = relate([verdict("ib.rate", "n0", fail("mlx5_0:1", "slow"))], CHECKS, {})
     assert found[0].findings[0].related == ()

@@ -181,13 +181,15 @@ def test_a_measured_row_stands_under_its_header_with_what_was_expected(width: in
     *about, names, units = rows.header(ROW, width).splitlines()
     assert " ".join(about) == "gloo 2.13.0, 2 ranks on 1 node, blocking, float32, 20 calls x 5 batches, 64 MiB buffers"
     row = rows.row(ROW, width)
-    assert row.rindex("0.8490") + 6 == names.index("busbw") + 5 == units.rindex("(GB/s)", 0, len(units) - 7) + 6
+    ends = row.index("0.8490") + 6, row.rindex("0.8490") + 6
+    assert ends == (names.index("algbw") + 5, names.index("busbw") + 5)
+    assert units[: ends[1]].endswith("(GB/s)")
     assert max(map(len, (row, names, units, *about))) <= width
 
 
 def test_a_narrow_row_holds_what_is_judged_and_a_wide_one_everything() -> None:
     narrow, wide = (" ".join(rows.row(ROW, width).split()) for width in (80, 120))
-    assert narrow == "all_reduce 1 MiB in 1234.50 10 0.8490 2 fail, not 1.5"
+    assert narrow == "all_reduce 1 MiB in 1234.50 10 0.8490 0.8490 2 fail, not 1.5"
     assert wide == "all_reduce 1 MiB in 1234.50 10 1.00 100 0.8490 0.8490 2 fail, not 1.5"
 
 
@@ -210,6 +212,15 @@ def test_a_verdict_of_many_words_stays_in_its_column() -> None:
     assert further, "there is no room for all of it in one line"
     assert all(len(line) <= 80 for line in (first, *further))
     assert all(line.startswith(" " * first.index("inconclusive")) for line in further)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1.8e-06, "0.000002"), (2.0e-05, "0.000020"), (0.001234, "0.001234"), (0.1356, "0.1356"), (1.2, "1.200"),
+     (483.24, "483.2"), (9999.9, "10000")],
+)  # fmt: skip
+def test_rates_of_a_column_have_one_unit_and_no_exponent(value: float, shown: str) -> None:
+    assert rows.rate(value) == shown
 
 
 def test_another_operation_stands_apart() -> None:

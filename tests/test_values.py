@@ -97,8 +97,11 @@ def test_a_default_mapping_belongs_to_one_value() -> None:
 
 def test_a_value_shows_its_type_and_every_field() -> None:
     assert repr(DENIED) == "Absent(why='permission denied', refused='Denied')"
-    assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU')"
-    assert repr(Job()) == "Job(backend='nccl', expect_gpus=None, local=False, mixed_gpus=False, path_rates=())"
+    assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU', refused=False, subject='')"
+    assert repr(Job()) == (
+        "Job(backend='nccl', expect_gpus=None, expect_nics=None, local=False, mixed_gpus=False, running=False, "
+        "path_rates=())"
+    )
 
 
 def test_values_match_by_position() -> None:
@@ -111,7 +114,8 @@ def test_values_match_by_position() -> None:
 
 def test_a_value_as_json_has_every_field_by_its_name_in_order() -> None:
     choice = Part((InterfaceChoice("eth0", "10.0.0.1", "socket", "the first"),), "found")
-    text = '{"chosen":[{"name":"eth0","address":"10.0.0.1","step":"socket","why":"the first"}],"why":"found"}'
+    rows = '[{"name":"eth0","address":"10.0.0.1","step":"socket","why":"the first"}]'
+    text = f'{{"chosen":{rows},"why":"found","refused":false,"subject":""}}'
     assert msgspec.json.encode(choice).decode() == text
     assert json.dumps(asdict(choice), separators=(",", ":")) == text
     assert json.loads(json.dumps(msgspec.to_builtins(choice))) == json.loads(text)
@@ -128,7 +132,8 @@ def test_a_verdict_as_json_reads_back_as_it_was() -> None:
 def test_dictionaries_and_tuples_inside_a_value_are_written_out_too() -> None:
     every = Every({"n1": DENIED})
     assert asdict(every) == {"by_node": {"n1": {"why": "permission denied", "refused": "Denied"}}}
-    assert asdict(Part((DENIED,), "")) == {"chosen": ({"why": "permission denied", "refused": "Denied"},), "why": ""}
+    denied = {"why": "permission denied", "refused": "Denied"}
+    assert asdict(Part((DENIED,), "")) == {"chosen": (denied,), "why": "", "refused": False, "subject": ""}
 
 
 def test_what_is_not_known_is_no_value_of_any_other_kind() -> None:

@@ -50,7 +50,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     assert {row.bubble_idle for row in report.steps if row.strategy == "pp"} == {3 / 5}
     assert report.measurements == ()
     asked = {v.id for v in report.checks if v.id.startswith("run.") and v.status is not Status.SKIP}
-    assert asked == {"run.init", "run.rank-lost", "run.groups"}
+    assert asked == {"run.init", "run.rank-lost", "run.groups", "run.settings"}
     assert "pipeline: 4 stages and 2 micro-batches" in process.out
 
 

@@ -1,74 +1,140 @@
 """``ncclprobe accept``, ``torchrun -m ncclprobe.accept``: is this node, or this job, good? One launch, one report."""
 
 import argparse
-from collections.abc import Sequence
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ncclprobe.commands import arguments, measuring
+from ncclprobe.engine.diagnose import Question
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.run.asked import What
-from ncclprobe.ops import default_sizes
+from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.ops import OPS, default_sizes
+from ncclprobe.session.measure import single_rank
+from ncclprobe.session.measure.rank import devices
 from ncclprobe.session.options import LARGEST, Options
+from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks.identity import choose_backend
 
 _ABOUT = """\
-Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, all_reduce at
-8 bytes and at the sizes that can be judged, and all pairs of ranks, in one launch and one report. It starts one rank
-per GPU, or two with --backend gloo, and also works under torchrun, srun and mpirun. The last line can be pasted into a
-ticket."""
+Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives
+and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo where there is no
+GPU; it also works under torchrun, srun and mpirun. What cannot be measured here is named, and the rest is done. The
+first line and the last one are the same, to be pasted into a ticket."""
 
-_MORE = """\
-examples:
-  ncclprobe accept
-  srun --ntasks-per-node=8 ncclprobe accept --json accept.json --ladder
-  torchrun --nproc-per-node=gpu -m ncclprobe.accept --minutes 5"""
 
-_LEAST_MINUTES, _MOST_MINUTES = 0.5, 24 * 60.0
+class Level(Struct, frozen=True):
+    """How thorough: within how many seconds, which parts, which operations at which sizes, how sure of a row."""
+
+    seconds: float
+    what: tuple[What, ...] = ("copies", "collectives", "pairs")
+    ops: tuple[str, ...] = ("all_reduce",)
+    only_judged: bool = True
+    precision: float = 0.02
+    row_s: float = 2.0
+
+
+LEVELS: Mapping[str, Level] = MappingProxyType(
+    {
+        "quick": Level(20.0, what=()),
+        "full": Level(180.0),
+        "long": Level(1800.0, ops=tuple(OPS), only_judged=False, precision=0.005, row_s=10.0),
+    }
+)
 _GLOO_RANKS = 2
 _PHASE_SHARE = 6.0
 """One phase may last this part of the time: what hangs is named while there is time for the rest."""
+_NO_TORCH = "torch is not installed for this Python; run it with the job's own, or: pip install 'ncclprobe[torch]'"
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
-    return measuring.main(argv, parse)
+    return measuring.main(argv, parse, _alone)
 
 
 def parse(argv: Sequence[str]) -> Options:
     """The options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
-    seconds = min(60 * given.minutes, given.timeout or float("inf"))
+    level = LEVELS[given.level]
+    if given.expect_gpus and given.backend == "gloo":
+        raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    if given.ladder and not level.what:
+        raise UsageError(f"--ladder measures, and --level {given.level} only looks; leave one out")
+    seconds = min(level.seconds, given.timeout or level.seconds)
     sizes = default_sizes(8, LARGEST["nccl"])
+    rows = len(sizes) * sum(len(OPS[op].places) for op in level.ops)
     own: dict[str, Any] = {
+        "ops": level.ops,
         "sizes": sizes,
         "open_end": True,
-        "only_judged": True,
+        "only_judged": level.only_judged,
+        "precision": level.precision,
         "transport": True,
         "repeat": 1,
-        "gloo_ranks": _GLOO_RANKS,
+        "accepts": True,
         "timeout_s": seconds,
         "phase_timeout_s": seconds / _PHASE_SHARE,
-        "budget_s": min(2.0, seconds / 4 / len(sizes)),
+        "budget_s": min(level.row_s, seconds / 4 / rows),
     }
-    what: tuple[What, ...] = ("copies", "collectives", "pairs")
-    return measuring.made("accept", argv, given, (*what, "ladder") if given.ladder else what, **own)
+    options = measuring.made("accept", argv, given, (*level.what, "ladder") if given.ladder else level.what, **own)
+    return _of_one_rank(options) if _is_only_rank() else options
+
+
+def _is_only_rank() -> bool:
+    """Return whether this is a rank that this command has started, and there is no other."""
+    return rank_files.FOLDER in os.environ and os.environ.get("WORLD_SIZE") == "1"
+
+
+def _of_one_rank(options: Options) -> Options:
+    """Return what one rank can do of `options`: the parts that need another one are left out, and named."""
+    gpu = options.backend != "gloo"
+    why = "one GPU: nothing between GPUs to measure" if gpu else "one rank: nothing between ranks to measure"
+    left_out = tuple(SkippedRow(part, None, "alone", why) for part in options.what if part != "copies")
+    return replace(options, what=("copies",), left_out=left_out)
+
+
+def _alone(options: Options, question: Question, launch: Launch) -> int:
+    """Start ranks on this node, or only look at it, whatever is missing here. Raises UsageError."""
+    look = partial(single_rank.look, options, question, launch.kind, backend=options.backend or "nccl")
+    if not options.what:
+        return look(why="")
+    if not has_torch():
+        return look(why=_NO_TORCH)
+    here = devices(measuring.this_host())
+    try:
+        backend = choose_backend(options.backend, launch.kind, 1, here)[0]
+    except UsageError as error:
+        return look(why=str(error))
+    if options.backend == "nccl" and not measuring.may_have_gpus(here):
+        return look(why="no GPU can be seen")
+    ranks = options.nproc or (max(here.shown, 1) if backend == "nccl" else _GLOO_RANKS)
+    return measuring.start_ranks(options, question, launch, ranks, lambda why: look(why=why))
+
+
+def has_torch() -> bool:
+    """Return whether torch is installed, without importing it: that takes seconds."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = measuring.parser("accept", _ABOUT, _MORE)
-    parser.add_argument("--minutes", type=_minutes, default=3.0, metavar="N",
-        help="End within so many minutes, even if the job hangs (default: %(default)g).")  # fmt: skip
-    parser.add_argument("--ladder", action="store_true",
+    parser = measuring.parser("accept", _ABOUT)
+    add = parser.add_argument
+    times = ", ".join(f"{name} {level.seconds / 60:g} min" for name, level in LEVELS.items() if level.seconds >= 60)
+    add("--level", choices=LEVELS, default="full",
+        help=f"End within this level's time: quick {LEVELS['quick'].seconds:g} s (only looks), {times} (all "
+        "operations at all sizes) (default: %(default)s).")  # fmt: skip
+    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add("--ladder", action="store_true",
         help="Also climb from one rank to its node to all nodes (with gloo two ranks come between), and say what "
         "speed-up a training step has on each rung.")  # fmt: skip
-    parser.add_argument("--timeout", type=arguments.positive, metavar="SECONDS",
-        help="End the whole run after so many seconds, if that is sooner (default: --minutes).")  # fmt: skip
+    add("--timeout", type=arguments.positive, metavar="SECONDS",
+        help="End the whole run after so many seconds, if that is sooner (default: the time of --level).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
     return parser
-
-
-def _minutes(text: str) -> float:
-    """How many minutes, for argparse."""
-    number = arguments.positive(text)
-    if not _LEAST_MINUTES <= number <= _MOST_MINUTES:
-        raise argparse.ArgumentTypeError(f"{text} minutes: give {_LEAST_MINUTES:g} to {_MOST_MINUTES:g}")
-    return number

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ncclprobe.commands import measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
+from ncclprobe.errors import UsageError
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.options import Options
 
@@ -23,7 +24,10 @@ def parse(argv: Sequence[str]) -> Options:
     """Return the options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     known("--dtype", "data type", given.dtype, DTYPES)
-    return measuring.made("affinity", argv, given, ("affinity",), sizes=(bytes_of("-e", given.end),))
+    nbytes = bytes_of("-e", given.end)
+    if not nbytes:
+        raise UsageError(f"-e {given.end}: there is nothing to send; give a size above zero, such as 16M")
+    return measuring.made("affinity", argv, given, ("affinity",), sizes=(nbytes,))
 
 
 def _parser() -> argparse.ArgumentParser:

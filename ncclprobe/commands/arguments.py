@@ -5,13 +5,15 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ncclprobe.commands.brief import BRIEF
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
+from ncclprobe.model import outcomes
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
 if TYPE_CHECKING:
@@ -46,19 +48,85 @@ _OF_ARGPARSE = {
 """What argparse says, and what it means to a reader who does not know its words."""
 
 
+class _Help(argparse.Action):
+    """Print the help and leave: all of it for --help-all."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _space: Any, _values: Any, option: str | None = None) -> None:
+        assert isinstance(parser, Parser)
+        parser._print_message(parser.format_help() if option == _ALL else parser.format_brief(), sys.stdout)
+        parser.exit()
+
+
+_ALL = "--help-all"
+_CODES = "exit codes:"
+
+
 class Parser(argparse.ArgumentParser):
-    """A command's parser: it refuses in one line, and no option may be abbreviated."""
+    """A command's parser: it refuses in one line, and no option may be abbreviated.
+
+    ``--help`` shows what brief.py says of the command, where it says something, and ``--help-all`` everything. Both
+    end with its exit codes.
+    """
 
     def __init__(self, command: str, description: str, epilog: str = "") -> None:
+        self._brief = BRIEF.get(command)
         super().__init__(
             prog=f"ncclprobe {command}",
             description=description,
-            epilog=epilog,
+            epilog="\n\n".join(filter(None, (epilog, outcomes.epilog(command)))),
             allow_abbrev=False,
             add_help=False,
             formatter_class=HelpFormatter,
         )
-        self.add_argument("-h", "--help", action="help", help="Show this help.")
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="Show the options that one needs first."
+                          if self._brief else "Show this help.")  # fmt: skip
+        self.add_argument(_ALL, action=_Help, nargs=0, help="Show all options." if self._brief else argparse.SUPPRESS)
+
+    def format_usage(self) -> str:
+        """Return the usage in a line: options are listed below it."""
+        found = self._get_formatter()
+        found.add_usage(None, [each for each in self._actions if not each.option_strings], [])
+        return found.format_help().replace(self.prog, f"{self.prog} [OPTION …]", 1)
+
+    def format_help(self) -> str:
+        """Return the whole help."""
+        found = self._get_formatter()
+        found.add_text(self.description)
+        for group in self._action_groups:
+            found.start_section(group.title)
+            found.add_text(group.description)
+            found.add_arguments(group._group_actions)
+            found.end_section()
+        for text in (self._examples(), self.epilog):
+            found.add_text(text)
+        return f"{self.format_usage()}\n{found.format_help()}"
+
+    def format_brief(self) -> str:
+        """Return the help of a newcomer: arguments, the options of each task, examples, exit codes."""
+        if self._brief is None:
+            return self.format_help()
+        found, options = self._get_formatter(), self._option_string_actions
+        found.add_text(self.description)
+        arguments = [each for each in self._actions if not each.option_strings]
+        tasks = {task: [options[name] for name in names.split()] for task, names in self._brief.tasks.items()}
+        for title, actions in {"arguments": arguments, **tasks, "more": [options["-h"], options[_ALL]]}.items():
+            found.start_section(title)
+            found.add_arguments(actions)
+            found.end_section()
+        found.add_text(self._examples())
+        found.add_text(next((each for each in (self.epilog or "").split("\n\n") if each.startswith(_CODES)), None))
+        return f"{self.format_usage()}\n{found.format_help()}"
+
+    def _examples(self) -> str | None:
+        return "\n".join(["examples:", *(f"  {each}" for each in self._brief.examples)]) if self._brief else None
+
+    def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
+        """Parse what was typed. Raises UsageError, also for a file that would be destroyed."""
+        from ncclprobe.commands.outputs import refuse_overwriting
+
+        given: argparse.Namespace = super().parse_args(args)
+        refuse_overwriting(self, given)
+        return given
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, with the option that may have been meant."""
@@ -207,13 +275,6 @@ def _same(one: str | None, other: str) -> bool:
     words = ("-", GITHUB)
     return one == other or (one is not None and not {one, other} & {*words} and
                             os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
-
-
-def refuse_input(options: argparse.Namespace, path: str) -> None:
-    """Refuse a format that would replace the report at `path`, its input; JSON may. Raises UsageError."""
-    for name in (*FORMATS, "nccl_tests"):
-        if name != "json" and _same(getattr(options, name, None), path):
-            raise UsageError(f"--{name.replace('_', '-')} {path}: that is the report itself; give another path")
 
 
 def _markdown(text: str) -> str:

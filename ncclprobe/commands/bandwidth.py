@@ -27,10 +27,6 @@ under torchrun, srun and mpirun, or with RANK and WORLD_SIZE set by hand. SIZE i
 M or G."""
 
 _MORE = """\
-examples:
-  torchrun --nproc-per-node=gpu -m ncclprobe.bandwidth --op all_gather -e 1G
-  ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json
-
 bands.toml, a file for --expect:
   [[expect]]
   op = "all_reduce"
@@ -72,10 +68,10 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 class InGroup(Struct, frozen=True, kw_only=True):
-    """What a program asks to be measured in its process group; sizes are bytes, none: the usual ones."""
+    """What a program asks to be measured in its process group; sizes are bytes or as in ``-e 64K``, none: the usual."""
 
     ops: tuple[str, ...]
-    sizes: tuple[int, ...]
+    sizes: tuple[int | str, ...]
     dtype: str
     precision: float
     budget_s: float | None
@@ -84,8 +80,10 @@ class InGroup(Struct, frozen=True, kw_only=True):
     require_judged: bool
 
 
-def in_group(group: Any, asked: InGroup, judging: Asked, timeout_s: float) -> Report:
+def in_group(group: Any, asked: InGroup, judging: Asked, timeout_s: float, began: float) -> Report:
     """Measure inside the caller's process `group`, on all of its ranks; returns the report on each.
+
+    `began`: when the caller asked, on time.monotonic(); its imports count.
 
     Raises UsageError and ProbeError: see :mod:`ncclprobe.session.measure.in_group`.
     """
@@ -95,9 +93,13 @@ def in_group(group: Any, asked: InGroup, judging: Asked, timeout_s: float) -> Re
         _refuse(asked, timeout_s)
         measuring.readable(asked.baseline)
         options = _options_in_group(asked, judging, backend, timeout_s)
-        return options, ask(judging, ("api.bandwidth",), Job(backend), MEASURED), expected_bands(asked.expect)
+        return (
+            options,
+            ask(judging, ("api.bandwidth",), Job(backend, running=True), MEASURED),
+            expected_bands(asked.expect),
+        )
 
-    return measured(group, prepare, measuring.this_host(), timeout_s)
+    return measured(group, prepare, measuring.this_host(), timeout_s, began)
 
 
 def _refuse(asked: InGroup, timeout_s: float) -> None:
@@ -107,7 +109,10 @@ def _refuse(asked: InGroup, timeout_s: float) -> None:
     known("dtype", "data type", asked.dtype, DTYPES)
     for wrong, words in (
         (not asked.ops, "ops: name one at least"),
-        (any(not 0 < nbytes <= bounds.BYTES for nbytes in asked.sizes), "sizes: each is a number of bytes above zero"),
+        (
+            not all(0 < nbytes <= bounds.BYTES for nbytes in _bytes(asked)),
+            "sizes: each is a number of bytes above zero",
+        ),
         (not 0 < asked.precision <= 0.5, f"precision={asked.precision:g}: give a share above 0 and up to 0.5"),
         (not 0 < (asked.budget_s or timeout_s) <= timeout_s, "budget_s: give no more than timeout_s, above zero"),
     ):
@@ -115,11 +120,19 @@ def _refuse(asked: InGroup, timeout_s: float) -> None:
             raise UsageError(words)
 
 
+def _bytes(asked: InGroup) -> tuple[int, ...]:
+    """Return the sizes in bytes. Raises UsageError."""
+    for each in asked.sizes:
+        if not isinstance(each, int | str) or isinstance(each, bool):
+            raise UsageError(f"sizes: {each!r:.32} is neither a number of bytes nor a text such as 64K")
+    return tuple(bytes_of("sizes", each) if isinstance(each, str) else each for each in asked.sizes)
+
+
 def _options_in_group(asked: InGroup, judging: Asked, backend: Backend, timeout_s: float) -> Options:
     """Return the options of a command line without any, but for what was asked."""
     given = _parser().parse_args(["--quiet"])
     given.select, given.ignore = judging.select, judging.ignore
-    steps = asked.sizes or default_sizes(1, LARGEST[backend])
+    steps = _bytes(asked) or default_sizes(1, LARGEST[backend])
     rows = len(steps) * sum(len(OPS[op].places) for op in asked.ops)
     own = {name: getattr(asked, name) for name in ("ops", "dtype", "precision", "expect", "baseline", "require_judged")}
     own |= {"backend": backend, "sizes": steps, "open_end": not asked.sizes, "transport": False}

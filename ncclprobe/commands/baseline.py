@@ -29,12 +29,7 @@ examples:
   srun ncclprobe doctor --path /data --path-rates --baseline site.json
 
 Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
-where that is known from the report or --machine: a sick machine is no baseline.
-
-exit codes:
-  0  the baseline is written; the output says which rows were refused, and why
-  2  wrong usage, or a file that cannot be read
-  3  every row was refused, and nothing is written"""
+where that is known from the report or --machine: a sick machine is no baseline."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     site = _site(runs, kept, paths, fingerprint)
     fit = bool(kept.rows or paths)
     if fit and options.output != "-":
-        files.write(Path(options.output), baselines.render(site))
+        files.write(Path(options.output), baselines.render(site), ours=baselines.recognises)
     print(baselines.render(site).rstrip() if options.output == "-" and fit else
           _told(site, kept, options.output, twice))  # fmt: skip
     return ExitCode.OK if fit else ExitCode.INCONCLUSIVE

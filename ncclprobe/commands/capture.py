@@ -10,8 +10,7 @@ from ncclprobe import run_clock
 from ncclprobe.commands import arguments
 from ncclprobe.engine.observe import observed
 from ncclprobe.errors import OutOfTime
-from ncclprobe.host import files
-from ncclprobe.host.capture import dump
+from ncclprobe.host.capture import dump, save
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.write(text)
         return ExitCode.OK
     path = Path(options.output or re.sub(r"[^\w.-]", "_", node) + ".jsonl")
-    files.write(path, text, private=True)
+    save(path, text)
     late = sum(isinstance(said, OutOfTime) for said in answers.values())
     if late:
         print(f"{path}: incomplete: {late} questions were not asked before --timeout was over", file=sys.stderr)

@@ -1,7 +1,9 @@
-"""``ncclprobe checks``: every check there is; with ``--test`` whether a site's own keep what all promise."""
+"""``ncclprobe checks``: all checks, or those of a group; with ``--test`` whether a site's own keep what all promise."""
 
 import argparse
+import itertools
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,19 +11,13 @@ from typing import Any
 from ncclprobe.commands import arguments
 from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import accepted_by, every_check
-from ncclprobe.errors import UsageError
+from ncclprobe.engine.judge import selected
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.rules import Check
 from ncclprobe.report import delivery
-from ncclprobe.report.lines import wrapped
 from ncclprobe.units import plural
-
-_EXIT_CODES = """\
-exit codes:
-  0  the checks are listed; with --test they keep all promises
-  2  wrong usage, or a file that cannot be read
-  4  with --test a promise is broken"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.test:
         return _test(options.test)
-    checks = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.id)
+    known = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.id)
+    checks = _wanted(known, options.groups)
     print(_json(checks) if options.json else _table(checks))
     return ExitCode.OK
 
@@ -64,9 +61,11 @@ def _named(name: str) -> tuple[Check, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "checks",
-        "List every check: its id, its two titles, and whether a run is inconclusive without it (required).",
-        _EXIT_CODES,
+        "List the checks by group, a line each: the id, * where a run is inconclusive without it, and what is wrong "
+        "when it fails.",
     )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="List only these, such as ib, or 'gpu.*' (default: "
+        "all).")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
         help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
@@ -76,14 +75,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _wanted(checks: Sequence[Check], groups: Sequence[str]) -> Sequence[Check]:
+    """Return the checks of `groups`; all of them without one. Raises UsageError for a group without a check."""
+    found: dict[str, Check] = {}
+    for group in groups:
+        mine = selected(checks, [group if "." in group or "*" in group else f"{group}.*"])
+        if not mine:
+            raise unknown(group, "group of checks", dict.fromkeys(check.id.partition(".")[0] for check in checks))
+        found |= {check.id: check for check in mine}
+    return sorted(found.values(), key=lambda check: check.id) if groups else checks
+
+
 def _table(checks: Sequence[Check]) -> str:
-    width = delivery.width()
-    lines: list[str] = []
-    for check in checks:
-        lines.append(f"{check.id}  {check.standing}")
-        lines += wrapped("    fails   ", check.title, width)
-        lines += wrapped("    passes  ", check.right, width)
-    return "\n".join((*lines, "", f"{len(checks)} checks; `ncclprobe explain ID` explains one"))
+    """Return a line for each check, as wide as the terminal at most, under its group."""
+    wide, lines = delivery.width(), list[str]()
+    for group, mine in itertools.groupby(checks, key=lambda check: check.id.partition(".")[0]):
+        rows = [(f"  {check.id}{' *' * check.required}", check.title) for check in mine]
+        room = max(len(name) for name, _ in rows) + 2
+        lines += ["", _fitting(f"{group}: {_about(group)}".removesuffix(": "), wide)]
+        lines += [_fitting(f"{name:<{room}}{title}", wide) for name, title in rows]
+    last = f"{plural(len(checks), 'check')}, * required; `ncclprobe explain ID` explains one"
+    return "\n".join((*lines[1:], "", last))
+
+
+def _about(group: str) -> str:
+    """Return what a group of checks is about: the first sentence of its folder or module; empty for a site's own."""
+    about = getattr(sys.modules.get(f"ncclprobe.checks.{group}"), "__doc__", None) or ""
+    return about.partition("\n")[0].rstrip(".")
+
+
+def _fitting(text: str, wide: int) -> str:
+    return text if len(text) <= wide else f"{text[: wide - 1].rstrip()}…"
 
 
 def _json(checks: Sequence[Check]) -> str:

@@ -28,13 +28,7 @@ software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output o
 
 _MORE = """\
 A row is slower or faster only where the intervals of both runs are apart by more than --tolerance, or in a comparison
-with a baseline by more than the noise of the baseline.
-
-exit codes:
-  0  nothing is slower
-  2  wrong usage, or a file that cannot be read
-  3  nothing can be compared, a row may be slower but is too noisy, or NEW was cut short or inconclusive and lacks rows
-  4  a row is slower beyond noise, or something fails that did not fail before"""
+with a baseline by more than the noise of the baseline."""
 
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
 _SCHEMA = "ncclprobe.comparison/1"

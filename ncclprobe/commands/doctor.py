@@ -19,7 +19,7 @@ from ncclprobe.facts.data_paths import writes_to
 from ncclprobe.facts.data_rates import rated
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
-from ncclprobe.host.capture import Replay, dump
+from ncclprobe.host.capture import Replay, dump, save
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import discover
@@ -33,12 +33,6 @@ from ncclprobe.units import plural
 
 _TIMEOUT_S = 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
-_EXIT_CODES = """\
-exit codes:
-  0  nothing fails
-  2  wrong usage, or a file that cannot be read or written
-  3  something required could not be checked
-  4  something fails"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.expect_gpus and options.backend == "gloo":
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+    if options.expect_nics and options.backend == "gloo":
+        raise UsageError("--expect-nics asks for NICs of NCCL's network and --backend gloo for none; leave one out")
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
@@ -116,7 +112,7 @@ def _judge_alone(
         answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
         snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
     if options.keep:
-        files.write(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node), private=True)
+        save(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node))
     return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
 
 
@@ -183,7 +179,6 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         "Check whether this machine, or a captured one, is fit for an NCCL job. Started on several nodes, by a "
         "launcher or with --nnodes, it also compares the nodes and probes the network between them.",
-        _EXIT_CODES,
     )
     add = parser.add_argument
     add("captures", nargs="*", type=Path, metavar="CAPTURE",
@@ -199,6 +194,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add("--expect-nics", type=arguments.count, metavar="N",
+        help="Fail where NCCL's network goes over fewer than N fast NICs of a node, as over sockets.")  # fmt: skip
     add(
         "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
     )

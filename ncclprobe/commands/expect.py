@@ -26,6 +26,7 @@ from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.parameters import NEWEST
 from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
 
@@ -34,22 +35,8 @@ Show what collectives should reach on this machine, on the machine of a capture,
 time, the bus bandwidth, the threshold, what limits it, and the source of the number. SIZE is in bytes, or a number with
 a binary K, M or G."""
 
-_MORE = """\
-examples:
-  ncclprobe expect --machine a3-megagpu-8g --nodes 16 --op all_reduce
-  ncclprobe expect node7.jsonl --op all_gather,all_to_all -b 1M -e 8G
-  ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7
-  ncclprobe expect --machine dgx-h100 --algo ring
-  ncclprobe expect --machine dgx-a100 --gpus-per-node 8,8,4
-  ncclprobe expect --machine '8 x L40S, 2 sockets, no P2P'
-  ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4
-
-exit codes:
-  0  numbers were shown; with --judge no row fails, also where none could be judged
-  2  wrong usage, or a file that cannot be read
-  3  nothing can be expected of this machine; with --judge a row is too noisy to judge
-  4  with --judge a row fails"""
-
+_FIRST, _LAST = (2, 3), NEWEST[:2]
+"""Releases of NCCL whose rules are known here."""
 ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLSTree"}
 
 
@@ -90,7 +77,7 @@ def printable_lines(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("expect", _ABOUT, _MORE)
+    parser = arguments.Parser("expect", _ABOUT)
     add, count = parser.add_argument, arguments.count
     add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
     add("--machine", metavar="NAME",
@@ -139,7 +126,11 @@ def _version(text: str) -> NcclVersion:
     found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+.].{0,32})?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:40]} is no release of NCCL, such as 2.28.9")
-    return int(found[1]), int(found[2]), int(found[3] or 0)
+    version = int(found[1]), int(found[2]), int(found[3] or 0)
+    if not _FIRST <= version[:2] <= _LAST:
+        least, most = (".".join(map(str, each)) for each in (_FIRST, _LAST))
+        raise argparse.ArgumentTypeError(f"{text[:40]}: no such release is known; give one from {least} to {most}")
+    return version
 
 
 def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:

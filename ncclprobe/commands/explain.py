@@ -1,31 +1,21 @@
 """``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: a check, a cause, or a variable."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe import DOCS
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
-from ncclprobe.report.delivery import FORMATS
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
-
-_HEAD_BYTES = 4096
-_EXIT_CODES = """\
-exit codes:
-  0  the files could be read
-  2  wrong usage, or a file that cannot be read
-with --exit-code:
-  3  something failed, and its cause cannot be told, or is one of several
-  4  a cause is named"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
     options = _parser().parse_args(argv)
-    _keep_evidence(options)
+    if not all(word.strip() for word in options.what):
+        raise UsageError("an empty word names nothing: give a file, or the id of a check, a cause or a variable")
     if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
         from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.entries import entry
@@ -33,29 +23,6 @@ def main(argv: Sequence[str]) -> int:
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
     return _explain(options, argv)
-
-
-def _keep_evidence(options: argparse.Namespace) -> None:
-    """Refuse to write over a file that no ncclprobe wrote: ``explain --json rank0.log rank1.log`` names a log there.
-
-    Raises UsageError.
-    """
-    for name in FORMATS:
-        path = getattr(options, name, None)
-        if path and path not in ("-", os.devnull) and _is_foreign(Path(path)):
-            raise UsageError(f"--{name} {path}: not written over, it is no report; --{name} takes the path to write to")
-
-
-def _is_foreign(path: Path) -> bool:
-    """Return whether there is a file with content in which ncclprobe does not name itself at the beginning."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return False  # nor can it be written over: that is said where it is tried
-    return bool(head.strip()) and b"ncclprobe" not in head
 
 
 def _is_file(text: str) -> bool:
@@ -70,17 +37,18 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine.explain import explain
     from ncclprobe.host import left
     from ncclprobe.model.snapshot import Job
+    from ncclprobe.model.values import replace
     from ncclprobe.report import delivery
     from ncclprobe.report import json as as_json
 
     redactor = arguments.redactor(options)
     files = left.named(options.what)
-    question = diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT)
+    question = replace(diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
-        report = explain(question, files, as_json.read, waiting.say)
+        report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
     report = redactor.report(report) if redactor else report
     delivery.deliver(report, options)
-    return report.exit_code if options.exit_code else 0
+    return report.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,12 +56,15 @@ def _parser() -> argparse.ArgumentParser:
         "explain",
         "Say why a job failed, from what it left behind: logs of its ranks in any form, flight-recorder dumps, answers "
         "of NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
-        _EXIT_CODES,
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
         help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
         "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a "
         "variable, such as NCCL_IB_TIMEOUT."
+    )  # fmt: skip
+    parser.add_argument("--failed", action="store_true",
+        help="Take it as known that the job failed, though its logs seem to say that it ended well, or nothing at all: "
+        "the most likely line is then shown.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "

@@ -5,6 +5,7 @@ imported; rank 0 alone speaks.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.expect.site import bands
@@ -26,6 +27,8 @@ from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import asdict
+from ncclprobe.report import delivery
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.rank import Rank, devices
@@ -33,18 +36,10 @@ from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.identity import Backend, choose_backend, identify
+from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, identify
+from ncclprobe.session.watchdog.ending import gone_with_rank_0
 from ncclprobe.training import groups
-from ncclprobe.units import parse_size, size
-
-EXIT_CODES = """\
-exit codes:
-  0  every rank came and stayed, the data was right, and nothing is slower than expected
-  1  ncclprobe itself is broken; never a verdict
-  2  wrong usage, or a file that cannot be read or written
-  3  inconclusive: nothing failed, but the run was cut short, something asked for was not measured, a number was too \
-noisy to judge, or no number could be judged under --expect, --baseline or --require-judged
-  4  something fails, or with --fail-on warn warns"""
+from ncclprobe.units import parse_size
 
 _MOST_CHARACTERS = 32
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16
@@ -56,7 +51,7 @@ _WSL = "/dev/dxg"
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
     """Return a measuring command's parser with the options that all of them have but the limits of time."""
-    found = arguments.Parser(command, about, f"{more}\n\n{EXIT_CODES}" if more else EXIT_CODES)
+    found = arguments.Parser(command, about, more)
     add = found.add_argument
     add("--backend", choices=("nccl", "gloo"),
         help="Measure this library (default: nccl; gloo on nodes without a GPU, with a note).")  # fmt: skip
@@ -111,33 +106,53 @@ def bytes_of(option: str, text: str) -> int:
     return parse_size(text)
 
 
-def main(argv: Sequence[str], parse: Callable[[Sequence[str]], Options]) -> int:
+def main(
+    argv: Sequence[str],
+    parse: Callable[[Sequence[str]], Options],
+    alone: Callable[[Options, Question, Launch], int] | None = None,
+) -> int:
     """Measure what `parse` makes of `argv`, or start ranks that do; returns the exit code.
 
+    `alone`: what a process without a launcher does, where the command does not leave that to :func:`_alone`.
     Raises UsageError, on rank 0 only.
     """
     launch = detect(os.environ)
     try:
         options = parse(argv)
-        question = ask(options, (options.command, *argv), Job(), MEASURED)
+        job = Job(options.backend or "nccl", options.expect_gpus)
+        question = ask(options, (options.command, *argv), job, MEASURED if options.what else MACHINE)
         if log := os.environ.get(LOG):
             return _report_on(Path(log), options, question)
         expected = expected_bands(options.expect, options.tolerance)
         readable(options.baseline)
-        if options.nproc is not None and rank_files.FOLDER not in os.environ:
-            return _start_ranks(options, question, options.nproc, launch)
+        ours = rank_files.FOLDER in os.environ
+        if options.nproc is not None and not ours:
+            return (alone or _with_nproc)(options, question, launch)
         identity = identify(launch, os.environ)
-        if identity is None or identity.ranks == 1:
-            return _alone(options, question, launch)
+        if identity is None or (identity.ranks == 1 and not ours):
+            return (alone or _alone)(options, question, launch)
         host = this_host()
         _refuse_early(options, identity.ranks, host)
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
+        if delivery.on_stdout(options):
+            _keep_stdout()
         return Rank(options, question, identity, host, expected, backend).run()
     except UsageError:
         if launch.rank and not launch.problems:
             _let_rank_zero_speak()
             return ExitCode.USAGE
         raise
+
+
+def _keep_stdout() -> None:
+    """Leave standard output to the report: what libraries write to descriptor 1, as NCCL does, goes to the other one.
+
+    So on each rank, for all share it.
+    """
+    with contextlib.suppress(OSError):  # one of them is closed: what is written there is lost anyhow
+        own = os.dup(1)
+        os.dup2(2, 1)
+        sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
 
 
 def _let_rank_zero_speak() -> None:
@@ -159,16 +174,29 @@ def readable(baseline: str | None) -> None:
 
 
 def _report_on(path: Path, options: Options, question: Question) -> int:
-    """Return the report of a run log whose rank 0 is gone."""
-    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
+    """Return the report of a run log whose rank 0 is gone, or stands still."""
+    log = RunLog.read(path)
+    if log.end is None:
+        for rank in gone_with_rank_0(run_facts(log)):
+            log.add("lost", asdict(rank))
+    return Publisher(options).publish(diagnose(question, (), run_facts(log)))
 
 
-def _start_ranks(options: Options, question: Question, count: int, launch: Launch) -> int:
-    """Start `count` ranks of our own. Raises UsageError where a launcher has started several, or it cannot be done."""
+def _with_nproc(options: Options, question: Question, launch: Launch) -> int:
+    """Start as many ranks as --nproc says. Raises UsageError."""
+    count = options.nproc or 1
+    return _alone(options, question, launch) if count == 1 else start_ranks(options, question, launch, count)
+
+
+def start_ranks(
+    options: Options, question: Question, launch: Launch, count: int, refused: Callable[[str], int] | None = None
+) -> int:
+    """Start `count` ranks of our own; `refused`: as of :func:`session.ranks.launch.launch`.
+
+    Raises UsageError where a launcher has started several, or it cannot be done.
+    """
     if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
-    if count == 1:
-        return _alone(options, question, launch)
     host = this_host()
     choose_backend(options.backend, "torchrun", count, devices(host))
     cpus = len(os.sched_getaffinity(0))
@@ -181,29 +209,32 @@ def _start_ranks(options: Options, question: Question, count: int, launch: Launc
     _refuse_early(options, count, host)
     _refuse_without_room(options, count, host)
     _override(launch, options)
-    return selflaunch.launch(count, options, question)
+    return selflaunch.launch(count, options, question, refused)
+
+
+def may_have_gpus(here: Devices) -> bool:
+    """Return whether a GPU may be found here once torch is asked."""
+    return bool(here.nodes) or Path(_WSL).exists()
 
 
 def _refuse_early(options: Options, ranks: int, host: Host) -> None:
     """Refuse what is known to fail once every rank has imported torch. Raises UsageError."""
     if options.training and options.training.grid:
         groups.fit(options.training.grid, ranks)
-    if options.backend == "nccl" and not devices(host).nodes and not Path(_WSL).exists():
+    if options.backend == "nccl" and not may_have_gpus(devices(host)):
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
 
 
 def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:
-    """Refuse buffers in this node's memory that cannot fit even at the smallest size. Raises UsageError."""
-    if not options.sizes or devices(host).nodes:
+    """Refuse buffers that cannot fit in this node's memory. Raises UsageError."""
+    if devices(host).nodes and options.backend != "gloo":
         return
     try:
         free = memory.run(host).available_bytes
     except (HostError, ParseError):  # every rank looks again
         return
-    smallest = min(options.sizes)
-    if 2 * ranks * smallest > free:
-        least = f"{size(smallest)}: two buffers of it for {ranks} ranks"
-        raise UsageError(f"{least} are more than the {size(free)} that are free here; choose a smaller -b and -e")
+    if problem := options.without_room(ranks, free, "here"):
+        raise UsageError(problem)
 
 
 def _override(launch: Launch, options: Options) -> None:
@@ -220,22 +251,18 @@ def _say(text: str, options: Options) -> None:
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
-    """Start a rank per GPU, or measure copies, or say how to start more: one rank moves no byte between GPUs.
+    """Start a rank per GPU, or measure copies, or say how to start more: one rank has nothing to measure.
 
     Raises UsageError.
     """
-    gpus = devices(this_host()).nodes
-    backend: Backend = options.backend or ("nccl" if gpus else "gloo")
-    if options.nproc is None and rank_files.FOLDER not in os.environ:
-        if backend == "nccl" and gpus > 1:
-            _say(f"one rank moves no byte between GPUs: starting one on each of {gpus} GPUs", options)
-            return _start_ranks(options, question, gpus, launch)
-        if options.backend == "gloo" and options.gloo_ranks:
-            _say(f"one rank moves no byte between ranks: starting {options.gloo_ranks} with gloo", options)
-            return _start_ranks(options, question, options.gloo_ranks, launch)
+    here = devices(this_host())
+    gpus, backend = here.shown, options.backend or choose_backend(None, launch.kind, 1, here)[0]
+    if options.nproc is None and backend == "nccl" and gpus > 1:
+        _say(f"starting a rank on each of {gpus} GPUs", options)
+        return start_ranks(options, question, launch, gpus)
     if options.what == ("copies",):
         return single_rank.copies(options, question, launch.kind, this_host(), backend)
-    raise UsageError(f"one rank moves no byte between ranks; {_how_to_be_more(options.command, backend, gpus)}")
+    raise UsageError(f"one rank has nothing to measure; {_how_to_be_more(options.command, backend, gpus)}")
 
 
 def _how_to_be_more(command: str, backend: Backend, gpus: int) -> str:

@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from typing import get_args
 
 from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use
 from ncclprobe.units import parse_size, size
 
@@ -63,6 +64,8 @@ def data_path(text: str) -> AskedPath:
     for known in get_args(Use):
         if colon and use == known:
             return AskedPath(_absolute(path), known)
+    if colon and re.fullmatch(r"[A-Za-z]{1,20}", use):  # a path that ends so takes its use behind it
+        raise argparse.ArgumentTypeError(f"{unknown(use, 'use of a path', get_args(Use))}, as in {path[:80]}:read")
     return AskedPath(_absolute(text))
 
 

@@ -23,12 +23,6 @@ _SELECT = (
     *("sync.nic-*", "sync.node-*", "sync.pkey", "sync.port-state", "sync.rate", "sync.roce-qos", "sync.subnet-prefix"),
 )
 """What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""
-_EXIT_CODES = """\
-exit codes:
-  0  every rail that was tried is well
-  2  wrong usage, or a file that cannot be read or written
-  3  something required could not be tried
-  4  something fails"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,9 +61,8 @@ def _parser() -> argparse.ArgumentParser:
         "Try the RDMA ports of all nodes with each other, with the choices that NCCL makes on each end: device, GID, "
         "P_Key, service level, path MTU, queue pairs. Each rail is tried alone and together with the others of its "
         "node, both ways, and the data is compared. Start it on several nodes, by a launcher or with --nnodes.",
-        _EXIT_CODES,
     )
-    parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None)
+    parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None, expect_nics=None)
     add = parser.add_argument
     add("--plan", action="store_true",
         help="Say how many bytes and seconds a run over --nnodes nodes takes, and start nothing.")  # fmt: skip

@@ -32,8 +32,6 @@ def main(argv: Sequence[str]) -> int:
     redactor = arguments.redactor(options)
     if not options.files:
         raise UsageError("report: name a JSON report, or ask for --schema")
-    for file in options.files:
-        arguments.refuse_input(options, file)
     if len(options.files) > 1:
         return _series(options, redactor)
     report = as_json.read(options.files[0])

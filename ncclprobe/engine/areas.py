@@ -9,6 +9,7 @@ from typing import Any
 
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.data_paths import DataPaths
+from ncclprobe.facts.environment import MEASURING, RECORDING
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.limits import SharedMemory
@@ -21,6 +22,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.report import Area, Scope
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.units import plural, size
@@ -31,13 +33,14 @@ _MOST_KINDS = 3
 _MOST_SETTINGS = 3
 _BETWEEN = " · "
 _SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
-_OURS = ("TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_OURS = frozenset({"TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *MEASURING, *RECORDING})
 """What a measuring run sets in its own ranks."""
 _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("launch", "path", "sync"),
     "GPUs": ("gpu", "nvl"),
     "PCIe": ("pci",),
     "NICs": ("ib",),
+    "transport": ("env.transport", "sync.transport"),
     "rails": ("rail",),
     "host": ("host",),
     "NCCL": ("env",),
@@ -45,7 +48,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
     "measured": ("run",),
 }
-"""Whose checks an area stands for, by the prefix of their ids."""
+"""Whose checks an area stands for, by the prefix of their ids or by the whole id."""
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
@@ -76,6 +79,7 @@ def _by_prefix(verdicts: Sequence[Verdict]) -> Mapping[str, list[Verdict]]:
     found: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         found.setdefault(verdict.id.partition(".")[0], []).append(verdict)
+        found.setdefault(verdict.id, []).append(verdict)
     return found
 
 
@@ -202,6 +206,34 @@ def _port(port: Port) -> str:
     return rate + ("RoCE" if layer == "Ethernet" else layer)
 
 
+def _transport(facts: Mapping[type, Any]) -> str:
+    """Return which way the bytes of several nodes go: ``NCCL → IB 8 × 400 Gb/s, GPUDirect``."""
+    choices = facts.get(Choices)
+    if not isinstance(choices, Choices) or choices.network.chosen is None:
+        return f"not known: {choices.network.why}" if isinstance(choices, Choices) else ""
+    if not choices.network.chosen:
+        return f"NCCL has none: {choices.network.why}"
+    (network,) = choices.network.chosen
+    if network.name == "Socket":
+        rate = f" ({network.rate_gbps:g} Gb/s)" if network.rate_gbps else ""
+        names = ", ".join(network.devices[:_MOST_KINDS]) + (" …" if network.devices[_MOST_KINDS:] else "")
+        return f"NCCL → sockets over {names}{rate}: {choices.network.why}"
+    number = len(network.devices)
+    each = f"{number} × {network.rate_gbps / number:.3g} Gb/s" if network.rate_gbps else plural(number, "device")
+    direct = _direct(choices) if network.name == "IB" else network.plugin
+    return f"NCCL → {network.name} {each}, {direct}"
+
+
+def _direct(choices: Choices) -> str:
+    """Return for how many GPUs NICs read and write the memory themselves."""
+    rows = choices.gpudirect.chosen or ()
+    if choices.gpudirect.chosen is None or any(row.receives is None for row in rows):
+        return "GPUDirect not known"
+    able = sum(bool(row.receives) for row in rows)
+    some = f"GPUDirect for {able} of {plural(len(rows), 'GPU')}" if able else "no GPUDirect"
+    return "GPUDirect" if able == len(rows) else some
+
+
 def _sockets(facts: Mapping[type, Any]) -> str:
     """Return the interfaces by which sockets can go: physical ones that are up, with their rate where they say it."""
     found = facts.get(Interfaces)
@@ -262,10 +294,11 @@ _SHOWN: Mapping[str, Callable[[Mapping[type, Any]], str]] = {
     "GPUs": _gpus,
     "PCIe": _pcie,
     "NICs": _nics,
+    "transport": _transport,
     "host": _host,
     "NCCL": _nccl,
     "settings": _settings,
     "data": _data,
 }
-_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "NCCL", "rails")}
+_NOT_OF: Mapping[str, Sequence[str]] = {"nccl": ("settings",), "gloo": ("GPUs", "PCIe", "transport", "NCCL", "rails")}
 """What is not shown in a report on jobs with this library."""

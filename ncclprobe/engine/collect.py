@@ -119,7 +119,7 @@ def arguments(needs: Iterable[Need], look: Callable[[Need], Any]) -> tuple[list[
     missing = [
         fact
         for need, fact in zip(needs, given, strict=True)
-        if isinstance(fact, Absent) and not (need.accepts_absent and need.of in ("node", "run", "files"))
+        if isinstance(fact, Absent) and not (need.accepts_absent and need.of in ("node", "run", "job", "files"))
     ]
     return given, missing
 

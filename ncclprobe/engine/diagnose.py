@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ncclprobe import __version__, page, run_clock
 from ncclprobe.engine import areas, cited, new_checks, site, suppressions
 from ncclprobe.engine.collect import Facts
+from ncclprobe.engine.derived import with_choices
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.data_rates import DataRates
@@ -25,6 +26,7 @@ from ncclprobe.facts.rails import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.rail_results import RailWay
 from ncclprobe.model.registry import discover
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
-LEFT: frozenset[Source] = frozenset({"files"})
+LEFT: frozenset[Source] = frozenset({"files", "job"})
+RUNNING: frozenset[Source] = frozenset({"job"})
 
 
 class Judging(Protocol):
@@ -81,6 +84,7 @@ class Question(Struct, frozen=True):
 
     `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
     `pictures`: whether topology and NCCL's choices are to be in the report; the last line of accept says widths.
+    `gates`: whether what is found makes the exit code. It is not where files are explained, unless that is asked for.
     """
 
     command: tuple[str, ...]
@@ -93,6 +97,7 @@ class Question(Struct, frozen=True):
     pictures: bool
     started: datetime
     clock: float
+    gates: bool = True
 
 
 def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
@@ -120,7 +125,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
     """Return the doctor's question. Raises UsageError."""
-    job = Job(options.backend, options.expect_gpus, options.local, options.mixed_gpus)
+    job = Job(options.backend, options.expect_gpus, options.expect_nics, options.local, options.mixed_gpus)
     if options.baseline:
         from ncclprobe.expect.site.baselines import expected_paths  # and with it what was measured of collectives
 
@@ -172,6 +177,7 @@ def diagnose(
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
+    snapshots = with_choices(snapshots, question.checks)
     if left is None:
         verdicts = judge(snapshots, question.checks, job, run)
     else:
@@ -181,17 +187,19 @@ def diagnose(
         verdicts = explained.judged(question.checks, left.facts, job)
     verdicts, suppressed, announced = _without_accepted(question, verdicts)
     if run is not None:
-        verdicts = measured.advisory(verdicts, question.checks)
         unused = {s.node: measured.unused_devices(s, run) for s in snapshots}
+        verdicts = measured.weighed(verdicts, question.checks, unused, run)
         verdicts = related.relate(verdicts, question.checks, unused)
-    counted = verdicts if run is None else measured.counted(verdicts, question.checks, snapshots, run)
+    counted = verdicts if run is None else measured.counted(verdicts, question.checks, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     environment = {s.node: _environment(s) for s in snapshots}
     notes = (*announced, *notes, *_plans(snapshots), *(() if run is None else measured.notes(run)))
     if left is not None:
         said = explained.sections(left, verdicts, question.checks)
-        status, code = explained.conclusion(said["causes"], verdicts)
+        status, code = explained.conclusion(said, verdicts)
+        code = code if question.gates else ExitCode.OK
+        notes = (*notes, *said.pop("slow"))
     else:
         rows = "" if run is None else measured.in_words(run)
         said = {
@@ -279,7 +287,7 @@ def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
     from ncclprobe.nccl.selection import choose
     from ncclprobe.topology.node import layout
 
-    chosen = {s.node: choose(s) for s in snapshots} if job.backend == "nccl" else {}
+    chosen = {s.node: s.facts.get(Choices) or choose(s) for s in snapshots} if job.backend == "nccl" else {}
     return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
 
 

@@ -16,6 +16,7 @@ from ncclprobe.engine.screen import LINES, headed, shortened, wrapped
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Check, Collector, Need
 from ncclprobe.model.values import Struct
@@ -87,6 +88,8 @@ def about(check: Check) -> list[tuple[str, str]]:
 def _source(need: Need, collectors: Mapping[type, Collector]) -> str:
     if need.fact in collectors:
         return collectors[need.fact].run.__name__
+    if need.fact is Choices:
+        return "what NCCL would choose"
     return f"what a job left: {need.name.replace('_', ' ')}" if need.of == "files" else "the options"
 
 

@@ -11,6 +11,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.report import Setting
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -185,7 +186,9 @@ def _said(name: str, value: str) -> list[tuple[str, Finding]]:
 
 @cache
 def _of_settings() -> tuple[Check, ...]:
-    return tuple(check for check in every_check() if check.id.startswith("env.") and not check.compares)
+    """Return the checks of the environment that judge a setting by itself, and not as one of a vendor's whole block."""
+    own = (check for check in every_check() if check.id.startswith("env.") and not check.compares)
+    return tuple(check for check in own if all(need.fact is not Choices for need in check.needs))
 
 
 def _example(example: Example, parameter: Parameter) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.left import excerpts, looked_at, refuse_nothing_read
+from ncclprobe.engine.left import LeftBehind, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.observe import replayed
 from ncclprobe.host import left
 from ncclprobe.model.causes import Cause
@@ -31,13 +31,15 @@ def explain(
     files: Sequence[left.LeftFile],
     read: Callable[[str], Report],
     show: Callable[[str], None] = lambda _: None,
+    *,
+    failed: bool = False,
 ) -> Report:
-    """Return the report on the files of a job that failed; `read` reads a report among them.
+    """Return the report on the files of a job; `read` reads a report among them. `failed`: it is known to have failed.
 
     Raises UsageError where nothing can be read.
     """
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
-    found = looked_at(files, signs, show)
+    found = replace(with_running_job(looked_at(files, signs, show)), failed=failed)
     refuse_nothing_read(found, files)
     report = diagnose(question, [], left=found)
     if question.pictures:
@@ -48,6 +50,17 @@ def explain(
     if found.captures:
         said["captures"] = of_captures(found.captures, report.causes)
     return replace(report, causes=with_verdicts(report.causes, said))
+
+
+def with_running_job(found: LeftBehind) -> LeftBehind:
+    """Return what files say, and how the job stood of which they hold what `ncclprobe attach --keep` saw."""
+    from ncclprobe.engine import running  # imports of a running job, which other files do without
+
+    snapshots = running.kept(found.captures) if found.captures else ()
+    if not snapshots:
+        return found
+    seen = running.stands(snapshots)
+    return replace(found, facts={**found.facts, **seen.facts}, kinds=(*found.kinds, *seen.kinds))
 
 
 def of_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.collect import Facts, arguments, of_node
+from ncclprobe.engine.derived import prescriptions, with_choices
 from ncclprobe.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.fleet import Every, Ranks
@@ -28,7 +29,7 @@ def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> 
     """Return the argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
     if need.fact is Job:
         return job
-    if need.of in ("run", "files"):
+    if need.of in ("run", "job", "files"):
         return of_node(run, need)
     if need.of == "ranks":
         return Ranks({s.node: {r: of_node(facts, need) for r, facts in s.ranks.items()} for s in snapshots})
@@ -45,6 +46,7 @@ def judge(
 
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
+    snapshots = with_choices(snapshots, checks)
     known = Judged()
     own = [verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known)]
     by_id = {check.id: check for check in checks}
@@ -67,7 +69,7 @@ def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdic
     if not left:
         why = f"explained by {check.requires}"
         return check.titled(replace(verdict, status=Status.SKIP, why=why, findings=()))
-    return check.titled(replace(verdict, status=_worst(left), findings=left))
+    return check.titled(replace(verdict, status=worst(left), findings=left))
 
 
 def _said_before(finding: Finding, failed: Collection[tuple[str | None, str]]) -> bool:
@@ -108,10 +110,46 @@ def judge_node(
     snapshot: Snapshot, checks: Sequence[Check], job: Job, known: Judged | None = None
 ) -> tuple[Verdict, ...]:
     """Return what the checks that need no other node say of this one. `known`: what they said of others."""
-    look, known = partial(of_node, {**snapshot.facts, Job: job}), known or Judged()
-    own = [c for c in checks if not c.compares]
+    own, known = [c for c in checks if not c.compares], known or Judged()
+    (snapshot,) = with_choices([snapshot], own)
+    look = partial(of_node, {**snapshot.facts, Job: job})
     first = {c.id: known.judge(c, snapshot.node, look) for c in own}
-    return tuple(c.titled(_silenced(c, first)) for c in own)
+    told = {c.id: _silenced(c, first) for c in own}
+    loud = [told[c.id] for c in own if not c.last]
+    said = {c.id: _unsaid(c, told[c.id], loud) for c in own}
+    prescribed = prescriptions(snapshot.facts) if any(map(_warns_of_a_setting, said.values())) else {}
+    return tuple(c.titled(_spared(c, said[c.id], prescribed)) for c in own)
+
+
+def _warns_of_a_setting(verdict: Verdict) -> bool:
+    return verdict.status is Status.WARN and any(f.subject.isupper() for f in verdict.findings)
+
+
+def _spared(check: Check, verdict: Verdict, prescribed: Mapping[str, str]) -> Verdict:
+    """Return a verdict on settings without warnings of what the vendor of the network prescribes: these are notes."""
+    if not _warns_of_a_setting(verdict) or check.last or not prescribed:
+        return verdict
+    findings = tuple(
+        replace(f, severity=Severity.NOTE, message=f"{f.message}; {prescribed[f.subject]}")
+        if f.severity is Severity.WARN and f.subject in prescribed
+        else f
+        for f in verdict.findings
+    )
+    return replace(verdict, status=worst(findings), findings=findings)
+
+
+def _unsaid(check: Check, verdict: Verdict, others: Sequence[Verdict]) -> Verdict:
+    """Return the verdict of a check that speaks last without what others say of the same subject, as grave or worse."""
+    if not (check.last and verdict.findings):
+        return verdict
+    grave = [each for each in others if each.status in (Status.WARN, Status.FAIL)]
+    said = {(f.subject, f.severity): each.id for each in grave for f in each.findings}
+    by = [said.get((f.subject, Severity.FAIL)) or said.get((f.subject, f.severity)) for f in verdict.findings]
+    left = tuple(finding for finding, name in zip(verdict.findings, by, strict=True) if not name)
+    if not left:
+        why = f"explained by {by[0]}"
+        return replace(verdict, status=Status.SKIP, why=why, findings=())
+    return replace(verdict, status=worst(left), findings=left)
 
 
 def compare(
@@ -122,6 +160,7 @@ def compare(
     `snapshots` need hold no more than the facts these take.
     """
     joint = [c for c in checks if c.compares]
+    snapshots = with_choices(snapshots, joint)
     first = {c.id: _compare_one(c, snapshots, job, run or {}) for c in joint}
     return tuple(c.titled(_silenced(c, first)) for c in joint)
 
@@ -169,7 +208,7 @@ def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdic
     if missing:
         return _lacking(check, blank, missing)
     findings = tuple(check.run(*given))
-    return replace(blank, status=_worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
+    return replace(blank, status=worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
 
 
 def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
@@ -190,7 +229,8 @@ def _with_remedy(finding: Finding, check: Check) -> Finding:
     return finding if finding.remedy else replace(finding, remedy=check.fix)
 
 
-def _worst(findings: Iterable[Finding]) -> Status:
+def worst(findings: Iterable[Finding]) -> Status:
+    """Return the status of a check that found this."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Status.FAIL
@@ -236,7 +276,7 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
 
 def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
     """Return `verdict` of no more than these of its findings. A pass by suppression alone says so."""
-    status = _worst(findings)
+    status = worst(findings)
     passes = status is Status.PASS and verdict.status is not Status.PASS
     return replace(
         verdict, findings=findings, status=status, title=f"Suppressed: {verdict.title}" * passes or verdict.title
@@ -285,7 +325,7 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
     selected, shares in these: see :func:`_compared`.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
-    worst: dict[str, tuple[int, str, Finding]] = {}
+    first: dict[str, tuple[int, str, Finding]] = {}
     here = {*nodes}
     for number, verdict in enumerate(verdicts):
         own = {verdict.node} if verdict.node and verdict.node in found else set()
@@ -296,15 +336,15 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
             if finding.blame == "job" or not (verdict.node or here & set(finding.nodes)):
                 concerned.add(_EVERYBODY)
             for node in concerned:
-                found[node].add(_worst([finding]))
+                found[node].add(worst([finding]))
             for node in concerned | own if finding.severity is Severity.FAIL else ():
-                worst.setdefault(node, (number, verdict.id, finding))
+                first.setdefault(node, (number, verdict.id, finding))
     blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
     bare = {*nodes} - {verdict.node for verdict in verdicts}
     for node in bare:
         found[node] |= _compared(verdicts)
     blind |= bare if None in blind else set()
-    return {node: _share(node, found, worst, fail_on, node in blind) for node in nodes}
+    return {node: _share(node, found, first, fail_on, node in blind) for node in nodes}
 
 
 def _compared(verdicts: Iterable[Verdict]) -> set[Status]:

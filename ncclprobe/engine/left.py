@@ -20,7 +20,7 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader, ReadLog
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.host.left import Blocks, LeftFile
+from ncclprobe.host.left import STDIN, Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.report import Excerpt
@@ -40,13 +40,17 @@ Show = Callable[[str], None]
 
 
 class LeftBehind(Struct, frozen=True):
-    """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them."""
+    """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them.
+
+    `failed`: the user knows that the job failed, whatever its logs say.
+    """
 
     facts: Facts
     kinds: tuple[str, ...]
     not_understood: tuple[NotUnderstood, ...] = ()
     reports: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
+    failed: bool = False
 
 
 def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lambda _: None) -> LeftBehind:
@@ -54,6 +58,9 @@ def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lamb
     by_kind: dict[FileKind, list[LeftFile]] = {}
     for file in files:
         by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
+    if "log" in by_kind and "empty" in by_kind:  # of a rank that wrote nothing
+        empty = by_kind.pop("empty")
+        by_kind["log"] = [file for file in files if file in by_kind["log"] or file in empty]
     facts: Facts = {}
     odd: list[NotUnderstood] = []
     if logs := by_kind.get("log"):
@@ -174,6 +181,10 @@ def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
     if not found.facts:
         shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")
+    logs = found.facts.get(JobLog)
+    if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):
+        names = ", ".join("standard input" if each.name == STDIN else each.name for each in logs.streams[:3])
+        raise UsageError(f"{names}: no line there that is known of NCCL, torch or a launcher; give the job's own logs")
 
 
 def excerpts(causes: Sequence[Cause], files: Sequence[LeftFile]) -> tuple[Excerpt, ...]:

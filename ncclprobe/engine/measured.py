@@ -1,15 +1,17 @@
 """What a measuring run adds to a report: its rows and notes, and which machine findings count in its exit code.
 
-In a measuring run a machine check that could not look is advisory. A machine FAIL is shown; it counts where its blame
-is node, link or job, but not where it is about a device that the run did not use (docs/reference/exit-codes.md).
+In a measuring run a machine check that could not look is advisory, and what is found of devices that the run did not
+use is a NOTE; all else that is found of the machines counts as what was measured does. `accept` requires what the
+doctor requires (docs/reference/exit-codes.md).
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
+from ncclprobe.engine.judge import worst
 from ncclprobe.errors import ParseError
 from ncclprobe.expect import copies, of_run, published
 from ncclprobe.expect.site.bands import judge_rows
@@ -25,7 +27,7 @@ from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Grou
 from ncclprobe.host import Host
 from ncclprobe.localise.of_run import localise
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.measurement import Band, Measurement
+from ncclprobe.model.measurement import Band, Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
@@ -37,7 +39,6 @@ from ncclprobe.training.ladder import climbed
 from ncclprobe.units import plural, size
 
 T = TypeVar("T")
-COUNTING = ("node", "link", "job")
 _USED_SHARE = 0.1
 """A NIC that carried this share of its node's bytes was used."""
 
@@ -96,37 +97,51 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
 
 
 def job_of(run: Facts, job: Job) -> Job:
-    """`job` with the backend that was measured."""
-    who = run.get(Participants)
-    return replace(job, backend="nccl" if who.backend == "nccl" else "gloo") if isinstance(who, Participants) else job
+    """`job` with the backend that was measured; a node that is to be accepted is judged for the one that was meant."""
+    who, asked = run.get(Participants), run.get(Asked)
+    if not isinstance(who, Participants):
+        return job
+    meant = asked.backend or "nccl" if isinstance(asked, Asked) and asked.accepts else who.backend
+    return replace(job, backend="nccl" if meant == "nccl" else "gloo")
 
 
-def advisory(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> tuple[Verdict, ...]:
-    """`verdicts`, those on machines no longer required: a run is judged by what it measured."""
-    of_run = {check.id for check in checks if check.of_run}
-    return tuple(v if v.id in of_run else replace(v, required=False) for v in verdicts)
-
-
-def counted(
-    verdicts: Sequence[Verdict], checks: Sequence[Check], snapshots: Sequence[Snapshot], run: Facts
+def weighed(
+    verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]], run: Facts
 ) -> tuple[Verdict, ...]:
-    """The verdicts that make the status of a run: its own, and machine verdicts with the FAILs that count."""
+    """`verdicts` as they count in this run: those on machines are not required, and of `unused` devices (by node) there
+    are only NOTEs. Where the machines are to be accepted too, they stay as they are.
+    """
+    if _accepts(run):
+        return tuple(verdicts)
     of_run = {check.id for check in checks if check.of_run}
-    unused = {s.node: unused_devices(s, run) for s in snapshots}
-    found = []
-    for verdict in verdicts:
-        if verdict.id in of_run:
-            found.append(verdict)
-            continue
-        idle = unused.get(verdict.node or "", frozenset[str]())
-        fails = tuple(f for f in verdict.findings if _counts(f, idle))
-        if fails:
-            found.append(replace(verdict, status=Status.FAIL, findings=fails))
-    return tuple(found)
+    return tuple(v if v.id in of_run else replace(_of_used(v, unused), required=False) for v in verdicts)
 
 
-def _counts(finding: Finding, unused: frozenset[str]) -> bool:
-    return finding.severity is Severity.FAIL and finding.blame in COUNTING and not about_only(finding, unused)
+def _accepts(run: Facts) -> bool:
+    asked = run.get(Asked)
+    return isinstance(asked, Asked) and asked.accepts
+
+
+def _of_used(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Verdict:
+    """Return `verdict` with a NOTE for each finding about devices alone that the run did not use."""
+    findings = tuple(replace(f, severity=Severity.NOTE) if is_idle(verdict, f, unused) else f for f in verdict.findings)
+    return verdict if findings == verdict.findings else replace(verdict, status=worst(findings), findings=findings)
+
+
+def is_idle(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[str]]) -> bool:
+    """Whether a finding is only about devices that the run did not use, on each node that it is about."""
+    nodes = [verdict.node] if verdict.node is not None else finding.nodes
+    return bool(nodes) and all(about_only(finding, unused.get(node, frozenset())) for node in nodes)
+
+
+def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) -> tuple[Verdict, ...]:
+    """The verdicts that make the status of a run: its own, and all that was found of the machines.
+
+    A machine on which nothing is wrong makes no run pass that measured nothing, unless it is to be accepted too.
+    """
+    of_run = {check.id for check in checks if check.of_run}
+    found = (Status.FAIL, Status.WARN)
+    return tuple(v for v in verdicts if v.id in of_run or v.status in found or _accepts(run))
 
 
 def about_only(finding: Finding, devices: frozenset[str]) -> bool:
@@ -154,7 +169,10 @@ def _all(snapshot: Snapshot, kind: type[T], names: Any) -> list[str]:
 
 
 def _used(snapshot: Snapshot, who: Participants, run: Facts) -> set[str]:
-    used = {f"GPU{gpu}" for gpu, host in zip(who.gpus, who.hosts, strict=False) if host == snapshot.node}
+    gpus = snapshot.facts.get(Gpus)
+    names = gpus.names if isinstance(gpus, Gpus) else {}
+    mine = [gpu for gpu, host in zip(who.gpus, who.hosts, strict=False) if host == snapshot.node]
+    used = {names.get(gpu, gpu) if isinstance(gpu, str) else f"GPU{gpu}" for gpu in mine}
     if who.nodes < 2:
         return used
     traffic = run.get(NicTraffic)
@@ -273,14 +291,22 @@ def notes(run: Facts) -> Iterator[str]:
         yield from asked.notes
     if isinstance(told, Notes):
         yield from told.texts
-    for each in _rows(run, Skipped):
-        if each.cause == "small":
-            yield f"{each.op} was skipped: {each.why}"
-        if each.cause in ("time", "lost"):
-            yield f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''} was left out: {each.why}"
+    yield from _left_out(_rows(run, Skipped))
     yield from imprecise(rows)
     if isinstance(asked, Asked):
         yield from _judged_by(asked, rows)
+
+
+def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
+    """What was not measured, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for each in rows:
+        if each.cause == "small":
+            yield f"{each.op} was skipped: {each.why}"
+        if each.cause in ("time", "lost", "alone", "unable"):
+            reasons.setdefault(each.why, []).append(f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}")
+    for why, names in reasons.items():
+        yield f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} left out: {why}"
 
 
 def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from ncclprobe.engine.collect import collect, collect_rank
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.own_gpus import together
 from ncclprobe.facts.system import System
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, load
@@ -84,10 +85,15 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
 
 
 def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
-    """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes."""
-    facts = collect(host, collectors, traces=traces)
+    """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes.
+
+    The node has the GPUs of all its ranks, of which each may see its own alone.
+    """
+    whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
+    facts = collect(whole, collectors, traces=traces)
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
-    return Snapshot(host.node, facts, {**_own_rank(facts, collectors), **others}, host.answers)
+    first = facts if whole is host else facts | collect_rank(host, collectors, traces)
+    return Snapshot(host.node, facts, {**_own_rank(first, collectors), **others}, whole.answers)
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

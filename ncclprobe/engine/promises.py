@@ -11,6 +11,7 @@ from ncclprobe import bounds
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import discover, source_of
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -53,9 +54,10 @@ def _words(check: Check) -> Iterator[str]:
 
 
 def _needs(check: Check) -> Iterator[str]:
-    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job}
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices}
     for need in check.needs:
-        if need.fact not in made and not (isinstance(need.fact, type) and source_of(need.fact) in ("run", "files")):
+        source = source_of(need.fact) if isinstance(need.fact, type) else None
+        if need.fact not in made and source not in ("run", "job", "files"):
             yield f"its parameter {need.name} is of type {need.fact}, which no collector makes"
 
 

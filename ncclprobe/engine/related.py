@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ncclprobe.engine.measured import about_only
+from ncclprobe.engine.measured import is_idle
 from ncclprobe.model.findings import Finding, Related, Severity, Verdict
 from ncclprobe.model.rules import Check
 from ncclprobe.model.values import replace
@@ -19,19 +19,14 @@ def relate(
     A cause is a finding of a check that `slows`, on a node that the symptom names or on any where it names none, and
     not only about devices that the run did not use (`unused`, by node).
     """
-    of_run = {check.id for check in checks if check.of_run}
     slowing = {check.id for check in checks if check.slows}
+    symptoms = {check.id for check in checks if check.of_run} - slowing
     causes = [(v, f) for v in verdicts if v.id in slowing for f in v.findings if _counts(v, f, unused)]
-    return tuple(_with_causes(v, causes) if v.id in of_run and v.findings else v for v in verdicts)
+    return tuple(_with_causes(v, causes) if v.id in symptoms and v.findings else v for v in verdicts)
 
 
 def _counts(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[str]]) -> bool:
-    if finding.severity is Severity.NOTE:
-        return False
-    if verdict.node is not None:
-        return not about_only(finding, unused.get(verdict.node, frozenset()))
-    everywhere = [unused.get(node, frozenset()) for node in finding.nodes]
-    return not (everywhere and all(about_only(finding, idle) for idle in everywhere))
+    return finding.severity is not Severity.NOTE and not is_idle(verdict, finding, unused)
 
 
 def _with_causes(verdict: Verdict, causes: Sequence[tuple[Verdict, Finding]]) -> Verdict:

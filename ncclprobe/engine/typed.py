@@ -66,9 +66,13 @@ def _instance(kind: Any) -> Misfit:
 
 def _any_of(checkers: list[Misfit]) -> Misfit:
     def check(value: Any) -> str:
-        found = [each(value) for each in checkers]
-        deepest = next((what for what in found if not what.startswith(" ")), found[0])
-        return "" if "" in found else deepest
+        deepest = ""
+        for each in checkers:
+            what = each(value)
+            if not what:
+                return ""
+            deepest = what if not deepest or (deepest.startswith(" ") and not what.startswith(" ")) else deepest
+        return deepest
 
     return check
 
@@ -87,7 +91,12 @@ def _many(kind: type[Any], one: Misfit) -> Misfit:
     def check(value: Any) -> str:
         if not isinstance(value, kind):
             return _shown(value)
-        return next((f"[{at}]{what}" for at, each in enumerate(value) if (what := one(each))), "")
+        if one is _whole and {*map(type, value)} == {int} and min(value) > -_MOST and max(value) < _MOST:
+            return ""  # bits of masks and lists of processors are thousands
+        for at, each in enumerate(value):
+            if what := one(each):
+                return f"[{at}]{what}"
+        return ""
 
     return check
 
@@ -103,13 +112,31 @@ def _mapping(key: Misfit, one: Misfit) -> Misfit:
 
 
 def _struct(kind: type) -> Misfit:
-    fields: list[tuple[str, Misfit]] = []
+    """Return the check of a Struct. What a field's own class settles is found once for the classes of all fields."""
+    hints: dict[str, Any] = {}
+    to_look_into: dict[tuple[type, ...], list[tuple[str, Misfit]]] = {}
 
     def check(value: Any) -> str:
         if not isinstance(value, kind):
             return _shown(value)
-        if not fields:  # not before: a type may hold itself
-            fields.extend((name, _checker(hint)) for name, hint in get_type_hints(kind).items() if hint is not Any)
-        return next((f".{name}{what}" for name, one in fields if (what := one(getattr(value, name)))), "")
+        if not hints:  # not before: a type may hold itself
+            hints.update(get_type_hints(kind))
+        classes = tuple(map(type, [getattr(value, name) for name in hints]))
+        if (open_fields := to_look_into.get(classes)) is None:
+            named = zip(hints.items(), classes, strict=True)
+            open_fields = [(name, one) for (name, hint), own in named if (one := _look_into(own, hint))]
+            to_look_into[classes] = open_fields
+        for name, one in open_fields:
+            if what := one(getattr(value, name)):
+                return f".{name}{what}"
+        return ""
 
     return check
+
+
+def _look_into(own: type, hint: Any) -> Misfit | None:
+    """Return the check that a value of the class `own` still needs to fit `hint`: none for a text, a truth, nothing."""
+    whole = own in (get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
+    if hint is Any or (whole and own in (str, bool, type(None))):
+        return None
+    return _checker(own if whole else hint)

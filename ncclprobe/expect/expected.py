@@ -57,7 +57,7 @@ def expectation(
         return None
     found = combined(of_it, modelled)
     unknown = _unknown(call, whole, own, same=same)
-    return evidence.unjudged(found, unknown) if unknown else found
+    return replace(evidence.unjudged(found, unknown), gross=None) if unknown else found
 
 
 class Call(Struct, frozen=True):
@@ -138,6 +138,8 @@ def combined(published: Expectation | None, modelled: Expectation | None) -> Exp
     """
     if published is None or modelled is None:
         return cast(Expectation, published or modelled)
+    marks = [each.gross for each in (published, modelled) if each.gross is not None]
+    published = replace(published, gross=min(marks, default=None))
     if modelled.worst == "unjudged":
         return published
     known = f"the model expects {modelled.value:.4g} GB/s: {modelled.known}"

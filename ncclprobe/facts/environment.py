@@ -8,6 +8,27 @@ from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field
 
+MEASURING: Mapping[str, str] = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # 2.2: the watchdog ends a process for an error of NCCL, or a late call
+    "TORCH_NCCL_ENABLE_MONITORING": "0",  # 2.2: the monitor ends a process whose watchdog has ended or stands still
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",  # 2.2: an error on one rank has all of them write dumps, and end minutes later
+    "TORCH_FR_DUMP_ON_TIMEOUT": "0",  # 2.15: its newer name, which counts first
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # 2.4: the watchdog ends a process for an error of CUDA, by SIGABRT
+}
+"""What a measuring run sets before torch makes a group, with the torch that brought it: no thread of torch's may end a
+rank that has yet to report, or that is not at fault (ProcessGroupNCCL.cpp: Watchdog::run, HeartbeatMonitor::runLoop).
+A torch that does not know a name does not read it.
+"""
+RECORDING: Mapping[str, str] = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+"""What it sets where nobody did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
+it records nothing. From 2.8 on TORCH_FR_BUFFER_SIZE counts first.
+"""
+
+
+def of_measuring(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that measures, from the one that it was started with."""
+    return {**RECORDING, **variables, **MEASURING}
+
 
 class Environment(Struct, frozen=True):
     """Variables by name. None: the name may be recorded, its value may not."""

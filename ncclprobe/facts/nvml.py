@@ -14,6 +14,7 @@ from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts import nvidia_smi
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
+from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
@@ -108,6 +109,12 @@ class Gpus(Struct, frozen=True):
     cuda: tuple[int, int]
     nvml: str | Absent = NOT_ASKED
     instead_of_nvml: str = ""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return what each GPU is called (``GPU3``) by its PCI address, as sysfs spells it, and by its plain UUID."""
+        known = [(normal(gpu.pci) if gpu.pci else "", gpu.uuid.removeprefix("GPU-"), gpu) for gpu in self.all]
+        return {key: f"GPU{gpu.index}" for address, uuid, gpu in known for key in (address, uuid) if key}
 
 
 @collector

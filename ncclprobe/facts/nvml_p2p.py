@@ -17,8 +17,8 @@ Pairs = Mapping[tuple[int, int], P2pStatus | Absent]
 # NVML_P2P_STATUS_… as the legend of nvidia-smi abbreviates them: OK, chipset not supported, GPU not supported, topology
 # not supported, disabled by registry key, not supported, unknown.
 _STATUSES: tuple[P2pStatus, ...] = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
-_READ, _WRITE, _NVLINK = 0, 1, 2  # NVML_P2P_CAPS_INDEX_…
-_ASK = "nvmlDeviceGetP2PStatus"
+CAPABILITIES = (0, 1, 2)  # NVML_P2P_CAPS_INDEX_READ, _WRITE, _NVLINK
+ASK = "nvmlDeviceGetP2PStatus"
 
 
 class PeerAccess(Struct, frozen=True):
@@ -36,7 +36,7 @@ class PeerAccess(Struct, frozen=True):
 def nvml_p2p(host: Host, gpus: Gpus) -> PeerAccess:
     """Read every ordered pair of GPUs that are not lost. One GPU has no pairs."""
     present = [gpu.index for gpu in gpus.all if not gpu.lost]
-    return PeerAccess(*(_pairs(host, present, capability) for capability in (_READ, _WRITE, _NVLINK)))
+    return PeerAccess(*(_pairs(host, present, capability) for capability in CAPABILITIES))
 
 
 def _pairs(host: Host, gpus: Sequence[int], capability: int) -> Pairs:
@@ -44,7 +44,7 @@ def _pairs(host: Host, gpus: Sequence[int], capability: int) -> Pairs:
     for gpu in gpus:
         peers = [peer for peer in gpus if peer != gpu]
         if peers:
-            row = several(host, _status, len(peers), _ASK, gpu, listed(peers), capability)
+            row = several(host, _status, len(peers), ASK, gpu, listed(peers), capability)
             pairs |= {(gpu, peer): status for peer, status in zip(peers, row, strict=True)}
     return pairs
 

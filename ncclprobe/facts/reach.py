@@ -76,6 +76,7 @@ class Proof(Struct, frozen=True):
 class Gathering(Struct, frozen=True):
     """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
 
+    `allowed_s`: how long it was to wait, had nothing else taken time.
     `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
     the run was over. `floods` are the addresses that rank 0 had to hang up on to have room.
     """
@@ -86,6 +87,7 @@ class Gathering(Struct, frozen=True):
     lost: tuple[Trouble, ...] = ()
     came: tuple[int, ...] = ()
     floods: tuple[Flood, ...] = ()
+    allowed_s: float = 0.0
 
 
 class RollCall(Struct, frozen=True):

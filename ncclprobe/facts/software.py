@@ -105,8 +105,8 @@ def software(host: Host, loader: Loader | Absent) -> Software:
 
 
 def _read(host: Host, library: NcclLibrary | None) -> NcclLibrary | None:
-    """Return the library that would be mapped with the version among its constants, where nothing else tells it."""
-    if library is None or library.version or not library.path:
+    """Return the library that would be mapped with the version among its constants: a wheel's file may be another's."""
+    if library is None or not library.path:
         return library
     found = learn(host, version_text, "elf_texts", library.path, _WRITTEN_INSIDE)
     return library if isinstance(found, Absent) else replace(library, version=found)

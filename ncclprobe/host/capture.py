@@ -62,6 +62,10 @@ class Replay:
         self.node = node
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
 
+    def with_answers(self, answers: Answers) -> "Replay":
+        """Return this capture with other answers of the node; itself where they are the same."""
+        return self if answers is self.answers else Replay(answers, self.node, self._older)
+
     def ask(self, *question: str | int) -> str:
         """Return the captured answer. Raises the captured refusal."""
         return _answer(self.recorded(question))
@@ -112,6 +116,19 @@ def _row(item: tuple[Question, str | HostError]) -> dict[str, Any]:
     if question[0] == SAMPLE:
         return {SAMPLE: {str(question[1]): json.loads(recorded)}}
     return {"ask": question, "said": recorded}
+
+
+def save(path: Path, text: str) -> None:
+    """Write a capture to `path`, for its owner's eyes only, over none but an earlier one. Raises UsageError."""
+    files.write(path, text, private=True, ours=_is_capture)
+
+
+def _is_capture(text: str) -> bool:
+    try:
+        parse(text, "")
+    except UsageError:
+        return False
+    return True
 
 
 def load(path: Path) -> Replay:
@@ -194,6 +211,8 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
     lines = text.splitlines()
     if not lines:
         raise UsageError(f"{name}: empty; take a capture with `ncclprobe capture`")
+    if not lines[0].lstrip().startswith("{"):
+        raise UsageError(f"{name}: not a capture; a log of a job? read it with `ncclprobe explain {name}`")
     header = _object(lines[0], f"{name}:1")
     if header.get("capture") != 1:
         raise UsageError(f'{name}: not a capture: its first line lacks "capture": 1; take one with `ncclprobe capture`')

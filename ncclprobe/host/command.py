@@ -1,7 +1,8 @@
-"""Running a command without ever being held by it.
+"""Starting processes without ever being held by one: the one place that starts any.
 
-A command gets a process group of its own, which is killed as a whole; no caller waits for a process that survives
-SIGKILL in uninterruptible sleep, nor for its pipes.
+Each leads a session of its own, whose group is killed as a whole; no caller waits for a process that survives SIGKILL
+in uninterruptible sleep, nor for its pipes. Neither a program, a library nor a module of it is looked for in the
+working directory, which may be a folder that others write to.
 """
 
 import contextlib
@@ -10,32 +11,78 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 from ncclprobe import bounds, interrupt
 from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
 
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
+Stream = int | IO[bytes] | None
+"""Standard input, output or errors of a process, as subprocess takes it. None: it has ours."""
+_SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
+"""Variables with lists of folders, in which an empty or a relative one means the working directory (ld.so(8))."""
+_LEFT_OUT = ("PYTHONINSPECT",)
+"""It would have a process of ours ask for more when it has done its work."""
 RUNNING: "set[subprocess.Popen[bytes]]" = set()
 """Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves."""
+
+
+def start(
+    argv: Sequence[str],
+    *,
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.DEVNULL,
+    stderr: Stream = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+    outlives: bool = False,
+) -> "subprocess.Popen[bytes]":
+    """Start `argv`, with `variables` beside our environment. Raises OSError.
+
+    End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
+    """
+    process = subprocess.Popen(
+        argv,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        env=_environment({**os.environ, **(variables or {})}),
+    )
+    if not outlives:
+        RUNNING.add(process)
+    return process
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return `variables` without what would have something looked for in the working directory."""
+    kept = {name: value for name, value in variables.items() if name not in _LEFT_OUT}
+    for name in _SEARCHED:
+        if means_here(name, variables):
+            whole = [each for each in _elements(name, kept.pop(name)) if each.startswith(("/", "$"))]
+            kept |= {name: os.pathsep.join(whole)} if whole else {}
+    return kept
+
+
+def means_here(name: str, variables: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the list of folders in variable `name` means the working directory by an element."""
+    return any(not each.startswith(("/", "$")) for each in _elements(name, variables.get(name, "")))
+
+
+def _elements(name: str, text: str) -> list[str]:
+    return (text.replace(";", ":") if name == "LD_LIBRARY_PATH" else text).split(os.pathsep) if text else []
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
     """Return the standard output of a command that ends with 0 within `patience_s` seconds; else kill its group."""
     what = " ".join(argv)
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
+        process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, variables={"LC_ALL": "C"})
     except OSError as error:
         raise as_host_error(error, argv[0]) from None
-    RUNNING.add(process)
     try:
         out, err = _gathered(process, time.monotonic() + patience_s)
         code = process.poll()

@@ -4,12 +4,12 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 
 _READER_S = 2.0
@@ -79,14 +79,37 @@ def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lam
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def write(path: Path, text: str, *, private: bool = False) -> None:
+def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:
+    """Raise UsageError where a file with content is at `path` that is not, as a whole, what `ours` recognises.
+
+    So a log whose name was typed in the place of a report's is not written over. A file without content may be.
+    """
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return  # that is said where it is written
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return
+    try:
+        text = read(path, limit=bounds.REPORT_BYTES)
+    except UsageError:
+        text = "?"
+    if text.strip() and not ours(text):
+        why = "not written over, it is not what an earlier run would have written there"
+        raise UsageError(f"{path}: {why}; choose another path, or remove it")
+
+
+def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str], bool] | None = None) -> None:
     """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
 
-    What is no regular file (a pipe, a device) is written to, never replaced. A link of this user or of root is
-    followed, one of another user refused: see `refuse_links`. Raises UsageError.
+    What is there stays if it is not what `ours` recognises: see `refuse_other`. What is no regular file (a pipe, a
+    device) is written to, never replaced. A link of this user or of root is followed, one of another user refused: see
+    `refuse_links`. Raises UsageError.
     """
     try:
         refuse_links(path)
+        if ours:
+            refuse_other(path, ours)
         target = path.resolve()
         if target.exists() and not target.is_file():
             _write_into(target, text)
@@ -134,7 +157,7 @@ def _opened(target: Path) -> int:
 
 def _replace(target: Path, text: str, mode: int) -> None:
     """Write next to `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
-    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}")
+    partial = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ncclprobe.errors import Failed, HostError, TimedOut
-from ncclprobe.host.command import RUNNING, abandon, as_host_error
+from ncclprobe.host.command import abandon, as_host_error
+from ncclprobe.host.own_child import start_own
 
 LENGTH = struct.Struct("<Q")
 MAX_ANSWER_BYTES = 64 << 20
-# The path by hand: `-m` would put the working directory first, and with it any `pickle.py` that lies there.
-_SERVE = "import sys; sys.path[:] = sys.argv[2:]; from importlib import import_module as i; i(sys.argv[1]).serve()"
 
 
 def framed(data: bytes) -> bytes:
@@ -76,16 +75,9 @@ class LimitedChild:
 
 def _start(module: str) -> "subprocess.Popen[bytes]":
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, module, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = start_own(f"{module}:serve", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         raise as_host_error(error, sys.executable) from None
-    RUNNING.add(process)
     assert process.stdin
     os.set_blocking(process.stdin.fileno(), False)
     return process

@@ -12,6 +12,7 @@ import pwd
 import re
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from io import FileIO
@@ -25,11 +26,12 @@ from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
 from ncclprobe.host.command import run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
-from ncclprobe.host.settings import encodable, recorded
+from ncclprobe.host.settings import as_started, encodable, recorded
 
 _MOST_PARENTS = 4
 if TYPE_CHECKING:
     from ncclprobe.host.path_child import PathChild
+    from ncclprobe.host.processes import ProcessChild
 
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
@@ -63,6 +65,7 @@ class LiveHost:
         self._given = given or {}
         self._nvml = NvmlChild()
         self._paths: dict[str, PathChild] = {}
+        self._processes: ProcessChild | None = None
 
     def ask(self, *question: str | int) -> str:
         """Return the machine's answer, or the HostError that says why there is none."""
@@ -91,23 +94,33 @@ class LiveHost:
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
         if kind == "data":
             return self._data(rest[0], rest[1], patience_s)
-        return within(patience_s, lambda: _looked(kind, rest), " ".join((kind, *rest)))
+        if kind in ("ranks", "process"):
+            return self._of_job(kind, rest, patience_s)
+        return within(patience_s, lambda: _looked(kind, rest), _in_words(kind, rest))
 
     def _data(self, what: str, path: str, patience_s: float) -> str:
         from ncclprobe.host.path_child import PathChild  # imports that a doctor without --path does without
 
         return json.dumps(self._paths.setdefault(path, PathChild(path)).ask(what, patience_s))
 
+    def _of_job(self, kind: str, rest: Sequence[str], patience_s: float) -> str:
+        from ncclprobe.host.processes import ProcessChild  # imports that only `attach` needs
+
+        self._processes = self._processes or ProcessChild(self._recordable)
+        return self._processes.ask(kind, rest, patience_s)
+
     def close(self) -> None:
         """Let go of the children."""
         self._nvml.close()
+        if self._processes:
+            self._processes.close()
         for child in self._paths.values():
             child.close()
 
     def _env(self) -> str:
         seen = {
             encodable(name): recorded(name, value) if name in self._recordable else None
-            for name, value in sorted(os.environ.items())
+            for name, value in sorted(as_started().items())
             if name in self._recordable or self._looks_like_ours(name)
         }
         return json.dumps(seen)
@@ -124,6 +137,11 @@ class LiveHost:
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
         return f"{name}={recorded(plain, value) if plain in self._recordable else WITHHELD}"
+
+
+def _in_words(kind: str, rest: Sequence[str]) -> str:
+    """Return what was asked, for a reader: of what, and not by which patterns."""
+    return _SPOKEN.get(kind) or " ".join((kind, *rest[:1]))
 
 
 def _looked(kind: str, rest: Sequence[str]) -> str:
@@ -314,6 +332,30 @@ def _launched_with(option: str) -> str:
     raise Missing(f"no parent of this process was given {option}")
 
 
+def _wait(seconds: str) -> str:
+    """Return when so much time is over: what is asked after it may have another answer."""
+    time.sleep(float(seconds))
+    return ""
+
+
+def _server(pid: str, path: str, look: str) -> str:
+    """Return what torch's worker server in a process answers; `look` tells a second question from the first."""
+    from ncclprobe.host.debug_server import ask_server
+
+    return ask_server(pid, path)
+
+
+def _stacks(pid: str, look: str) -> str:
+    """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
+    import shutil
+
+    folders = [str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(":")]
+    py_spy = shutil.which("py-spy", path=":".join(each for each in folders if each.startswith("/")))
+    if not py_spy:
+        raise Missing("py-spy is not installed: pip install 'ncclprobe[stacks]'")
+    return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], _STACKS_S)
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
@@ -334,6 +376,7 @@ _KERNEL_TREES = (
 )
 """A tree of the kernel's, what it always has, and those of its parts that no other file system is mounted over."""
 
+_SPOKEN = {"kernel_log": "the kernel's log", "ld_cache": "the cache of ld.so"}
 _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
     "lines": _lines,
@@ -362,7 +405,11 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "interpreter": lambda: json.dumps(code.interpreter()),
     "tree": lambda folder: json.dumps(code.tree(folder)),
     "module": _module,
+    "wait": _wait,
+    "server": _server,
+    "stacks": _stacks,
 }
+_STACKS_S = 2.0
 _PATIENCE_S = {
     "run": 10.0,
     "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
@@ -377,5 +424,10 @@ _PATIENCE_S = {
     "kernel_log": 15.0,
     "elf_texts": 10.0,
     "elf_symbols": 10.0,
+    "ranks": 5.0,
+    "process": 1.0,
+    "server": 1.5,
+    "stacks": _STACKS_S + 1.0,
+    "wait": 60.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
-from ncclprobe.host.command import RUNNING, abandon
+from ncclprobe.host.command import abandon, means_here
+from ncclprobe.host.own_child import start_own
 
 _LIBRARY = "libnvidia-ml.so.1"
-# The path by hand: `-m` would put the working directory first, and with it any `json.py` that lies there.
-_SERVE = "import sys; sys.path[:] = sys.argv[1:]; from ncclprobe.host.nvml_server import serve; serve()"
+_SERVE = "ncclprobe.host.nvml_server:serve"
 
 
 class NvmlChild:
@@ -76,21 +75,17 @@ class NvmlChild:
 
 
 def _start() -> "subprocess.Popen[bytes]":
-    """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing."""
+    """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing.
+
+    Where it would be looked for in the working directory too, only the child looks for it, which does not do that.
+    """
     try:
-        ctypes.CDLL(_LIBRARY)
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        if not means_here("LD_LIBRARY_PATH"):
+            ctypes.CDLL(_LIBRARY)
+        return start_own(_SERVE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         why = "there is none: no NVIDIA driver here, or a container started without GPUs"
         raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
-    RUNNING.add(process)
-    return process
 
 
 def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:

@@ -7,7 +7,6 @@ last line, which a killed process leaves, is dropped. Ranks that are found lost 
 once more.
 """
 
-import contextlib
 import json
 import os
 import threading
@@ -36,7 +35,8 @@ class RunLog:
         self.path: Path | None = None
         self.end: str | None = None
         """Why the run ended (empty: it was complete); null: the log has no end."""
-        self._foreseen = CUT_SHORT
+        self.foreseen = CUT_SHORT
+        """Why the run ends if nothing more is appended."""
         taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._append({"capture": 1, "run": 1, "taken": taken, "tool": __version__, "origin": "real"})
         if path is not None:
@@ -68,12 +68,12 @@ class RunLog:
     def foresee(self, why: str) -> None:
         """Append why the run ends if this is the last line."""
         self.add(_FORESEEN, why)
-        self._foreseen = why
+        self.foreseen = why
 
     def ask(self, *question: str | int) -> str:
         """The values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured where the run has none."""
         if question[0] == SAMPLE and question[1] == _END:
-            return json.dumps([self._foreseen if self.end is None else self.end])
+            return json.dumps([self.foreseen if self.end is None else self.end])
         with self._lock:
             texts = self._samples.get(str(question[1])) if question[0] == SAMPLE else None
         if texts is None:
@@ -107,7 +107,7 @@ class RunLog:
             if isinstance(sample, dict):
                 for name, value in sample.items():
                     _take(found, name, value, f"{path}:{number}")
-                found._foreseen = str(sample.get(_FORESEEN, found._foreseen))
+                found.foreseen = str(sample.get(_FORESEEN, found.foreseen))
             elif isinstance(end, dict) and isinstance(end.get("why"), str):
                 found.end = end["why"]
             else:
@@ -160,6 +160,23 @@ def is_run_log(path: Path) -> bool:
     return isinstance(row, dict) and row.get("run") == 1
 
 
+def remove(path: Path) -> None:
+    """Remove the log of an earlier run. Raises UsageError for a file that is none, and OSError."""
+    if not path.is_symlink():
+        files.refuse_other(path, _is_whole)
+    path.unlink(missing_ok=True)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether `text` is a run log, though perhaps of a run that was cut short."""
+    try:
+        return (_object(text.partition("\n")[0]) or {}).get("run") == 1 and all(
+            {SAMPLE, _END} & row.keys() for _, row in _rows(text, "")
+        )
+    except UsageError:
+        return False
+
+
 def _create(path: Path) -> int:
     """Make the file anew, its owner's alone, as captures are. Raises UsageError where `path` cannot be written.
 
@@ -168,8 +185,7 @@ def _create(path: Path) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
     try:
         files.refuse_links(path)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        remove(path)
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}; name a folder that can be written") from None

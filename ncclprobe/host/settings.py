@@ -1,17 +1,44 @@
-"""A setting as it is recorded: no longer than anything reads, and without what may be secret in it."""
+"""A setting as it is recorded: as this process was started with it, no longer than anything reads, and without what may
+be secret in it.
+"""
 
+import os
 import re
+from collections.abc import Mapping
 
 from ncclprobe import bounds
 
 SECRET = re.compile(
-    r"((?<![^\W_])(?i:password|passwd|passphrase|secret|api[_-]?key|(?:access[_-]?)?token(?=[:=]\S)"
-    r"|(?:aws)?(?:secret)?access[_-]?key(?:[_-]?id)?(?=[:=]\S)|(?:x-amz-|x-goog-)?signature(?=[:=]\S))\s{0,2}[:=]\s{0,2}"
-    r"|(?<!\w)(?i:bearer)\s{1,2}(?=\S{16}))"
-    r"[^\s,;&\"']+"
+    r"((?<![^\W_])(?i:password|passwd|passphrase|secret|(?:account|api|private|shared[_-]?access|subscription)[_-]?key"
+    r"|(?:access[_-]?)?token(?=[\"']?[:=]\s{0,2}\S)|(?:aws)?(?:secret)?access[_-]?key(?:[_-]?id)?(?=[\"']?[:=]\s{0,2}\S)"
+    r"|(?:x-amz-|x-goog-)?sig(?:nature)?(?=[:=]\S)|(?:set-)?cookie|credentials?(?=[:=]\S))[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
+    r"|(?<!\w)(?i:authorization)[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:\w{1,16}\s{1,2})?"
+    r"|(?<![\w-])--?(?i:[a-z-]{0,24}(?:password|passwd|token|secret|api-?key))\s{1,2}(?=[^\s-])"
+    r"|(?<!\w)(?i:bearer|basic)\s{1,2}(?=\S{16}))"
+    r"(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|[^\s,;&\"']+)"
 )
 """``password: WORD`` and the like: the first group is what may be shown."""
 _WORDS = re.compile(r"([\s,]+)")
+
+_OURS: dict[str, tuple[str, str | None]] = {}
+"""Variables that ncclprobe set in its own process: its value, and the one before."""
+
+
+def set_ours(variables: Mapping[str, str]) -> None:
+    """Set `variables` in this process, whose report goes on telling what it was started with."""
+    for name, value in variables.items():
+        _OURS[name] = value, as_started().get(name)
+        os.environ[name] = value
+
+
+def as_started() -> dict[str, str]:
+    """Return this process's environment without what :func:`set_ours` changed in it."""
+    found = dict(os.environ)
+    for name, (value, before) in _OURS.items():
+        if found.get(name) == value:
+            found.pop(name)
+            found |= {} if before is None else {name: before}
+    return found
 
 
 def encodable(text: str) -> str:

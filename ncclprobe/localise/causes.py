@@ -15,7 +15,7 @@ from ncclprobe.model.values import Struct
 
 K = TypeVar("K", int, str)
 UNKNOWN = "unknown"
-ANY = "*"
+ANY, SAME_LINE = "*", "="
 _SAME_TEXT_LINES = 10
 """Lines after a consequence in which its cause may still stand: torch prints NCCL's last error below its own."""
 _BUFFERED_LINES = 100
@@ -38,6 +38,11 @@ class Meaning(Struct, frozen=True):
     def codes(self) -> tuple[str, ...]:
         """Return the code of the cause, or those that are left; empty: it is a consequence."""
         return self.occurrence.codes or ((self.rule.code,) if self.rule.code else ())
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Return where the line stands: index of the log, and number."""
+        return self.occurrence.stream, self.occurrence.line
 
     @property
     def can_explain(self) -> bool:
@@ -69,7 +74,7 @@ def causes(
     groups: dict[tuple[str, ...], list[Meaning]] = {}
     echoes: dict[tuple[str, ...], list[Meaning]] = {}
     for number, each in enumerate(found):
-        root = _root(number, heads)
+        root = _root(number, heads, found)
         (groups if root == number else echoes).setdefault(_key(found[root]), []).append(each)
     made = [_cause(group, echoes.get(key, [])) for key, group in groups.items()]
     return tuple(sorted(made, key=lambda each: (_standing(each), -sum(c.count for c in each.consequences))))
@@ -120,6 +125,8 @@ class _Causes:
 
     def _explains(self, one: int, other: int) -> bool:
         cause, said = self._found[one], self._found[other]
+        if SAME_LINE in said.rule.echoes and cause.line == said.line:
+            return bool(cause.codes)
         if said.codes:
             echoed = {*said.rule.echoes, *(said.codes if said.confidence == "narrowed" else ())}
             if not echoed & {*cause.codes, ANY} or (cause.codes == said.codes and one > other):
@@ -170,12 +177,14 @@ def _order(each: Meaning) -> tuple[float, int, int]:
     return (float("inf") if o.time_s is None else o.time_s, o.stream, o.line)
 
 
-def _root(number: int, heads: Sequence[int]) -> int:
-    seen: set[int] = set()
+def _root(number: int, heads: Sequence[int], found: Sequence[Meaning]) -> int:
+    """Return the finding that explains this one at last. Of some that explain each other, the one that says most."""
+    seen: list[int] = []
     while heads[number] != number and number not in seen:
-        seen.add(number)
+        seen.append(number)
         number = heads[number]
-    return number
+    circle = seen[seen.index(number) :] if number in seen else [number]
+    return min(circle, key=lambda each: (found[each].weight, not found[each].rule.code, each))
 
 
 def _key(head: Meaning) -> tuple[str, ...]:

@@ -1,13 +1,18 @@
 """What to collect where the cause of a failure is not named: the exact command or setting, and of whom."""
 
+import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 
 from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.model.causes import Cause
+from ncclprobe.facts.files.log_times import names_year
+from ncclprobe.model.causes import Cause, Suspect
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.values import replace
 
 _MOST_NAMED = 4
+_MINUTE_S = 60.0
+_SLURM_JOB = re.compile(r"(?:slurm-|StepId=|STEP |JOB )(\d{1,10})\b")
 INFO = (
     "start again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, and "
     "explain these files too"
@@ -20,9 +25,39 @@ RECORDS = (
 
 
 def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool) -> tuple[Cause, ...]:
-    """Return the causes, those that are not named with what would name them. `records`: flight records were given."""
+    """Return the causes, those that are not named with what would name them. `records`: flight records were given.
+
+    Of ranks that fell silent their host and minute come first: what the kernel and the scheduler say of them.
+    """
     steps = tuple(_steps(found, log, records))
-    return tuple(each if each.confidence == "named" else replace(each, collect=steps) for each in found)
+    return tuple(
+        replace(each, collect=(*_of_suspects(each.suspects, log), *(() if each.confidence == "named" else steps)))
+        for each in found
+    )
+
+
+def _of_suspects(suspects: Sequence[Suspect], log: JobLog | None) -> Iterator[str]:
+    for each in suspects[:_MOST_NAMED]:
+        span = ""
+        if each.time is not None and names_year(each.time):
+            begin, end = (datetime.fromtimestamp(each.time + by, timezone.utc) for by in (-_MINUTE_S, 5 * _MINUTE_S))
+            span = f" --utc --since '{begin:%Y-%m-%d %H:%M:%S}' --until '{end:%Y-%m-%d %H:%M:%S}'"
+        on = f"on {each.host}" if each.host else f"on the host of rank {each.rank}"
+        yield f"{on}, as root: `journalctl -k{span} | grep -iE 'oom|killed|xid|segfault|nvrm|mce'`"
+    if suspects and log:
+        if job := _slurm_job(log):
+            yield f"what the scheduler saw: `sacct -j {job} -o JobID,State,ExitCode,DerivedExitCode,NodeList,MaxRSS`"
+        elif any(host for host in {each.host for each in suspects} if "-worker-" in host or "-master-" in host):
+            pods = ", ".join(f"`kubectl describe pod {each.host}`" for each in suspects[:_MOST_NAMED])
+            yield f"what the scheduler saw: {pods}: its last state, OOMKilled and exit code"
+
+
+def _slurm_job(log: JobLog) -> str:
+    """Return the number of the Slurm job, of a log's name or of a line; empty: none says it."""
+    names = (stream.name for stream in log.streams)
+    lines = (event.text for event in log.having("slurmstepd: error", "srun: "))
+    found = next((each for text in (*names, *lines) if (each := _SLURM_JOB.search(text))), None)
+    return found[1] if found else ""
 
 
 def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterator[str]:

@@ -40,11 +40,13 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
     try:
         placement = place_ranks(measured.ranks.hosts, measured.ranks.nics)
         results = list(_results(measured, placement))
+        gone = {placement.ends[each.rank] for each in measured.excluded if each.gone}
         rates = _inside_rates(measured.rows, placement)
         slow_collectives = tuple(_slow_collectives(measured.node_all_reduces, placement, rules))
-    except ValueError as error:
+    except (ValueError, IndexError) as error:
         raise ParseError(f"pairs: {error}") from None
-    found = suspects.verdict(results, placement.layout, rules, expected_GBps)
+    telling = [each for each in results if isinstance(each, Sample) or gone.isdisjoint((each.src, each.dst))]
+    found = suspects.verdict(telling, placement.layout, rules, expected_GBps)  # who has gone tells of no link
     levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
     if rates[0]:
         levels[ONE_WAY_INSIDE] = round(median(rates[0].values()), 6)
@@ -57,10 +59,13 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         culprits=tuple(_blamed(each, placement) for each in found.confirmed),
         suspects=tuple(_blamed(each, placement) for each in found.suspects),
         cleared=tuple(map(str, found.cleared)),
-        lost=(*_lost_inside(measured.lost, placement), *(_lost_between(each, placement) for each in found.lost)),
+        lost=(
+            *_lost_inside(measured.lost, placement),
+            *(_lost_between(each, placement) for each in results if isinstance(each, Lost)),
+        ),
         level_GBps=levels,
         all_slow=found.all_slow,
-        tests=found.tests,
+        tests=len(results),
         steps=found.steps,
         confidence=rules.confidence,
         intra_node_all_reduce=own,

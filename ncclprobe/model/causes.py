@@ -7,6 +7,10 @@ from ncclprobe.model.values import Struct
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
 """A line says it; it is one of two or three; something failed and no line says why."""
+AnswerForm = Literal["", "named", "narrowed", "unknown-line", "ended-well"]
+"""The cause is named; it is one of a few; the line that most likely says it is of no known meaning; the job seems to
+have ended well. Empty: no line speaks of a failure, and none of an end.
+"""
 
 
 class Consequence(Struct, frozen=True):
@@ -20,6 +24,25 @@ class Consequence(Struct, frozen=True):
     count: int = 1
 
 
+class Suspect(Struct, frozen=True):
+    """A rank that does not say why, where others do: the last line that it wrote, in which file, and when.
+
+    `time` is seconds since 1970 by its host's clock; `silent_s`: how long before the first complaint of another rank
+    that was. `step`: the last that its log names, and `furthest_step` the last of any rank. Empty or None: not known;
+    without a `source` no log of it was given, or it wrote nothing.
+    """
+
+    rank: int
+    host: str = ""
+    last_line: str = ""
+    time: float | None = None
+    source: str = ""
+    line: int | None = None
+    silent_s: float | None = None
+    step: int | None = None
+    furthest_step: int | None = None
+
+
 class Cause(Struct, frozen=True):
     """Why a job failed, or (severity WARN) was slow. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown``
     where no line says it.
@@ -27,7 +50,8 @@ class Cause(Struct, frozen=True):
     `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
     those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does. `checked`:
     what that check said in the reports and captures that were given, in words; empty: there were none. `collect`:
-    where the cause is not named, what would name it, as commands and settings.
+    where the cause is not named, what would name it, as commands and settings. `suspects`: ranks that say nothing where
+    the others complain.
     """
 
     code: str
@@ -47,6 +71,7 @@ class Cause(Struct, frozen=True):
     checked: str = ""
     consequences: tuple[Consequence, ...] = ()
     collect: tuple[str, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
 
 
 class RankState(Struct, frozen=True):

@@ -19,6 +19,9 @@ class Severity(str, Enum):
     WARN = "warn"
     FAIL = "fail"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 class Status(str, Enum):
     """What became of a check. UNKNOWN is not PASS: it was not looked at."""
@@ -28,6 +31,9 @@ class Status(str, Enum):
     FAIL = "fail"
     SKIP = "skip"
     UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 class ExitCode(IntEnum):

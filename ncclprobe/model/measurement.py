@@ -64,7 +64,8 @@ class FirstCall(Struct, frozen=True):
     """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
 
     `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
-    communicator; `second_call_s` is the same call once more. `pair_s`: the first send and receive between neighbours.
+    communicator; `second_call_s` is the same call once more. `pair_s`: the first send and receive between neighbours;
+    null where there is one rank.
     """
 
     process_group_s: float
@@ -72,7 +73,7 @@ class FirstCall(Struct, frozen=True):
     collective_s: float
     collective_rank: int
     second_call_s: float
-    pair_s: float
+    pair_s: float | None
     pair_rank: int
 
 
@@ -82,12 +83,13 @@ class SkippedRow(Struct, frozen=True):
     `nbytes` is the size asked for; null: no size was.
 
     `cause`: the backend has no such operation (`refused`), there are fewer elements than ranks to share them
-    (`small`), no room (`memory`), no time (`time`), or not all ranks are left (`lost`).
+    (`small`), no room (`memory`), no time (`time`), not all ranks are left (`lost`), there is one rank, and nothing
+    between ranks (`alone`), or this node has nothing to measure it with (`unable`).
     """
 
     op: str
     nbytes: int | None
-    cause: Literal["refused", "small", "memory", "time", "lost"]
+    cause: Literal["refused", "small", "memory", "time", "lost", "alone", "unable"]
     why: str
 
 
@@ -149,7 +151,8 @@ class Expectation(Struct, frozen=True):
     ``threshold`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
     ``confidence`` says how far a number that was derived, not measured, may be trusted.
     ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
-    nothing: an expectation that judges nothing has a ``threshold`` of 0.
+    nothing: an expectation that judges nothing has a ``threshold`` of 0. Below ``gross`` a row fails however loosely
+    the number is known; null: there is no such mark, for a small size or settings of which nothing is known.
     """
 
     value: float
@@ -161,6 +164,15 @@ class Expectation(Struct, frozen=True):
     confidence: Literal["high", "medium", "low"] = "high"
     worst: Literal["fail", "warn", "unjudged"] = "fail"
     known: str = ""
+    gross: float | None = None
+
+    def mark(self, value: float) -> float:
+        """Return the mark that `value` is held to: the gross one where it is below that and may not fail otherwise."""
+        return self.gross if self.below_gross(value) and self.gross is not None else self.threshold
+
+    def below_gross(self, value: float) -> bool:
+        """Return whether `value` fails by the gross mark alone."""
+        return self.gross is not None and self.worst != "fail" and value < self.gross
 
 
 class TimeStats(Struct, frozen=True):

@@ -4,7 +4,7 @@ Like :mod:`ncclprobe.model`, of which they are a part: frozen values without beh
 spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.
 """
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ncclprobe.model.values import Struct
 
@@ -12,9 +12,31 @@ T = TypeVar("T")
 
 
 class Part(Struct, Generic[T], frozen=True):
-    """One part of the choice. `chosen` null: the facts do not tell it. `why`: what they lack, or what decided."""
+    """One part of the choice. `chosen` null: the facts do not tell it. `why`: what they lack, or what decided.
+
+    `refused`: NCCL, or CUDA before it, does not start because of this part; then `subject` is what would have to be
+    changed (``NCCL_NET``, ``GPU0-GPU1``).
+    """
 
     chosen: tuple[T, ...] | None
+    why: str
+    refused: bool = False
+    subject: str = ""
+
+
+NOT_CHOSEN: Part[Any] = Part(None, "an older report does not say")
+
+
+class NetworkChoice(Struct, frozen=True):
+    """The network that a communicator gets (``IB``, ``Socket``, ``AWS Libfabric``), and the devices that it goes over.
+
+    `plugin`: the file that brings it, empty: NCCL has it itself. `rate_gbps`: of all devices together; null: not known.
+    """
+
+    name: str
+    plugin: str
+    devices: tuple[str, ...]
+    rate_gbps: float | None
     why: str
 
 
@@ -78,7 +100,11 @@ class NvlsChoice(Struct, frozen=True):
 
 
 class Choices(Struct, frozen=True):
-    """What NCCL would choose. `nccl`: the version whose rules these are; null: none was found, so the newest known."""
+    """What NCCL would choose. `nccl`: the version whose rules these are; null: none was found, so the newest known.
+
+    `gpus`: those that CUDA shows to a job of this environment. `fast_nics`: devices that are up and faster than sockets
+    of the kernel, whether or not the network takes them.
+    """
 
     nccl: str | None
     bootstrap: Part[InterfaceChoice]
@@ -89,6 +115,15 @@ class Choices(Struct, frozen=True):
     gpudirect: Part[DirectChoice]
     p2p: Part[PeerChoice]
     nvls: NvlsChoice
+    gpus: Part[str] = NOT_CHOSEN
+    network: Part[NetworkChoice] = NOT_CHOSEN
+    fast_nics: Part[HcaChoice] = NOT_CHOSEN
+
+    @property
+    def refused(self) -> tuple[tuple[str, Part[Any]], ...]:
+        """Return the parts because of which NCCL does not start, by name."""
+        parts = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return tuple((name, part) for name, part in parts if isinstance(part, Part) and part.refused)
 
 
 class DeviceRow(Struct, frozen=True):

@@ -96,6 +96,7 @@ def check(
     required: bool = False,
     privilege: str = "",
     requires: str = "",
+    last: bool = False,
     applies: Condition | None = None,
     slows: bool = False,
     cause: CauseRule | None = None,
@@ -105,10 +106,11 @@ def check(
     it passes, ``Why:`` it matters, and ``Fix:``.
     Its examples are made only where they are asked for, not at every start.
 
-    `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what
-    looking needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `slows`:
-    what it finds makes transfers slower, and so may be why a measured number is low. `cause`: what a check of a job's
-    logs means. `since`: the minor release that brings it, such as ``0.2``, until whose successor it only warns.
+    `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what looking
+    needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `last`: what
+    another check of the node fails it does not say again. `slows`: what it finds makes transfers slower, and so may be
+    why a measured number is low. `cause`: what a check of a job's logs means. `since`: the minor release that brings
+    it, such as ``0.2``, until whose successor it only warns.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -127,6 +129,7 @@ def check(
             required=required,
             privilege=privilege,
             requires=requires,
+            last=last,
             applies=applies,
             slows=slows,
             cause=cause,
@@ -174,6 +177,6 @@ def _need(name: str, annotation: Any) -> Need:
     return Need(name, annotation, of=_of(annotation))
 
 
-def _of(fact: Any) -> Literal["node", "run", "files"]:
+def _of(fact: Any) -> Literal["node", "run", "job", "files"]:
     source = source_of(fact) if isinstance(fact, type) else None
-    return "run" if source == "run" else "files" if source == "files" else "node"
+    return "node" if source is None or source == "machine" else source

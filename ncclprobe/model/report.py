@@ -5,13 +5,14 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
-from ncclprobe.model.causes import Cause, Moment, NotUnderstood, RankState
-from ncclprobe.model.findings import Status, Suppression, Verdict
+from ncclprobe.model.causes import AnswerForm, Cause, Moment, NotUnderstood, RankState
+from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.rail_results import RailWay
+from ncclprobe.model.standing import RankClass, Standing
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
@@ -128,7 +129,8 @@ class Report(Struct, frozen=True, kw_only=True):
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
     of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
-    check stands that found something.
+    check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
+    ``outcome`` is the form of the answer on a job that is over, and ``ended_well`` the lines that say that it ended.
     """
 
     tool: Tool
@@ -169,7 +171,15 @@ class Report(Struct, frozen=True, kw_only=True):
     explained: dict[str, CheckNote] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
+    outcome: AnswerForm = ""
+    ended_well: tuple[Evidence, ...] = ()
     causes: tuple[Cause, ...] = ()
     timeline: tuple[Moment, ...] = ()
     ranks: tuple[RankState, ...] = ()
     not_understood: tuple[NotUnderstood, ...] = ()
+    standing: Standing | None = None
+    classes: tuple[RankClass, ...] = ()
+
+    def failures(self) -> tuple[Finding, ...]:
+        """Return what fails, in the order of the checks."""
+        return tuple(each for check in self.checks for each in check.findings if each.severity is Severity.FAIL)

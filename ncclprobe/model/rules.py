@@ -13,14 +13,14 @@ Source = Literal["machine", "run", "job", "files"]
 class Need(Struct, frozen=True):
     """One parameter of a check or collector: which fact it takes, and whether it also takes ``Absent``.
 
-    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; of the run; or
-    of the ``files`` that a job left.
+    `of`: the fact of one node; of all ``nodes`` (:class:`~ncclprobe.model.fleet.Every`) or ``ranks``; of the run; of
+    the ``job`` that runs; or of the ``files`` that it left.
     """
 
     name: str
     fact: type
     accepts_absent: bool = False
-    of: Literal["node", "nodes", "ranks", "run", "files"] = "node"
+    of: Literal["node", "nodes", "ranks", "run", "job", "files"] = "node"
 
 
 class Collector(Struct, frozen=True):
@@ -49,7 +49,7 @@ class CauseRule(Struct, frozen=True):
     `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of whatever else is named.
     `signs`: texts of which a line must hold one to be looked at; the reader searches logs for them. `doctor`: the id
     of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too;
-    ``*``: any does.
+    ``*``: any does; ``=``: what another check makes of the same line says more.
     """
 
     code: str = ""
@@ -62,7 +62,8 @@ class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
     ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
-    tuples that the check must object to, or accept: they run as tests. ``since``: the minor release that brought it,
+    tuples that the check must object to, or accept: they run as tests. ``last``: it speaks only of subjects of which
+    no other check of the node fails. ``since``: the minor release that brought it,
     empty: the first one. ``origin``: the distribution or file of a site's own check, empty: it is ncclprobe's.
     """
 
@@ -78,6 +79,7 @@ class Check(Struct, frozen=True):
     required: bool = False
     privilege: str = ""
     requires: str = ""
+    last: bool = False
     applies: Condition | None = None
     slows: bool = False
     cause: CauseRule | None = None

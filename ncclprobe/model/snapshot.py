@@ -17,14 +17,18 @@ class Absent(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """What the user is about to run, as far as the command line says so. A fact like any other to a check.
 
-    `local`: only this node is asked about, whatever the launcher says. `mixed_gpus`: nodes have different numbers of
-    GPUs on purpose. `path_rates`: what a baseline has of the paths of --path.
+    `expect_nics`: each node is to have so many fast NICs in NCCL's network. `local`: only this node is asked about,
+    whatever the launcher says. `running`: the job asks from within, so that its own ports and memory are in use.
+    `mixed_gpus`: nodes have different numbers of GPUs on purpose. `path_rates`: what a
+    baseline has of the paths of --path.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
     expect_gpus: int | None = None
+    expect_nics: int | None = None
     local: bool = False
     mixed_gpus: bool = False
+    running: bool = False
     path_rates: tuple[PathExpectation, ...] = ()
 
 

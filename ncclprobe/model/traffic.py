@@ -43,7 +43,8 @@ class OperationTraffic(Struct, frozen=True):
 
 
 class CopyRow(Struct, frozen=True, kw_only=True):
-    """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, host.
+    """Bytes copied within one node. `kind`: host to device, device to host, both at once, device to device, within one
+    device's memory, host.
 
     `device` is ``GPU3``, or ``cpu`` for the host's own memory; `peer` the other GPU. `numa` is the node of the host
     memory, `near` whether it is the device's own. `concurrent`: all GPUs copied at the same time. GB/s of each
@@ -52,7 +53,7 @@ class CopyRow(Struct, frozen=True, kw_only=True):
 
     node: str
     rank: int
-    kind: Literal["h2d", "d2h", "bidirectional", "d2d", "host"]
+    kind: Literal["h2d", "d2h", "bidirectional", "d2d", "device", "host"]
     device: str
     peer: str = ""
     numa: int | None = None

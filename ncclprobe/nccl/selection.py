@@ -4,23 +4,22 @@ The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load,
 network plugin decides for itself: where NCCL would find one, the text at the HCAs says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.libfabric import Libfabric
-from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
-from ncclprobe.facts.software import Software, Version
 from ncclprobe.facts.system import System
 from ncclprobe.model.nccl_selection import (
     Choices,
@@ -28,26 +27,31 @@ from ncclprobe.model.nccl_selection import (
     GidChoice,
     HcaChoice,
     InterfaceChoice,
+    NetworkChoice,
     NvlsChoice,
     Part,
     PeerChoice,
 )
 from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.connections import rail_ports
+from ncclprobe.nccl.devices import usable_gpus
 from ncclprobe.nccl.gids import Pick, pick, wish
 from ncclprobe.nccl.gpudirect import Direct, decide, has_dma_buf, kernel_support, supported
 from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
+from ncclprobe.nccl.known import Choosing, Known, part, refused
 from ncclprobe.nccl.libfabric import efa_ports, efa_rails
 from ncclprobe.nccl.lists import MAX_INTERFACES
+from ncclprobe.nccl.networks import fast_nics, hca_choice, network
 from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
-T = TypeVar("T")
 _GID_VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
+T = TypeVar("T")
+CLOSED = "this process may not open the device"
 _STEPS = {
     "ib": "its name begins with ib, which comes before all others",
     "subnet": "the first in the subnet of NCCL_COMM_ID",
@@ -57,103 +61,78 @@ _STEPS = {
 }
 
 
-class _Known(Struct, frozen=True):
-    """The facts of a node."""
+def choose(snapshot: Snapshot, others: Choosing | None = None) -> Choices:
+    """Return what NCCL would choose on this node; a part is null, with its reason, where the facts do not tell.
 
-    facts: Mapping[type, Any]
+    `others`: what was chosen on other nodes of the job.
+    """
+    known, choosing = Known(snapshot.facts), others or Choosing()
 
-    def need(self, kind: type[T]) -> T:
-        """Return the fact of this type. Raises Unlearned where it is absent."""
-        fact = self.maybe(kind)
-        if isinstance(fact, Absent):
-            raise Unlearned(fact.why)
-        return fact
+    def made(decide: Callable[[Known], Part[T]]) -> Part[T]:
+        return choosing.part(decide, snapshot.facts)
 
-    def maybe(self, kind: type[T]) -> T | Absent:
-        fact: T | Absent = self.facts.get(kind, Absent(f"{kind.__name__} was never collected"))
-        return fact
-
-    @property
-    def settings(self) -> Settings:
-        return self.need(Settings)
-
-    @property
-    def version(self) -> Version | None:
-        """Return the version of the NCCL that a job would load; None, the newest known, where there is none."""
-        software = self.maybe(Software)
-        return software.nccl_version if isinstance(software, Software) else None
-
-    @property
-    def gpus(self) -> Gpus:
-        """Return those that NVML can read."""
-        gpus = self.need(Gpus)
-        return replace(gpus, all=tuple(gpu for gpu in gpus.all if not gpu.lost))
-
-    def set(self, *names: str) -> str:
-        """Return those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
-        rows = [self.settings.effective[name] for name in names if self.settings.get(name)]
-        return ", ".join(f"{row.name}={row.value} ({row.origin})" for row in rows)
-
-
-def choose(snapshot: Snapshot) -> Choices:
-    """Return what NCCL would choose on this node; a part is null, with its reason, where the facts do not tell."""
-    known = _Known(snapshot.facts)
     return Choices(
         nccl=".".join(map(str, known.version)) if known.version else None,
-        bootstrap=_part(_bootstrap, known),
-        sockets=_part(_sockets, known),
-        hcas=_part(_hcas, known),
-        hcas_left_out=_part(_left_out, known),
-        gids=_part(_gids, known),
-        gpudirect=_part(_gpudirect, known),
-        p2p=_part(_p2p, known),
+        bootstrap=made(_bootstrap),
+        sockets=made(_sockets),
+        hcas=made(_hcas),
+        hcas_left_out=made(_left_out),
+        gids=made(_gids),
+        gpudirect=made(_gpudirect),
+        p2p=made(_p2p),
         nvls=_nvls(known),
+        gpus=made(_gpus),
+        network=made(_network),
+        fast_nics=made(fast_nics),
     )
 
 
-def _part(decide: Callable[[_Known], Part[T]], known: _Known) -> Part[T]:
-    try:
-        return decide(known)
-    except (Unlearned, ParseError) as gap:
-        return Part(None, str(gap))
+def _gpus(known: Known) -> Part[str]:
+    return usable_gpus(known.need(Gpus), known.maybe(Environment))
+
+
+def _network(known: Known) -> Part[NetworkChoice]:
+    return network(known, part(_hcas, known), part(_sockets, known))
 
 
 # Interfaces.
 
 
-def _bootstrap(known: _Known) -> Part[InterfaceChoice]:
+def _bootstrap(known: Known) -> Part[InterfaceChoice]:
     """Return one interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
     try:
         addresses, address = known.need(Interfaces).addresses, _comm_id(known)
     except ValueError as refusal:
-        return Part((), f"{known.set('NCCL_COMM_ID')}: {refusal}: NCCL does not start")
+        return refused("NCCL_COMM_ID", f"{known.set('NCCL_COMM_ID')}: {refusal}")
     if address is None:
         return _searched(find_by(addresses, known.settings, known.version, limit=1), known)
     near = [each for each in addresses if same_subnet(each, address, known.version)][:1]
+    if not near:
+        return refused("NCCL_COMM_ID", f"{known.set('NCCL_COMM_ID')}: no interface is in its subnet")
     return _searched(Choice(tuple(near), "subnet"), known)
 
 
-def _sockets(known: _Known) -> Part[InterfaceChoice]:
+def _sockets(known: Known) -> Part[InterfaceChoice]:
     """Return what NET/Socket would spread over: at most 16 interfaces, each with its first address."""
     addresses = known.need(Interfaces).addresses
     try:
         address = None if len(known.settings.get("NCCL_SOCKET_IFNAME") or "") > 1 else _comm_id(known)
     except ValueError as refusal:
-        return Part((), f"{known.set('NCCL_COMM_ID')}: {refusal}: NCCL does not start")
+        return refused("NCCL_COMM_ID", f"{known.set('NCCL_COMM_ID')}: {refusal}")
     found = find_by(addresses, known.settings, known.version, comm_id_address=address, limit=MAX_INTERFACES)
     return _searched(found, known)
 
 
-def _searched(found: Choice, known: _Known) -> Part[InterfaceChoice]:
+def _searched(found: Choice, known: Known) -> Part[InterfaceChoice]:
     why = known.set("NCCL_SOCKET_IFNAME") if found.step == "env" else _STEPS.get(found.step, "")
     if not why:
         why = f"what {found.step} leaves, in the kernel's order" if found.interfaces else "no interface is left"
     if not found.interfaces:
-        why += ": NCCL does not start"
+        return refused("NCCL_SOCKET_IFNAME" if found.step == "env" else "interfaces", why)
     return Part(tuple(InterfaceChoice(i.name, i.address, found.step, why) for i in found.interfaces), why)
 
 
-def _comm_id(known: _Known) -> str | None:
+def _comm_id(known: Known) -> str | None:
     """Return the address in NCCL_COMM_ID; None: not set.
 
     Raises ValueError where NCCL refuses it, Unlearned where a host is named: its first address is the resolver's to
@@ -172,11 +151,11 @@ def _comm_id(known: _Known) -> str | None:
 # HCAs and their GIDs.
 
 
-def _selection(known: _Known) -> Selection:
+def _selection(known: Known) -> Selection:
     return select_by(known.need(Fabric), known.settings, known.version)
 
 
-def _off(known: _Known) -> str:
+def _off(known: Known) -> str:
     """Return why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
@@ -186,29 +165,20 @@ def _off(known: _Known) -> str:
     return ""
 
 
-def _taken(known: _Known) -> tuple[Port, ...]:
+def _taken(known: Known) -> tuple[Port, ...]:
     return () if _off(known) else _selection(known).taken
 
 
-def _hcas(known: _Known) -> Part[HcaChoice]:
+def _hcas(known: Known) -> Part[HcaChoice]:
     off, named = _off(known), known.set("NCCL_IB_HCA")
-    rows = tuple(HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}") for port in _taken(known))
+    rows = tuple(map(hca_choice, _taken(known)))
     why = off or named or "NCCL_IB_HCA is not set: every active port"
     if not off and not rows:
         why = f"no port is left; {named}" if named else "no active port of InfiniBand or Ethernet"
-    return Part(rows, why + _plugin(known))
+    return Part(rows, why)
 
 
-def _plugin(known: _Known) -> str:
-    """Return a note where the loader finds a network plugin: NCCL asks it before its own transports."""
-    plugins, named = known.maybe(Plugins), known.settings.get("NCCL_NET_PLUGIN") or ""
-    if isinstance(plugins, Absent) or named == "none" or known.settings.get("NCCL_NET"):
-        return ""
-    found = [plugin.path for plugin in plugins.all if plugin.kind == "net" and plugin.reachable]
-    return f"; but the network plugin {found[0]} is asked first" if found else ""
-
-
-def _left_out(known: _Known) -> Part[HcaChoice]:
+def _left_out(known: Known) -> Part[HcaChoice]:
     off, found = _off(known), _selection(known)
     kept = () if off else found.taken
     rows = [
@@ -217,26 +187,26 @@ def _left_out(known: _Known) -> Part[HcaChoice]:
     return Part(tuple(rows), "not for NCCL's own transport" if rows else "there is no other port")
 
 
-def _why_not(port: Port, found: Selection, known: _Known) -> str:
+def _why_not(port: Port, found: Selection, known: Known) -> str:
     if isinstance(port.link_layer, str) and port.link_layer not in LAYERS:
         return f"link layer {port.link_layer}, of which NCCL's own transport knows nothing"
     if port in found.down:
         return f"state {port.state}"
     if port in found.closed:
-        return "this process may not open the device"
+        return CLOSED
     if port in found.unknown:
         return "its state could not be read"
     return "beyond the most that NCCL takes" if port in found.beyond else known.set("NCCL_IB_HCA")
 
 
-def _gids(known: _Known) -> Part[GidChoice]:
+def _gids(known: Known) -> Part[GidChoice]:
     ports = [port for port in _taken(known) if port.link_layer != "InfiniBand"]
     wanted = wish(known.settings, known.version)
     rows = tuple(_gid(port, pick(port, wanted, known.version), known) for port in ports)
     return Part(rows, known.set(*_GID_VARIABLES) or "NCCL_IB_GID_INDEX is not set" if rows else "no RoCE port is taken")
 
 
-def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
+def _gid(port: Port, found: Pick | None, known: Known) -> GidChoice:
     if found is None:
         return GidChoice(port.name, None, None, None, "its GID table or link layer could not be read")
     reasons = {
@@ -252,10 +222,10 @@ def _gid(port: Port, found: Pick | None, known: _Known) -> GidChoice:
 
 def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
     """Return with what NCCL would connect each port of this node, in its order; null, where the facts do not tell."""
-    return _part(_rails, _Known(snapshot.facts))
+    return part(_rails, Known(snapshot.facts))
 
 
-def _rails(known: _Known) -> Part[RailPort]:
+def _rails(known: Known) -> Part[RailPort]:
     taken = _taken(known)
     if not taken and efa_ports(known.need(Fabric)):
         return efa_rails(known.need(Fabric), known.settings, known.need(Plugins), known.need(Libfabric))
@@ -268,7 +238,7 @@ def crossing(snapshot: Snapshot) -> str:
     Rings stay on their rail unless NCCL_CROSS_NIC=1, and PXN (src/graph/paths.cc:668) hands data to the GPU of the
     right rail over NVLink, unless it is off or there is none.
     """
-    known = _Known(snapshot.facts)
+    known = Known(snapshot.facts)
     try:
         if read_setting(known.settings, "NCCL_CROSS_NIC", 2, known.version) == 1:
             return known.set("NCCL_CROSS_NIC")
@@ -287,8 +257,8 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
     NCCL registers by DMA-BUF where it can, and else by address, which takes a peer-memory module (src/transport/net.cc,
     src/init.cc dmaBufSupported).
     """
-    known, nearest = _Known(snapshot.facts), dict[str, int]()
-    rows = _part(_gpudirect, known).chosen or ()
+    known, nearest = Known(snapshot.facts), dict[str, int]()
+    rows = part(_gpudirect, known).chosen or ()
     for row in rows:
         if row.receives:
             nearest |= {nic: int(row.gpu.removeprefix("GPU")) for nic in row.nics if nic not in nearest}
@@ -305,14 +275,14 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
 # GPUs.
 
 
-def _distances(known: _Known, nics: Sequence[str]) -> Topology:
+def _distances(known: Known, nics: Sequence[str]) -> Topology:
     """Return the distances between the GPUs and the RDMA devices named."""
     devices = known.need(Fabric).devices if nics else ()
     used = Fabric(tuple(device for device in devices if device.name in nics))
     return of_machine(known.need(Pci), known.gpus, known.need(NvLinks), used)
 
 
-def _links_unread(known: _Known) -> str:
+def _links_unread(known: Known) -> str:
     """Return why the NVLinks of a GPU are not known; empty: they are."""
     every = known.need(NvLinks).gpus
     rows = [every[gpu.index] for gpu in known.gpus.all if gpu.index < len(every)]
@@ -321,12 +291,12 @@ def _links_unread(known: _Known) -> str:
     return next((gap.why for gap in (*gaps, *states) if isinstance(gap, Absent)), "")
 
 
-def _file(known: _Known) -> str:
+def _file(known: Known) -> str:
     given = known.set("NCCL_TOPO_FILE")
     return f"; {given} may tell NCCL of another topology" if given else ""
 
 
-def _gpudirect(known: _Known) -> Part[DirectChoice]:
+def _gpudirect(known: Known) -> Part[DirectChoice]:
     gpus = known.gpus
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
@@ -365,7 +335,7 @@ def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: 
     return row
 
 
-def _p2p(known: _Known) -> Part[PeerChoice]:
+def _p2p(known: Known) -> Part[PeerChoice]:
     gpus, unread = known.gpus, _links_unread(known)
     if unread:
         raise Unlearned(f"NVLinks not known: {unread}")
@@ -376,6 +346,9 @@ def _p2p(known: _Known) -> Part[PeerChoice]:
     for link in found:
         by_transport.setdefault(replace(link, one="", other=""), []).append((link.one, link.other))
     rows = tuple(_peers(link, pairs) for link, pairs in by_transport.items())
+    if broken := [row for row in rows if row.refused]:
+        pair = " and ".join(broken[0].pairs[0])
+        return Part(rows, f"{pair}: {broken[0].why}", refused=True, subject=pair)
     return Part(rows, (str(level) if rows else "one GPU has no peer") + _file(known))
 
 
@@ -385,7 +358,7 @@ def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
     return PeerChoice(tuple(pairs), link.transport, path, link.broken, why)
 
 
-def _nvls(known: _Known) -> NvlsChoice:
+def _nvls(known: Known) -> NvlsChoice:
     try:
         found = nvls(known.need(Gpus), known.maybe(NvLinks), known.settings, known.version)
     except Unlearned as gap:

@@ -222,9 +222,22 @@ def save(report: Report, path: str) -> list[str]:
     target, written = Path(path), list[str]()
     for rows in found:
         own = target if len(found) == 1 else target.with_suffix(f".{_label(rows, found)}{target.suffix}")
-        files.write(own, render(report, rows))
+        files.write(own, render(report, rows), ours=recognises)
         written.append(str(own))
     return written
+
+
+def recognises(text: str) -> bool:
+    """Whether `text` is what :func:`save` writes: nccl-tests itself knows no ncclprobe, and every process by its id."""
+    if not text.startswith("{"):
+        devices = [line for line in text.splitlines() if line.startswith("#  Rank ")]
+        whole = all(line.startswith("#") or line[:12].strip().isdecimal() for line in text.splitlines())
+        return whole and bool(devices) and all(" Pid      0 on " in line for line in devices)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"results", "ncclprobe"} <= found.keys()
 
 
 def _label(rows: Sequence[Measurement], others: Sequence[Sequence[Measurement]]) -> str:

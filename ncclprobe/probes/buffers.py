@@ -11,6 +11,9 @@ from ncclprobe.model.measurement import Place
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
 
+_HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
+_NCCLS_OWN_BYTES = 2 << 30
+"""Of channels, peers and algorithms, all of which connect at their first use."""
 _VIEW_ALIGNMENT = 512
 """What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
 
@@ -70,10 +73,24 @@ def free_bytes(device: torch.device, host: Host) -> int | None:
     None where the machine does not say.
     """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return gpu_free_bytes(device)
     readings = (_meminfo_free, _cgroup_free)
     known = [free for read in readings if (free := read(host)) is not None]
     return min(known, default=None)
+
+
+def gpu_free_bytes(device: torch.device) -> int:
+    """Return what tensors may take of a GPU's memory: what is free, and what torch's allocator holds and would give
+    back.
+
+    NCCL allocates its buffers beside them, so that much is left to it; of a GPU that is nearly full, half of what is
+    free. What the allocator holds in parts (inactive_split) it cannot give back.
+    """
+    free = int(torch.cuda.mem_get_info(device)[0])
+    held = torch.cuda.memory_stats(device)
+    reserved, active, split = (int(held.get(f"{name}.all.current", 0)) for name in _HELD)
+    free += max(0, reserved - active - split)
+    return free - min(_NCCLS_OWN_BYTES, free // 2)
 
 
 def _meminfo_free(host: Host) -> int | None:

@@ -15,6 +15,8 @@ def first_calls(
 ) -> FirstCall | None:
     """Make the default group's first collective, the same again, and its first pairs. On all ranks; the answer on 0.
 
+    One rank has no pair.
+
     `group_s` is what init_process_group took here. Raises ProbeError where a call fails.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -28,11 +30,12 @@ def first_calls(
             work.wait()
 
     seconds = [group_s]
-    for name, call in (
+    calls = (
         ("communicator (first all_reduce)", lambda: dist.all_reduce(one)),
         ("second all_reduce", lambda: dist.all_reduce(one)),
         ("first pairs", pairs),
-    ):
+    )
+    for name, call in calls if ranks > 1 else calls[:2]:
         with phase(rank, set_phase, name):
             started = clock.now()
             call()
@@ -44,5 +47,6 @@ def first_calls(
 
 def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
     """Return the slowest rank's seconds of each kind, and which rank that is."""
-    (group, collective, second, pair) = (max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(4))
+    worst = [max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(len(rows[0]))]
+    (group, collective, second), pair = worst[:3], worst[3] if len(worst) > 3 else (None, 0)
     return FirstCall(group[0], -group[1], collective[0], -collective[1], second[0], pair[0], -pair[1])

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import errno
 import math
-import os
 import signal
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from typing import Annotated
 
 import msgspec
 
-from ncclprobe.host.command import RUNNING, abandon
+from ncclprobe.host.command import abandon, start
 from ncclprobe.model.rails import (
     RailChannel,
     RailDirection,
@@ -333,20 +332,13 @@ class _Program:
         """Start it. Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=theirs.fileno(),
-                stderr=theirs.fileno(),
-                start_new_session=True,
-                env={**os.environ, "LC_ALL": "C"},
-            )
+            said = theirs.fileno()
+            self._process = start(argv, stdout=said, stderr=said, variables={"LC_ALL": "C"})
         except OSError:
             ours.close()
             raise
         finally:
             theirs.close()
-        RUNNING.add(self._process)
         self._streams = await asyncio.open_unix_connection(sock=ours)
 
     @property

@@ -7,10 +7,11 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 
-from ncclprobe.errors import ProbeError
+from ncclprobe.errors import ProbeError, reason
 from ncclprobe.model.measurement import Library, Mode, Place
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import Shape
+from ncclprobe.probes import nccl_library
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
@@ -117,16 +118,11 @@ def phase(rank: int, set_phase: SetPhase, what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise ProbeError(f"rank {rank}: {what}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of `error`'s message."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ProbeError(f"rank {rank}: {what}: {reason(error)}") from error
 
 
 def library(backend: str) -> Library:
-    """Return what is measured: NCCL as torch loaded it, or the gloo inside torch, which has no version of its own."""
+    """Return what is measured: the NCCL that torch calls, or the gloo inside torch, which has no version of its own."""
     if backend == "nccl":
-        return Library("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+        return Library("nccl", str(nccl_library.loaded()))
     return Library("gloo", f"torch {torch.__version__}")

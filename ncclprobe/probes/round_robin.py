@@ -54,7 +54,7 @@ class PairContext(Struct):
     """What a rank needs to measure pairs: its number, its endpoint, and the exchange with the others.
 
     `sizes`: bytes of the latency's and of the bandwidth's messages. `deadline_s` holds for one step; `set_phase` names
-    it. `gone` (on rank 0) returns the ranks that are known to answer no more.
+    it. `gone` (on rank 0) returns the ranks that are known to answer no more. `transfers` are those of one sample.
     """
 
     rank: int
@@ -64,6 +64,7 @@ class PairContext(Struct):
     sizes: tuple[int, int]
     deadline_s: float
     gone: Callable[[], Collection[int]] = tuple
+    transfers: int = 1
 
     def step(self, instruction: Any) -> dict[int, PairTiming] | None:
         """Run rank 0's `instruction`; return, on rank 0, each answering rank's timing. All ranks must call it."""
@@ -259,11 +260,14 @@ class RoundRobin(Struct):
     def _row(
         self, pair: tuple[End, End], way: tuple[End, End], both: bool, step: int, rows: Mapping[int, PairTiming]
     ) -> Sample:
-        """Enter one direction. A word that came back is taken off: it is the latency measured just before."""
+        """Enter one direction. A word that came back is taken off, a transfer's share of it: it is the latency measured
+        just before.
+        """
         src, dst = way
         latency_s, nbytes = self._latency_s[pair], self.context.sizes[1]
+        reply_s = latency_s / self.context.transfers
         seconds, receiver = rows[self._rank_of[dst if both else src]].seconds, rows[self._rank_of[dst]]
-        net = seconds if both else [max(each - latency_s, each / 2) for each in seconds]
+        net = seconds if both else [max(each - reply_s, each / 2) for each in seconds]
         middle = median(net)
         row = PairRow(
             src=self._rank_of[src],

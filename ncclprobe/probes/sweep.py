@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe import stats, units
-from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.errors import ProbeError, UsageError, reason
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Measurement, SkippedRow
 from ncclprobe.model.registry import discover
@@ -22,7 +22,7 @@ from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.data import pattern
-from ncclprobe.probes.plan import PLACES, Exchange, Plan, Reach, SetPhase, SweepContext, first_line, phase
+from ncclprobe.probes.plan import PLACES, Exchange, Plan, Reach, SetPhase, SweepContext, phase
 from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.row import measure
 
@@ -30,6 +30,7 @@ _PREDICTS = 1 << 20
 """From so many bytes on, a message of twice the size takes about twice as long."""
 _EXTRA_CALLS = 2
 """Calls of a row in addition to its warm-up and batches: an untimed one, and one whose data is verified."""
+_HOLDERS = ", or end what else holds it: nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 
@@ -52,9 +53,9 @@ def run(
     device = torch.device(plan.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    room = _room(plan, exchange, free_bytes(device, host))
+    room, fullest = _room(plan, exchange, free_bytes(device, host))
     fits = tuple(nbytes for nbytes in plan.sizes if 2 * _footprint(plan, nbytes) <= room)
-    yield from _clamped(plan, fits, room)
+    yield from _clamped(plan, fits, room, fullest)
     plan = replace(plan, sizes=fits)
     need = max(_footprint(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
@@ -65,11 +66,15 @@ def run(
         yield from _sweep(context, OPS[name], probes[name])
 
 
-def _room(plan: Plan, exchange: Exchange, free: int | None) -> int:
-    """Return the bytes that the fullest rank may take. Ranks on one host share its memory; each has its own GPU."""
+def _room(plan: Plan, exchange: Exchange, free: int | None) -> tuple[int, int]:
+    """Return the bytes that the fullest rank may take, and which it is.
+
+    Ranks on one host share its memory; each has its own GPU.
+    """
     sharing = 1 if plan.device.startswith("cuda") else -(-plan.ranks // plan.nodes)
     rooms = exchange.collect(sys.maxsize if free is None else free // sharing)
-    return int(exchange.share(min(rooms) if rooms else None))
+    room, rank = exchange.share(min((room, rank) for rank, room in enumerate(rooms)) if rooms else None)
+    return int(room), int(rank)
 
 
 def _footprint(plan: Plan, nbytes: int) -> int:
@@ -78,17 +83,18 @@ def _footprint(plan: Plan, nbytes: int) -> int:
     return footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes), plan.footprint_bytes)
 
 
-def _clamped(plan: Plan, fits: tuple[int, ...], room: int) -> Iterator[SkippedRow]:
-    """Yield what does not fit into `room` bytes, size by size. Raises UsageError where nothing does."""
+def _clamped(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
+    """Yield what does not fit into the `room` bytes of `rank`, size by size. Raises UsageError where nothing does."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
+    beside, end = (" beside what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
     whys = {
-        nbytes: f"two buffers need {units.size(2 * _footprint(plan, nbytes))} per rank and a rank has only "
-        f"{units.size(room)} free"
+        nbytes: f"two buffers need {units.size(2 * _footprint(plan, nbytes))} per rank and rank {rank} has only "
+        f"{units.size(room)} free{beside}"
         for nbytes in left_out
     }
     if not fits:
         smallest = min(plan.sizes)
-        raise UsageError(f"{units.size(smallest)}: {whys[smallest]}; choose a smaller -b and -e")
+        raise UsageError(f"{units.size(smallest)}: {whys[smallest]}; choose a smaller -b and -e{end}")
     for name in plan.ops:
         for nbytes in left_out:
             yield SkippedRow(name, nbytes, "memory", whys[nbytes])
@@ -145,10 +151,10 @@ def _attempt(context: SweepContext, call: Call) -> str:
     try:
         call()
         context.clock.synchronise()
-    except dist.DistError:  # from NCCL, the network or the store: no refusal
+    except (dist.DistError, torch.cuda.OutOfMemoryError):  # of NCCL, the network, the store or memory: no refusal
         raise
     except (RuntimeError, TypeError, ValueError) as error:
-        return first_line(error)
+        return reason(error)
     return ""
 
 

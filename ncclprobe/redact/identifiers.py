@@ -7,12 +7,21 @@ import json
 import re
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
+from itertools import pairwise
 from typing import Any
 
 from ncclprobe import bounds
 from ncclprobe.host.settings import SECRET
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
+_ISSUED = re.compile(
+    r"(?<![^\W_])(gh[oprsu]_|github_pat_|gl[a-z]{2,6}-|hf_|AKIA|ASIA|xox[abeprs]-|xapp-|hooks\.slack\.com/\w{1,16}/|sk-|npm_"
+    r"|[prs]k_(?:live|test)_|whsec_|pypi-|dckr_(?:pat|oat)_|do[opr]_v1_|SG\.|AIza|ya29\.|hv[bs]\.|nvapi-|r8_|glsa_|lin_api_"
+    r"|tskey-|eyJ|dapi(?=[0-9a-f]{32})|local-(?=[0-9a-f]{40}))[\w./-]{12,}"
+)
+"""How what GitHub, GitLab, Hugging Face, AWS, Slack, OpenAI, npm, Stripe, PyPI, Docker, DigitalOcean, SendGrid, Google,
+Vault, NVIDIA, Replicate, Grafana, Linear, Tailscale, Databricks and Weights & Biases issue begins, and each JSON Web
+Token."""
 IDENTIFIER = re.compile(
     r"(?P<home>/(?:home|Users)/)(?P<user>[^/\s\"',;:]+)"
     r"|(?:(?<![0-9A-Fa-f])|(?<=pod))(?P<uuid>[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12})"
@@ -23,19 +32,51 @@ IDENTIFIER = re.compile(
     r"(?P<serial>[^\s,;\"']+)"
     r"|(?<!\w)(?i:board|s/n)(?P<board>[ :=]{1,4})(?P<number>[0-9A-Z]{0,8}\d{8,16})(?!\w)"
     rf"|(?P<secret>{SECRET.pattern})"
-    r"|(?<![^\W_])(?P<key>gh[oprsu]_|github_pat_|glpat-|hf_|AKIA|ASIA|xox[abprs]-|sk-)[\w-]{16,256}"
+    r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
-    r"|(?<!\w)(?<!(?<!/)/)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
+    r"|(?<!\w)(?<!(?<!/)/)(?!c10d::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
 LOGIN = re.compile(r"://[^\s/@:]{1,128}:[^\s/@]{1,256}@")
 """``https://user:password@host``: to be cut before anything else is looked for, which would split it."""
 
+_JOB = re.compile(
+    r"(?<!\w)((?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)=|--(?:job-name|account|reservation)[= ])"
+    r"[^\s,;\"']+"
+)
+_RUN = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_=-]{20,}")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_LIKE_CHANCE = 0.42
+"""Of the places in a run of letters and digits, how many change between capitals, small letters and digits: 0.6 in a
+random one, less than 0.4 in names of functions, machines and devices."""
+
 _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
 _ROUTE6 = re.compile(r"([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32}) ([0-9a-f]{2}) ([0-9a-f]{32})\b")
 _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every machine's there: how a cloud is known
+
+
+def without_keys(text: str) -> str:
+    """Return `text` without keys and tokens, known by who issues them or by looking drawn at random, and job names."""
+    named = _JOB.sub(r"\1…", SECRET.sub(r"\1…", LOGIN.sub("://…@", text)))
+    return _RUN.sub(_without_random, _ISSUED.sub(r"\1…", named))
+
+
+def _without_random(match: "re.Match[str]") -> str:
+    return "…" if _is_random(match[0]) else "/".join(map(_unless_random, match[0].split("/")))
+
+
+def _unless_random(part: str) -> str:
+    return "…" if _is_random(part) else part
+
+
+def _is_random(run: str) -> bool:
+    if _UUID.search(run):
+        return False
+    kinds = ["A" if each.isupper() else "a" if each.islower() else "0" for each in run if each.isalnum()]
+    changes = sum(one != other for one, other in pairwise(kinds))
+    return len({*kinds}) == 3 and len(kinds) >= 20 and kinds.count("0") > 1 and changes >= _LIKE_CHANCE * len(kinds)
 
 
 class Identifiers:
@@ -62,8 +103,8 @@ class Identifiers:
             return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
         if kind == "secret":
             return SECRET.sub(r"\1…", value)
-        if kind == "key":  # of GitHub, GitLab, Hugging Face, AWS, Slack and others, as these begin
-            return match["key"] + "…"
+        if kind == "wandb":
+            return value[:-40] + "…"
         if kind == "domain":
             return f"{self._user(match['person'])}@{self._new.host(match['domain'])}"
         if kind == "number":

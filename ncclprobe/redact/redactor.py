@@ -19,7 +19,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.redact.identifiers import IDENTIFIER, LOGIN, Identifiers, structure
+from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure, without_keys
 from ncclprobe.redact.paths import PATH, renamed, strange
 from ncclprobe.redact.pseudonyms import Pseudonyms
 
@@ -52,6 +52,9 @@ _HOST_VARIABLE = re.compile(
 _USER_VARIABLE = re.compile(r"USER|LOGNAME|\w*_USER")
 _PLUGIN_VARIABLE = re.compile(r"NCCL_\w{0,40}_PLUGIN")
 _RUN_VARIABLE = re.compile(r"TORCHELASTIC_RUN_ID|PET_RDZV_ID|PBS_JOBID|LSB_JOBID|OMPI_MCA_ess_base_jobid")
+_JOB_VARIABLE = re.compile(
+    r"(?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)|PBS_JOBNAME|LSB_(?:JOBNAME|PROJECT_NAME)"
+)
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
 _PERSON = re.compile(r"(?:\buid=\d{1,10}\(|\b(?i:(?:for|of|by) user|user(?:name)?[:=]) {0,2}'?)([A-Za-z_][\w.-]{0,31})")
@@ -74,8 +77,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
-        text = LOGIN.sub("://…@", text)
-        return _split(_KERNEL_PATH, text, lambda path: self._forms.text(path[0]), self._paths)
+        return _split(_KERNEL_PATH, without_keys(text), lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
         """Redact a capture's text; keep its rows. Never raises: a line that is no row is free text."""
@@ -176,6 +178,8 @@ class Redactor:
                 self._learn_plugins(value)
             elif _RUN_VARIABLE.fullmatch(name):
                 self._learn_run(value)
+            elif _JOB_VARIABLE.fullmatch(name):
+                self._learn(value, self._new.name)
             elif _USER_VARIABLE.fullmatch(name) or name == "HOME":
                 self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
 

@@ -2,9 +2,10 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 
 from ncclprobe import page
-from ncclprobe.model.causes import Cause, Consequence
+from ncclprobe.model.causes import Cause, Consequence, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
 from ncclprobe.report import digest
@@ -23,7 +24,9 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
     """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
     width = max(width, 40)
     shown = report.causes if verbose else report.causes[:_MOST_CAUSES]
-    blocks = [[*_cause(cause, width, style, verbose)] for cause in shown] or [[_nothing(report)]]
+    nothing = [] if shown else [[*_nothing_to_name(report, width)]]
+    blocks = [[*_standing(report, width, style)]] if report.standing else nothing
+    blocks += [[*_cause(cause, width, style, verbose)] for cause in shown]
     blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
     blocks += [[*_rest(report, width)], [*_before_next_launch(report)]]
     return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
@@ -37,6 +40,8 @@ def quiet(report: Report) -> str:
 
 def headline(report: Report) -> str:
     """Return the first cause in one line; without one, that there is none."""
+    if report.standing:
+        return printable(f"{report.standing.word}  {report.standing.message}")
     if not report.causes:
         return _nothing(report)
     first = report.causes[0]
@@ -44,7 +49,40 @@ def headline(report: Report) -> str:
     return printable(f"{' or '.join(first.could_be) or first.code}{where}: {first.message}")
 
 
+def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
+    """Yield how a running job stands: the answer, and a row for each class of its ranks."""
+    found = report.standing
+    if found is None:
+        return
+    first, *rest = _wrapped(f"{found.word}  ", found.message, width)
+    yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
+    yield from rest
+    yield f"{_LEAD}looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}"
+    yield ""
+    wide = max((len(each.name) for each in report.classes), default=0)
+    for each in report.classes:
+        where = ", ".join(each.nodes) if each.ranks else digest.folded(each.processes)
+        yield from _wrapped(f"{_LEAD}{each.name:<{wide}}  {who(each.ranks, ())} ", f"{where}: {each.doing}", width)
+    if found.prepare:
+        yield from _wrapped(f"{_LEAD}to see more: ", found.prepare, width)
+
+
+_WORDS = {"STUCK": "fail", "SLOW": "warn", "WORKING": "pass", "CANNOT TELL": "unknown"}
+
+
+def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
+    """Yield that the job ended well, with the lines that say so; or that no line says anything."""
+    yield _nothing(report)
+    yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
+    if report.outcome != "named":
+        looked = f"looked at: {', '.join(report.files)}; no line that ends a process, nor a rank that others wait for"
+        yield from _wrapped(_LEAD, looked, width)
+        yield from _wrapped(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
+
+
 def _nothing(report: Report) -> str:
+    if report.outcome == "ended-well":
+        return "The job seems to have ended well."
     if report.not_understood:
         return "No cause is named."
     return "No line speaks of a failure."
@@ -58,6 +96,8 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
     yield style(printable(f"{head}{where}"), _STATUS[cause.confidence])
     yield from _wrapped(_LEAD, cause.message, width)
     yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
+    for suspect in cause.suspects:
+        yield from _suspected(suspect, cause.evidence, width)
     if cause.confidence != "unknown":
         yield from _wrapped(_LEAD, blamed(cause), width)
     if cause.remedy:
@@ -74,6 +114,28 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
     if cause.confidence != "unknown":
         yield f"{_LEAD}more: ncclprobe explain {cause.id}"
         yield f"{_LEAD}{page(cause.id)}"
+
+
+def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator[str]:
+    """Yield who says nothing and its last line, unless that is shown already."""
+    line = Evidence(each.source, each.line, each.last_line)
+    yield from _wrapped(f"{_LEAD}suspect: ", suspected(each), width)
+    if each.source and line not in shown:
+        yield from _quoted((line,), width)
+
+
+def suspected(each: Suspect) -> str:
+    """Return who says nothing, since when, and how far it came, in one line."""
+    name = who((each.rank,), (each.host,) if each.host else ())
+    if not each.source:
+        return f"{name}: there is no line of it"
+    clock = "" if each.time is None else f" at {datetime.fromtimestamp(each.time, timezone.utc):%H:%M:%S}"
+    before = ""
+    if each.silent_s is not None and each.silent_s >= 0:
+        before = f", {each.silent_s:.0f} s before the first complaint of another rank"
+    step = "" if each.step is None else f"; it came to step {each.step}"
+    others = f", others to {each.furthest_step}" if step and (each.furthest_step or 0) > (each.step or 0) else ""
+    return f"{name}: wrote its last line{clock}{before}{step}{others}"
 
 
 def blamed(cause: Cause) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,8 @@ _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Set by the launchers of MPI, one of them at least."""
 
 FORMATS = ("json", "junit", "markdown", "html", "prometheus")
-"""Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``."""
+"""Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``; and its
+``recognises(text) -> bool``, which says whether a file is one of its own as a whole, and may so be written over."""
 
 
 class Wanted(Protocol):
@@ -72,6 +74,12 @@ def rendered(report: Report, name: str) -> str:
         return str(importlib.import_module(f"ncclprobe.report.{name}").render(report))
     except ImportError as error:
         raise UsageError(f"{name} needs {error.name}: pip install {error.name}") from None
+
+
+def recognises(name: str) -> Callable[[str], bool]:
+    """Return what says whether a text is, as a whole, what was rendered in one of FORMATS."""
+    known: Callable[[str], bool] = importlib.import_module(f"ncclprobe.report.{name}").recognises
+    return known
 
 
 def write(name: str, report: Report, path: str) -> None:

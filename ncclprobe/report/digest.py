@@ -15,6 +15,8 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 _MOST_NAMED = 3
+OF_SOCKETS = ("env.transport", "env.ib-disable", "ib.perm")
+"""Checks that warn where one node runs well and several would go over sockets."""
 OF_THE_RUN = "run."
 """How the ids of checks begin that judge what was measured."""
 _WHOSE: Mapping[Blame, str] = {
@@ -34,6 +36,9 @@ _NEXT: Mapping[Action, str] = {
     "none": "",
 }
 _VERBS = ("is", "are", "has", "have")
+_CLAUSE_ENDS = re.compile(r";|: |\. |,? \(")
+_SAYS = re.compile(rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S")
+"""A verb with a word that is no value, or three words."""
 _COMMAND = re.compile(r"`([^`]{4,200})`")
 _LINK = re.compile(r"^([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)$|\(([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)\)$")
 """The port or interface that a subject names: ``mlx5_3:1``, ``n2 rail 5 (mlx5_5:1)``."""
@@ -140,9 +145,10 @@ def _headline(report: Report) -> str:
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more
-    needs_driver = report.scope.backend == "nccl" and not report.scope.driver and not _of_rails(report)
+    measured = report.measurements or report.pairs or report.copies
+    needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
     if report.status is Status.UNKNOWN and needs_driver:
-        return "no NVIDIA driver was found; if none is meant to be here, add --backend gloo"
+        return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"
     stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
     if report.status is Status.UNKNOWN and stopped:
         return f"INTERRUPTED: {stopped[0]}"
@@ -155,9 +161,14 @@ def _headline(report: Report) -> str:
 
 
 def _briefly(problem: Problem, report: Report) -> str:
-    """Return a problem as far as its first clause: ``n5: no connection on 7 of 7 paths into n5 (eth0)``."""
+    """Return a problem as far as its first clause that says something: ``n5: no connection on 7 of 7 paths into n5``.
+
+    A value or a name is none (``is -1``, ``Xid 79``): what it means comes after it.
+    """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
-    clause = re.split(r"(?:;|: |\. |,? \()", problem.finding.message, maxsplit=1)[0]
+    message = problem.finding.message
+    ends = (found.start() for found in _CLAUSE_ENDS.finditer(message))
+    clause = message[: next((end for end in ends if _SAYS.match(message[:end])), None)]
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
     return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
@@ -178,10 +189,11 @@ def conclusion(report: Report) -> str:
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
     if _of_rails(report):
         of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
+    alone = any(check.id in OF_SOCKETS and check.status is Status.WARN for check in report.checks)
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",
-        Status.WARN: f"Ready for {of}, with {plural(number, 'warning')} above.",
+        Status.WARN: f"Ready for {of}{' on this node alone' * alone}, with {plural(number, 'warning')} above.",
         Status.FAIL: f"Not ready for {of}: what FAILs above comes first.",
         Status.UNKNOWN: f"Not known to be ready for {of}: what is required and unknown stands above.",
     }.get(report.status, "Nothing was judged.")

@@ -89,9 +89,19 @@ def parse(text: str, path: str) -> Report:
         _refuse_impossible(report, path)
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{path}: not a whole {SCHEMA} report: {_shown(str(error))}") from None
-    if report.exit_code not in _CODES.get(report.status, ()):
+    explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
+    if report.exit_code not in (*_CODES.get(report.status, ()), *explains):
         raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
     return report
+
+
+def recognises(text: str) -> bool:
+    """Whether `text` is a whole report."""
+    try:
+        parse(text, "")
+    except UsageError:
+        return False
+    return True
 
 
 class _Head(msgspec.Struct):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 BETWEEN = "between nodes"
 """The suite of comparisons."""
 _MOST_CHARACTERS = 400
+_BEGIN = '<?xml version="1.0" encoding="utf-8"?>\n'
 
 
 def render(report: Report) -> str:
@@ -45,7 +46,20 @@ def render(report: Report) -> str:
     xml.failures = sum(suite.failures for suite in suites)
     xml.errors = sum(suite.errors for suite in suites)
     lines = xml.tostring().decode().replace("><", ">\n<")  # only between elements: in texts both are escaped
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{lines}\n'
+    return f"{_BEGIN}{lines}\n"
+
+
+def recognises(text: str) -> bool:
+    """Whether `text` is what `render` makes, as a whole."""
+    from xml.etree import ElementTree
+
+    if not text.startswith(f"{_BEGIN}<testsuites "):  # so that no document type can stand before the root
+        return False
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError):
+        return False
+    return root.tag == "testsuites" and root.get("name") == "ncclprobe"
 
 
 def _run(report: Report) -> "TestCase":

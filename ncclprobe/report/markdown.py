@@ -26,6 +26,10 @@ _MOST_CHARACTERS = 1_000  # of one text from the report
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$]|^[#+-])")
 _LIST = re.compile(r"^(\d+)([.)])(?=\s|$)")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_BEGINNINGS = (
+    *("## ", "### ", "- ", "  - ", "|", "    ", "`", ", by `", "<details>", "</details>"),
+    *("… and ", "Did not report: ", "ncclprobe "),
+)
 _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
 
@@ -48,6 +52,17 @@ def render(report: Report) -> str:
             blocks.append(block)
             left -= used
     return "\n\n".join(blocks) + "\n"
+
+
+def recognises(text: str) -> bool:
+    """Whether `text` is what `render` makes, as a whole: each line begins as one of ours does."""
+    lines = text.splitlines()
+    return (
+        len(lines) > 2
+        and lines[0].startswith("## ")
+        and lines[2].startswith("ncclprobe ")
+        and all(not line or line.startswith(_BEGINNINGS) for line in lines)
+    )
 
 
 def annotations(report: Report) -> list[str]:
@@ -131,6 +146,7 @@ def _cause(cause: Cause) -> str:
     named = " or ".join(map(code, cause.could_be)) or code(cause.code)
     lines = [f"- **{cause.confidence}** {named}{where}: {text(cause.message)}"]
     lines += [f"  - {code(str(each))}" for each in cause.evidence]
+    lines += [f"  - suspect: {text(causes.suspected(each))}" for each in cause.suspects]
     lines += [f"  - whose fault: {text(causes.blamed(cause))}"] if cause.confidence != "unknown" else []
     lines += [f"  - fix: {text(cause.remedy)}"] if cause.remedy else []
     lines += [f"  - to find out: {text(step)}" for step in cause.collect]

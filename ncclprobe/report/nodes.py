@@ -37,6 +37,11 @@ def lists(report: Report) -> Lists:
     return Lists({kind: _folded(each) for kind, each in names.items()}, odd)
 
 
+def recognises(text: str) -> bool:
+    """Whether `text` is one of these lists, as a whole: host names on one line."""
+    return re.fullmatch(r"[A-Za-z0-9_.,\[\]-]+\n", text) is not None
+
+
 def sort(report: Report) -> dict[str, tuple[str, ...]]:
     """Return which nodes are good, bad, unsure and missing, each in the report's order."""
     found: dict[str, list[str]] = {name: [] for name in NAMES}

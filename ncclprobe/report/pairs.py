@@ -18,8 +18,8 @@ def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> I
     one_way = [row for row in first if not row.both]
     ranks = sorted({rank for row in one_way for rank in (row.src, row.dst)})
     if one_way and len(ranks) <= MOST_RANKS:
-        about = f"of {size(one_way[0].latency_nbytes)}, us, half a round trip"
-        yield _matrix(f"latency {about}", one_way, ranks, lambda row: f"{row.latency_us:.1f}")
+        about = f"of {size(one_way[0].latency_nbytes)}, us"
+        yield _matrix(f"one-way latency {about}", one_way, ranks, lambda row: f"{row.latency_us:.1f}")
         sized = f"of {size(one_way[0].nbytes)}, GB/s, from the row's rank to the column's"
         yield _matrix(f"bandwidth {sized}", one_way, ranks, lambda row: f"{row.GBps:#.3g}")
         both = [row for row in first if row.both]

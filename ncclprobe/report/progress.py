@@ -93,6 +93,11 @@ class Progress:
         """Show from now on how well the median of `row` is known: half its interval, as a share of it."""
         self._row, self._reached = row, precision
 
+    def say(self, text: str) -> None:
+        """Say something that the reader should know by now, in a line that stays."""
+        if self._wanted:
+            _write(f"ncclprobe: {text}\n")
+
     def show(self, phase: str) -> None:
         """Replace the line: ``[7/13] all_reduce 32 KiB in place  ±4.1 %  ~18 s``."""
         if self._terminal and self._live is None:

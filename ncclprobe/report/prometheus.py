@@ -2,7 +2,7 @@
 
 Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report says: so
 many rows and checks at most, and no host's name, which the collector knows itself. Names and labels are an interface:
-docs/reference/metrics.md has them all, and the rules in scripts/deploy/prometheus/ are written against them.
+docs/reference/metrics.md has them all, and the rules in ncclprobe/deploy/prometheus/ are written against them.
 """
 
 from collections import Counter
@@ -53,6 +53,11 @@ def render(report: Report) -> str:
     return generate_latest(registry).decode()
 
 
+def recognises(text: str) -> bool:
+    """Whether `text` is what `render` makes, as a whole: no line is of another's metric."""
+    return all(line.startswith(("# HELP ncclprobe_", "# TYPE ncclprobe_", "ncclprobe_")) for line in text.splitlines())
+
+
 def _gauge(name: str, about: str, series: _Series, labels: Sequence[str] = (), unit: str = "") -> "Metric":
     from prometheus_client.core import GaugeMetricFamily
 
@@ -97,7 +102,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     by = (*_ROW, "basis")
     expected = [(key, e.value * 1e9) for key, e in judged]
     yield _gauge("expected_busbw", "Bus bandwidth that a healthy machine reaches.", expected, by, _PER_S)
-    least = [(key, e.threshold * 1e9) for key, e in judged if e.worst != "unjudged"]
+    least = [(key, e.threshold * 1e9) for key, e in judged if e.worst == "fail"]
     yield _gauge("threshold_busbw", "Bus bandwidth below which a row fails.", least, by, _PER_S)
     verdicts = Counter((row.status,) for _, row in kept)
     yield _gauge("rows", "Measured rows of the last run by verdict.", sorted(verdicts.items()), ("status",))

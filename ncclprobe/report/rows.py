@@ -9,6 +9,7 @@ from ncclprobe.report.lines import Style, unstyled, wrapped
 from ncclprobe.units import plural, size
 
 _JOINED = "\N{NO-BREAK SPACE}"
+_LEAST = len("inconclusive")
 ROOM_FOR_ALL = 110
 """Columns from which on everything known of a row is shown."""
 
@@ -25,13 +26,18 @@ class _Column(Struct, frozen=True):
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, with two digits that mean something: 0.15, 2, 15, 120."""
-    return f"{100 * share:.2g}" if share < 0.095 else f"{100 * share:.0f}"
+    """Return a share in percent, in three characters: 0.2, 2, 9.1, 15, 120."""
+    return f"{100 * share:.1f}" if share < 0.0095 else f"{100 * share:.2g}" if share < 0.095 else f"{100 * share:.0f}"
 
 
 def rate(value: float) -> str:
-    """Return a rate with four digits that mean something: 0.001234, 1.234, 483.2."""
-    return f"{value:#.4g}" if value >= 1e-4 else f"{value:.1e}"
+    """Return a rate with four digits that mean something, never with an exponent: 0.000002, 0.001234, 1.234, 483.2."""
+    return f"{value:.6f}" if value < 1e-4 else f"{value:#.4g}" if value < 9999.5 else f"{value:.0f}"
+
+
+def _us(value: float) -> str:
+    """Return microseconds as nccl-tests does, with fewer digits behind the point where there are more before it."""
+    return f"{value:.2f}" if value < 1e4 else f"{value:.1f}" if value < 1e6 else f"{value:.0f}"
 
 
 def _op(m: Measurement) -> str:
@@ -44,8 +50,10 @@ def _expected(m: Measurement) -> str:
 
 def judged(m: Measurement) -> str:
     """Return the verdict with what the number was held against, and what else the reader must know of the row."""
-    least = m.expectation.threshold if m.expectation and m.status in ("warn", "fail", "inconclusive") else 0.0
+    e = m.expectation if m.status in ("warn", "fail", "inconclusive") else None
+    least = e.mark(m.busbw_GBps) if e else 0.0
     parts = [f"{m.status}, not {least:.4g}" if m.busbw_GBps < least else m.status]
+    parts += ["below a third of it"] if e and e.below_gross(m.busbw_GBps) else []
     parts += [f"{m.wrong} wrong"] if m.wrong else []
     parts += ["measured again"] if m.retest else []
     parts += ["launch-bound"] if m.launch_bound else []
@@ -54,16 +62,16 @@ def judged(m: Measurement) -> str:
 
 _COLUMNS = (
     _Column("op", "", -14, _op, "the operation, and its reduction unless it is a sum"),
-    _Column("size", "", 8, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
+    _Column("size", "", 7, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
     _Column("at", "", -3, lambda m: m.place, "in: the result is where the input was; out: elsewhere, out of place"),
-    _Column("time", "(us)", 9, lambda m: f"{m.time_us.typical:.2f}", "the median time of a call"),
-    _Column("+-", "(%)", 4, lambda m: "-" if m.precision is None else _percent(m.precision),
+    _Column("time", "(us)", 8, lambda m: _us(m.time_us.typical), "the median time of a call"),
+    _Column("+-", "(%)", 3, lambda m: "-" if m.precision is None else _percent(m.precision),
             "how well that is known: half of its 95 % interval"),
-    _Column("issue", "(us)", 9, lambda m: f"{m.issue_us:.2f}",
+    _Column("issue", "(us)", 9, lambda m: _us(m.issue_us),
             "what the processor needs to hand a call over; most of the time: the row is launch-bound", False),
     _Column("calls", "", 6, lambda m: str(m.iters * m.batches), "how many calls were timed", False),
-    _Column("algbw", "(GB/s)", 9, lambda m: rate(m.algbw_GBps), "size / time; GB/s is 1e9 bytes per second", False),
-    _Column("busbw", "(GB/s)", 9, lambda m: rate(m.busbw_GBps),
+    _Column("algbw", "(GB/s)", 8, lambda m: rate(m.algbw_GBps), "size / time; GB/s is 1e9 bytes per second"),
+    _Column("busbw", "(GB/s)", 8, lambda m: rate(m.busbw_GBps),
             "what the busiest link carried, as nccl-tests computes it: the number that is judged"),
     _Column("expected", "(GB/s)", 8, _expected, "what a healthy machine of this kind reaches"),
     _Column("verdict", "", -1, judged, "and the least that would have passed, where it did not"),
@@ -96,7 +104,8 @@ def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = 
     *cells, verdict = (c.show(m) for c in shown)
     lead = f"{_line(cells, shown[:-1])} "
     parts = verdict.replace(" ", _JOINED).replace(f",{_JOINED}", ", ")
-    lines = textwrap.wrap(parts, max(width - len(lead), 16), break_on_hyphens=False)
+    found = textwrap.wrap(parts, max(width - len(lead), _LEAST), break_on_hyphens=False, break_long_words=False)
+    lines = [line.rstrip(",") for line in found]  # the end of the line parts them as well
     text = "\n".join((lead + lines[0], *(" " * len(lead) + line for line in lines[1:]))).replace(_JOINED, " ")
     coloured = style(text, m.status) if m.status != "unjudged" else text
     return f"\n{coloured}" if before not in ("", m.op) else coloured
@@ -129,4 +138,4 @@ def _often(first: Measurement) -> str:
     """Return how often each row was measured."""
     if first.precision_asked is None:
         return f"{first.iters} calls x {first.batches} batches"
-    return f"±{_percent(first.precision_asked)} % asked for"
+    return f"±{100 * first.precision_asked:.2g} % asked for"

@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import choices, digest, pairs, rails, rows, traffic, training
+from ncclprobe.report import accepted, choices, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.lines import Style, labelled, unstyled, wrapped
 from ncclprobe.units import plural, printable, size
@@ -32,6 +32,7 @@ def render(
     report = _legible(report)
     width = max(width, 40)
     blocks = [
+        [accepted.line(report)] if accepted.begins(report) else [],
         [_about(report)],
         _answer(report, width, style),
         *_problems(report, width, style),
@@ -53,6 +54,7 @@ def render(
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrapped("note: ", remark, width)],
         _end(report, verbose, width, style),
+        [accepted.line(report)] if accepted.ends(report) else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -151,13 +153,12 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
     if name not in given:
         given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"
-        yield f"{_INDENT}{page(name)}"
 
 
 def _areas(report: Report, width: int, style: Style) -> list[str]:
     lines: list[str] = []
     for area in report.areas:
-        word, name = _AREA_WORDS[area.status], f"{area.name:<9}"
+        word, name = _AREA_WORDS[area.status], f"{area.name:<8} "
         first, *rest = _values(f"{word:<8}{name}", _area(area), width)
         lines += [style(word, area.status.value) + first[len(word) :], *rest]
     return lines
@@ -245,9 +246,10 @@ def _first_call(cost: FirstCall | None, width: int) -> list[str]:
     """Return what a job pays once, at its start."""
     if cost is None:
         return []
+    pairs = "" if cost.pair_s is None else f", pairs {_seconds(cost.pair_s)}; the slowest rank's"
     told = (
         f"process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
-        f"(again {_seconds(cost.second_call_s)}), pairs {_seconds(cost.pair_s)}; the slowest rank's"
+        f"(again {_seconds(cost.second_call_s)}){pairs}"
     )
     return wrapped("first calls: ", told, width)
 
@@ -263,6 +265,8 @@ def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     left = any(v.status in (Status.PASS, Status.SKIP) for v in report.checks) and not verbose
     named = " (-v names them)" if left else ""
     lines = wrapped("checks: ", f"{digest.counts(report)}{named}", width)
+    found = next((problem.id for problem in digest.problems(report)), "")
+    lines += [f"online: {page(found)}"] if found else []
     last = textwrap.wrap(digest.conclusion(report), width, break_on_hyphens=False)
     unjudged = report.status is Status.PASS and digest.none_judged(report)
     return [*lines, *(style(line, "skip" if unjudged else report.status.value) for line in last)]

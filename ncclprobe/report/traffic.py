@@ -78,6 +78,7 @@ _KINDS = {
     "d2h": "GPU to host",
     "bidirectional": "both ways",
     "d2d": "GPU to GPU",
+    "device": "within GPU",
     "host": "within host",
 }
 

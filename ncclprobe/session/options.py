@@ -5,11 +5,12 @@ from pathlib import Path
 
 from ncclprobe import stats
 from ncclprobe.facts.run.asked import What
-from ncclprobe.model.measurement import Mode
+from ncclprobe.model.measurement import Mode, SkippedRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.measure.training import Training
 from ncclprobe.session.ranks.identity import Backend
+from ncclprobe.units import plural, size
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
 """Bytes of the largest message without -e, by backend."""
@@ -25,7 +26,8 @@ class Options(Struct, frozen=True, kw_only=True):
     given, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones that can
     be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's if given; `rounds` of pairs, None: as
     many as are needed. `training` is what of real training to measure. `transport`: whether to find the transports.
-    `gloo_ranks`: how many to start with gloo without --nproc.
+    `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
+    asked for and cannot be measured here.
     `mode` and `backend` are None where they were not given, `precision` where -n or --batches fix the number of calls.
     """
 
@@ -71,7 +73,9 @@ class Options(Struct, frozen=True, kw_only=True):
     repeat: int = 0
     tolerance: float = 0.1
     require_judged: bool = False
-    gloo_ranks: int | None = None
+    accepts: bool = False
+    expect_gpus: int | None = None
+    left_out: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     new_checks: str | None = None
 
@@ -79,6 +83,18 @@ class Options(Struct, frozen=True, kw_only=True):
         """Return the sizes to measure with `backend`."""
         fitting = tuple(nbytes for nbytes in self.sizes if nbytes <= LARGEST[backend])
         return (fitting or (min(self.sizes),)) if self.open_end else self.sizes
+
+    @property
+    def largest_asked(self) -> int:
+        """Return the bytes of the largest message that the command line names; 0: it names none."""
+        return max((*(() if self.open_end else self.sizes), *self.pair_sizes[1:]), default=0)
+
+    def without_room(self, ranks: int, free_bytes: int | None, where: str) -> str:
+        """Return what is wrong where `ranks` share so much memory; empty: nothing, or the machine does not say."""
+        if free_bytes is None or 2 * ranks * self.largest_asked <= free_bytes:
+            return ""
+        need = f"two buffers of {size(self.largest_asked)} for {plural(ranks, 'rank')}"
+        return f"{need} are more than the {size(free_bytes)} that are free {where}; choose a smaller -b and -e"
 
     @property
     def itemsize(self) -> int:

@@ -71,6 +71,8 @@ def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
         return row
     expected = found.expectation
     row = replace(row, expectation=expected)
+    if expected.below_gross(best):
+        return replace(row, status="fail")
     if expected.worst == "unjudged":
         return row
     if usual >= expected.threshold:

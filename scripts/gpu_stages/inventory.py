@@ -16,9 +16,12 @@ def torch_says() -> dict[str, Any]:
     """torch, its NCCL and its GPUs."""
     import torch
 
+    from ncclprobe.probes import nccl_library
+
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else None
-    return {"torch": torch.__version__, "cuda": torch.version.cuda, "nccl": nccl, "gpus": gpus}
+    nccl = nccl_library.loaded()
+    named = str(nccl) if nccl else None
+    return {"torch": torch.__version__, "cuda": torch.version.cuda, "nccl": named, "gpus": gpus}
 
 
 def missing() -> dict[str, str]:

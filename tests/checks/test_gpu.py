@@ -10,11 +10,13 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.nvml_p2p import PeerAccess
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from ncclprobe.report.digest import copyable
 
 LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
 
@@ -65,6 +67,13 @@ def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
     (finding,) = busy.run(box(replace(HEALTHY, memory_used_bytes=40 * GIB)))
     assert finding.severity is Severity.WARN
     assert "no process visible to NVML" in finding.message
+
+
+@pytest.mark.parametrize(("job", "status"), [(Job(), Status.WARN), (Job(running=True), Status.SKIP)])
+def test_what_a_job_that_runs_uses_is_its_own(job: Job, status: Status) -> None:
+    facts = {Gpus: box(replace(HEALTHY, memory_used_bytes=40 * GIB))}
+    (verdict,) = judge([Snapshot("n", facts)], [replace(busy, requires="")], job)
+    assert verdict.status is status
 
 
 def test_mig_on_some_gpus_only_names_both_kinds() -> None:
@@ -138,6 +147,18 @@ def test_one_direction_denied_is_a_denial() -> None:
     good = access("OK", "OK")
     half = PeerAccess(good.read, {**good.write, (1, 0): "NS"}, good.nvlink)
     assert grave(list(p2p.run(TWO, half, TREE, NO_LINKS, METAL))) == {"GPU0 and GPU1": Severity.FAIL}
+
+
+def test_nothing_is_said_to_go_through_host_memory_where_nccl_gives_up() -> None:
+    """NVML denies the pair everything, and its links lead to one another."""
+    both = ((NvLink(0, "active", remote="gpu", remote_pci=f"00000000:0{4 - n}:00.0"),) for n in range(2))
+    found = list(p2p.run(TWO, access("NS", "NS"), TREE, NvLinks(tuple(both)), METAL))
+    assert [(each.subject, each.severity) for each in found] == [("GPU0 and GPU1", Severity.FAIL)]
+
+
+def test_no_remedy_types_the_setting_that_hides_the_fault() -> None:
+    assert "NCCL_IGNORE_DISABLED_P2P" in p2p.fix
+    assert not [each for each in copyable(p2p.fix) if "NCCL_IGNORE_DISABLED_P2P" in each]
 
 
 def test_a_table_of_peers_that_is_all_unknown_does_not_pass() -> None:

@@ -51,7 +51,6 @@ def reached(outcome: str, **details: Any) -> Finding:
         ("denied", "image"),
         ("foreign", "job"),
         ("stranger", "job"),
-        ("silent", "unknown"),
         ("a kind of tomorrow", "unknown"),
     ],
 )
@@ -61,6 +60,21 @@ def test_how_rank_0_was_missed_says_whose_fault_that_may_be(outcome: str, blame:
     assert finding.message.startswith(f"{outcome} from 10.0.0.5 (eth0)")
     assert "9 tries in 12 s" in finding.message
     assert finding.action != "none"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seen"),
+    [("silent", ("silent",)), ("silent", ("hung-up", "silent")), ("filtered", ("refused", "hung-up", "filtered")),
+     ("hung-up", ("silent", "hung-up"))],
+)  # fmt: skip
+def test_a_port_that_takes_calls_and_does_not_answer_or_hangs_up_is_no_failure(
+    outcome: str, seen: tuple[str, ...]
+) -> None:
+    """A busy rank 0, and one that a crowd calls, look like this to a healthy node."""
+    verdict = judged(
+        meeting.master_reach, {Launch: NODE1, Master: FAR, Reach: replace(SEEN, outcome=outcome, seen=seen)}
+    )
+    assert (verdict.status, verdict.required, verdict.findings) == (Status.UNKNOWN, True, ())
 
 
 def test_what_a_foreign_service_said_is_told() -> None:

@@ -62,6 +62,15 @@ def test_one_direction_of_a_pair_is_named_from_and_to() -> None:
     assert subjects(8, fails(lambda *ends: ends == (5, 2))) == [("n5 -> n2", ("n5", "n2"), "fabric")]
 
 
+@pytest.mark.parametrize("outcome", ["filtered", "silent"])
+def test_one_call_without_an_answer_by_one_node_is_no_evidence(outcome: str) -> None:
+    once = fleet(8, lambda *ends: {"outcome": outcome, "tries": 1} if ends == (5, 2, "nccl0") else None)
+    with pytest.raises(Unlearned, match="1 of 56 paths gave no answer and were tried once"):
+        found(once)
+    refused = fleet(8, lambda *ends: {"outcome": "refused", "tries": 1} if ends == (5, 2, "nccl0") else None)
+    assert [finding.subject for finding in found(refused)] == ["n5 -> n2"]
+
+
 def test_of_two_nodes_neither_can_be_told_to_be_at_fault() -> None:
     assert subjects(2, fails(lambda *_: True)) == [("n0 <-> n1", ("n0", "n1"), "fabric")]
 

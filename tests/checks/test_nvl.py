@@ -5,13 +5,15 @@ import pytest
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
 from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID, links, links_of, rate
+from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts import nvlink_status
+from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.findings import ExitCode, Finding, Severity
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 
 
@@ -161,14 +163,22 @@ def test_the_bridged_machines_third_gpu_is_at_least_noted() -> None:
 
 
 def test_a_fabric_in_progress_is_waited_for_and_one_that_failed_is_not() -> None:
-    assert grave(list(fabric.run(box(WAITING), LINKS))) == {"GPU0": Severity.WARN}
+    log = KernelLog((), 240.0)
+    with pytest.raises(Unlearned, match="GPU0 is in progress, 4 min after the machine was started"):
+        list(fabric.run(box(WAITING), LINKS, log))
+    with pytest.raises(Unlearned, match="in progress: wait"):
+        list(fabric.run(box(WAITING), LINKS, UNSAID))
     failed = replace(HEALTHY, fabric=replace(CLUSTER, status=3))
-    assert grave(list(fabric.run(box(failed), LINKS))) == {"GPU0": Severity.FAIL}
+    assert grave(list(fabric.run(box(failed), LINKS, log))) == {"GPU0": Severity.FAIL}
+    log = replace(log, uptime_s=3600.0)
+    assert grave(list(fabric.run(box(failed, WAITING), LINKS, log))) == {"GPU0": Severity.FAIL}
+    (verdict,) = judge([Snapshot("n", {Gpus: box(WAITING), NvLinks: LINKS, KernelLog: log})], [fabric], Job())
+    assert conclude([verdict])[1] is ExitCode.INCONCLUSIVE
 
 
 def test_trays_whose_gpus_are_in_different_cliques_are_told() -> None:
     other = replace(TRAY.all[3], fabric=replace(CLUSTER, clique=1))
-    assert grave(list(fabric.run(replace(TRAY, all=(*TRAY.all[:3], other)), LINKS))) == {"GPUs": Severity.WARN}
+    assert grave(list(fabric.run(replace(TRAY, all=(*TRAY.all[:3], other)), LINKS, UNSAID))) == {"GPUs": Severity.WARN}
 
 
 def test_every_product_of_the_table_has_links_and_a_source() -> None:

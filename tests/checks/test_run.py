@@ -4,21 +4,22 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.run import arrival, ranks
+from ncclprobe.checks.run import arrival, ranks, traffic
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import rows as of_rows
 from ncclprobe.checks.run.pairs import _BAD_NIC, _LOOSE, _NONE, _SLOW_INSIDE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.run.asked import Asked, Ending, Skipped
 from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Groups
+from ncclprobe.facts.run.traffic import Copies, ExpectedCopies, Groups
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.measurement import Band, Measurement, Mismatch, Skew
+from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, WrongBytes
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job
@@ -47,6 +48,20 @@ LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the medi
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
     return said(of_rows.bandwidth, Rows(rows))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Arrivals(4, (1, 2), 2.0, 60.0), "rank 1-2 had not come after 2 s of waiting, of the 60 s that it may take"),
+        (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s of waiting; the process of rank 1 runs"),
+    ],
+)
+def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, words: str) -> None:
+    verdict = said(arrival.init, found)
+    assert (verdict.status, verdict.required, verdict.findings) == (Status.UNKNOWN, True, ())
+    assert words in verdict.why
+    assert "raise --timeout" in verdict.why
 
 
 def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:
@@ -232,6 +247,32 @@ def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
     assert late.nodes == ("n1",)
 
 
+SHORT = (
+    "it failed (rank 0: allocating 2 x 1 GiB: out of memory: 1.00 GiB were asked for, and of the 80 GiB of GPU 0 0 are "
+    "free)"
+)
+
+
+@pytest.mark.parametrize(
+    ("lost", "short", "others"),
+    [
+        ((SHORT, "it failed (rank 1: all_reduce: Connection closed by peer)"), ["rank 0"], []),
+        ((SHORT, SHORT), ["rank 0", "rank 1"], []),
+        ((SHORT, "its heartbeat stopped 5 s ago"), ["rank 0"], ["rank 1"]),
+        (("it failed (rank 0: reset)", "its heartbeat stopped 5 s ago"), [], ["rank 0", "rank 1"]),
+    ],
+)
+def test_a_rank_without_memory_is_not_lost_and_what_fails_because_it_left_is_silent(
+    lost: tuple[str, ...], short: list[str], others: list[str]
+) -> None:
+    left = Attendance(2, tuple(LostRank(rank, "n0", "allocating 2 x 1 GiB", why) for rank, why in enumerate(lost)))
+    found = list(arrival.out_of_memory.run(left))
+    assert [finding.subject for finding in found] == short
+    assert [finding.subject for finding in arrival.rank_lost.run(left, Ending("lost"))] == others
+    for finding in found:
+        assert finding.message.endswith("1.00 GiB were asked for, and of the 80 GiB of GPU 0 0 are free")
+
+
 def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_as_meant() -> None:
     row = of_groups._WITHIN
     advice = groups.advice(Grid(tp=2), ["a", "b"])
@@ -253,3 +294,13 @@ def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may
     assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
     assert "may be a wrong table" in finding.message
     assert "off by 60% in the median" in finding.seen
+
+
+def test_a_slow_copy_over_nvlink_sends_nobody_to_the_pcie_slot() -> None:
+    links = Expectation(420.0, 390.0, "GB/s", "datasheet", "18 NVLinks of 25 GB/s to one peer", "…")
+    slow = replace(_SLOW_COPY, kind="d2d", peer="GPU4", GBps=200.0, min_GBps=199.0, max_GBps=201.0)
+    asked = Asked(what=("copies",))
+    (over_nvlink,) = traffic.copies.run(Copies((slow,)), ExpectedCopies({"n0": {"d2d": links}}), asked)
+    (over_pcie,) = traffic.copies.run(Copies((_SLOW_COPY,)), _BY_SLOT, asked)
+    assert "nvidia-smi nvlink -s" in over_nvlink.remedy
+    assert over_pcie.remedy == ""  # the check's own

@@ -74,8 +74,10 @@ def test_a_port_that_others_have_up_is_named_with_its_node() -> None:
     down = fleet("hgx-h100", 4, port_down("mlx5_3"), 1)
     assert findings(down, "sync.port-state") == [("fail", "n3 mlx5_3:1", ("n3",))]
     assert findings(fleet("hgx-h100", 2, port_down("mlx5_3"), 1), "sync.port-state") == [
-        ("warn", "n1 mlx5_3:1", ("n1",))
+        ("fail", "n1 mlx5_3:1", ("n1",))
     ]
+    halves = [*fleet("hgx-h100", 4)[:2], *fleet("hgx-h100", 4, port_down("mlx5_3"), 2)[2:]]
+    assert [severity for severity, _, _ in findings(halves, "sync.port-state")] == ["warn"]
     assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.port-state") == []
 
 

@@ -49,13 +49,14 @@ def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() ->
 
 
 @pytest.mark.parametrize("mark", [None, "no cell"])
-def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) -> None:
+def test_without_enough_sources_a_row_is_shown_and_judged_by_the_gross_mark_alone(mark: object) -> None:
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
     assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
     assert "it takes 3 sources and 30 rows" in found.known
-    assert once((1, 1), found).status == "unjudged"
+    assert once((34, 35), found).status == "unjudged"
     assert once(None, found).status == "unjudged"
+    assert once((1, 1), found).status == "fail"  # a third is missed by nobody's table
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,13 @@ def test_without_enough_sources_a_row_is_shown_and_never_judged(mark: object) ->
         (H100, PAIR, 64 << 20, 0.9, False),  # between nodes, up to 64 MiB
     ],
 )
-def test_what_may_be_a_wrong_table_warns_at_most(
+def test_what_may_be_a_wrong_table_warns_at_most_above_the_gross_mark(
     system: NodeSystem, shape: Shape, nbytes: int, mark: float, by_time: bool
 ) -> None:
     found = with_cell(system, shape, nbytes, mark, by_time)
     assert found.worst == "warn"
-    assert once((1, 1), found).status == "warn"
+    assert once((34, 35), found).status == "warn"
+    assert once((32, 33), found).status == "fail"
 
 
 def test_the_shipped_errors_have_a_mark_where_there_are_sources_and_rows_enough_and_nowhere_else() -> None:

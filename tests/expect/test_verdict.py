@@ -48,6 +48,19 @@ def test_a_repetition_that_is_noise_decides_nothing() -> None:
     assert judge(row(60), BAND, retest=Retest(60, 20.0, None, 1)).status == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("basis", "status"),
+    [("model", "inconclusive"), ("published", "inconclusive"), ("datasheet", "inconclusive"), ("user", "fail"),
+     ("baseline", "fail")],
+)  # fmt: skip
+def test_a_launch_bound_row_fails_only_by_what_was_measured_in_the_same_way(basis: Basis, status: str) -> None:
+    slow = replace(row(60), launch_bound=True, issue_us=18.0)
+    said = judge(slow, replace(BAND, basis=basis), retest=second(60))
+    assert said.status == status
+    assert ("launch-bound" in said.why) is (status == "inconclusive")
+    assert judge(replace(slow, busbw_GBps=100.0), replace(BAND, basis=basis)).status == "pass"
+
+
 def test_a_disturbance_explains_what_it_can_and_no_more() -> None:
     busy = Disturbance("30% of the processors of n0 were busy with other work", 0.4)
     assert "30% of the processors" in judge(row(60), BAND, retest=second(60), disturbances=(busy,)).why
@@ -91,3 +104,25 @@ def test_the_number_that_is_shown_is_the_number_that_is_judged(hiccup: float) ->
     shown = replace(ROW, busbw_GBps=81.0, time_us=times, interval_us=(20.0, 20.0))
     assert judge(shown, BAND).status == "warn"
     assert judge(replace(shown, busbw_GBps=79.0), BAND).status == "fail"
+
+
+GROSS = replace(BAND, threshold=0.0, worst="unjudged", known="1 source", gross=33.3)
+
+
+@pytest.mark.parametrize(("busbw", "status"), [(34.0, "unjudged"), (32.0, "fail"), (3.0, "fail")])
+def test_a_loss_that_nobody_could_miss_fails_however_loosely_the_number_is_known(busbw: float, status: str) -> None:
+    assert judge(row(busbw), GROSS).status == status
+    assert judge(replace(row(busbw), interval_us=None), GROSS).status == status
+    assert judge(row(busbw), replace(GROSS, gross=None)).status == "unjudged"
+
+
+def test_a_gross_loss_that_does_not_come_again_is_inconclusive() -> None:
+    assert judge(row(20), GROSS, retest=second(21)).status == "fail"
+    said = judge(row(20), GROSS, retest=second(90))
+    assert (said.status, "of at least 33.3" in said.why) == ("inconclusive", True)
+
+
+def test_a_row_that_the_fine_mark_judges_is_held_to_that() -> None:
+    fine = replace(BAND, gross=33.3)
+    assert fine.mark(20.0) == BAND.threshold
+    assert replace(fine, worst="warn").mark(20.0) == 33.3

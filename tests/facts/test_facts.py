@@ -15,6 +15,7 @@ from ncclprobe.facts import cpu, environment, interfaces, nvidia_smi, nvml, reso
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.nccl import parameters
 
 
 def learn(collector: Collector, said: dict[Any, Any], *others: Collector) -> Any:
@@ -189,6 +190,21 @@ def test_resolving_is_asked_only_where_there_is_a_master() -> None:
     assert learn(resolver.resolver, {}, nobody, env) == resolver.Master()
     assert learn(resolver.resolver, said, launch).loopback == ("127.0.1.1",)
     assert learn(resolver.resolver, {("resolve", "n0"): Failed("resolve n0: unknown")}, launch).failure
+
+
+def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:
+    by_torchrun = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "PATH": "/bin"}
+    assert environment.of_measuring(by_torchrun) == {
+        **dict.fromkeys(environment.MEASURING, "0"),
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "9",
+        "PATH": "/bin",
+    }
+    assert environment.of_measuring({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
+
+
+@pytest.mark.parametrize("name", [*environment.MEASURING, *environment.RECORDING])
+def test_what_a_measuring_run_sets_is_read_by_torch(name: str) -> None:
+    assert parameters.table()[name].owner == "torch"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"A": 1}', "nonsense"])

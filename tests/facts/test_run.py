@@ -16,10 +16,12 @@ from ncclprobe.facts.run.pairs import MeasuredPairs
 from ncclprobe.facts.run.ranks import (
     Arrivals,
     Attendance,
+    DifferingSetting,
     FirstCalls,
     LostRank,
     MeasuredOn,
     Participants,
+    RankSettings,
 )
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
@@ -34,6 +36,7 @@ from ncclprobe.model.values import replace
 
 ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")
+CRASHED = replace(LOST, why="it was ended by SIGSEGV")
 ZERO = replace(LOST, rank=0)
 WHO = Participants("torchrun", 2, ("h0", "h1"), "nccl", {"nccl": "2.28.9"}, 2, "", (0, 1))
 COST = FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
@@ -51,6 +54,7 @@ STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", mic
                overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
                compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
 
+_PROTO = DifferingSetting("NCCL_PROTO", (("not set", (0,)), ("LL", (1,))))
 CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("asked", ASKED)], ASKED),
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
@@ -64,6 +68,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("attendance", Attendance(2, (LOST,), "timing"))], Attendance(2, (LOST,), "timing")),
     ([("participants", WHO), ("lost", LOST)], Attendance(2, (LOST,))),
     ([("lost", LOST), ("attendance", Attendance(2, (ZERO,)))], Attendance(2, (LOST, ZERO))),
+    ([("participants", WHO), ("lost", LOST), ("lost", CRASHED)], Attendance(2, (CRASHED,))),
     ([("first_call", COST)], FirstCalls(COST)),
     ([("fingerprint", PRINT)], MeasuredOn(PRINT)),
     ([("expected", band) for band in BANDS], Expected(BANDS)),
@@ -71,6 +76,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("nic_traffic", [_RIGHT])], NicTraffic((_RIGHT,))),
     ([("nic_traffic", [])], NicTraffic(())),
     ([("copies", [_SLOW_COPY])], Copies((_SLOW_COPY,))),
+    ([("rank_settings", [_PROTO])], RankSettings((_PROTO,))),
     ([("expected_copies", _BY_SLOT)], _BY_SLOT),
     ([("rung", _ONE), ("rung", _NODE)], Ladder((_ONE, _NODE))),
     ([("affinity", [_PINNED])], Affinities((_PINNED,))),
@@ -129,7 +135,7 @@ def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
 
 
 FITS = {
-    "[": {Ending, NicTraffic, Affinities, Copies},
+    "[": {Ending, NicTraffic, Affinities, Copies, RankSettings},
     "{": {Ending, Asked, MeasuredOn, ExpectedCopies},
     '"': {Ending, Notes},
 }

@@ -57,6 +57,12 @@ def test_torchs_own_rpath_beats_ld_library_path() -> None:
     ]
 
 
+def test_a_file_put_over_the_wheels_tells_its_own_version() -> None:
+    said = TORCH | {("elf_texts", f"{WHEEL}/libnccl.so.2", "NCCL version 2."): ["NCCL version 2.28.9+cuda13.0"]}
+    assert learned(said).nccl_version == (2, 28, 9)
+    assert learned(TORCH).nccl_version == (2, 30, 7), "a capture of an older tool never asked the file"
+
+
 def test_a_runpath_comes_after_ld_library_path_and_voids_the_rpath() -> None:
     says = {"soname": "", "needed": ["libnccl.so.2"], "rpath": "/old", "runpath": "/new"}
     said = TORCH | {

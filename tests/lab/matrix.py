@@ -52,7 +52,7 @@ class Named(Struct, frozen=True):
     by: str = "n0"
     blame: str = ""
     of_two: tuple[str, ...] | None = None
-    severity: Literal["warn", "fail", "note"] = "fail"
+    severity: Literal["warn", "fail", "note", "unknown"] = "fail"
 
 
 class Setup(Struct):

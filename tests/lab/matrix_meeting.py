@@ -27,6 +27,14 @@ def cut_off(outcome: str, by: str = "@victim", subject: str = "n0:29500") -> Nam
     return Named("launch.master-reach", subject, (by,), outcome, by=by)
 
 
+NO_ANSWER = Codes(4, 3, 3)
+
+
+def unanswered() -> Named:
+    """What a node says whose call is taken and not answered: as a busy rank 0 would take it, so nothing is known."""
+    return Named("launch.master-reach", says="does not answer", by="@victim", severity="unknown")
+
+
 def own_names(*changes: str) -> Callable[[Setup], object]:
     """The victim's /etc/hosts has these lines for n0, before the usual ones."""
 
@@ -249,7 +257,11 @@ def _meeting() -> tuple[Row, ...]:
             Row(
                 f"MASTER_PORT is taken by another service, which says {what}",
                 taken(what),
-                (Named("launch.port-free", "MASTER_PORT", ("n0",), "29500", blame="job"), cut_off(kind)),
+                (
+                    Named("launch.port-free", "MASTER_PORT", ("n0",), "29500", blame="job"),
+                    unanswered() if kind == "silent" else cut_off(kind),
+                ),
+                NO_ANSWER if kind == "silent" else ALL_STOP,
                 also=("launch.master-reach",),
                 deadline_s=deadline_s,
             )

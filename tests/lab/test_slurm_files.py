@@ -17,7 +17,7 @@ from .launchers import Slurm
 from .run import give_gpus
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "scripts" / "deploy"
+DEPLOY = ROOT / "ncclprobe" / "deploy"
 SLURM = why_not(*launchers.SLURM, "sbatch", "scontrol", "gcc")
 pytestmark = pytest.mark.skipif(bool(SLURM), reason=SLURM or "Slurm is here")
 

@@ -2,18 +2,21 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pytest
 from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 
+from ncclprobe.facts.run.pairs import MeasuredPairs
+from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.retests import PairRound, Participants, plan
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.localise.pairs.search import LOST_PARTNERS, localise_slowness
 from ncclprobe.localise.pairs.suspects import Localisation, verdict
+from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
 
 Rate = Callable[[End, End], float]
 
@@ -259,3 +262,36 @@ def test_where_nothing_but_lost_pairs_is_known_they_are_named_and_nobody_blamed(
     found = verdict([Lost(End("a"), End("b"), "reset")])
     assert found.confirmed == ()
     assert [lost.why for lost in found.lost] == ["reset"]
+
+
+def test_the_two_ends_of_one_lost_pair_are_no_two_partners() -> None:
+    """Both ways of it are lost, and nobody measured it again."""
+    found = verdict([Lost(End("a"), End("b"), "timed out", 0), Lost(End("b"), End("a"), "timed out", 0)])
+    assert found.confirmed == ()
+    assert [str(each.cause) for each in found.suspects] == ["a with b"]
+
+
+def of_ranks(ranks: int, lost: Sequence[tuple[int, int]], gone: Sequence[int]) -> MeasuredPairs:
+    """Ranks of one node whose pairs are well, but for the `lost`."""
+    rows = [
+        PairRow(src=src, dst=dst, src_end=f"rank {src}", dst_end=f"rank {dst}", nbytes=4, latency_nbytes=8,
+                latency_us=1.5, GBps=20.0, time_us=1.0, min_us=0.5, max_us=2.0, samples_us=(1.0,))
+        for src, dst in permutations(range(ranks), 2)
+        if (src, dst) not in lost
+    ]  # fmt: skip
+    transfers = tuple(LostTransfer(src, dst, "timed out", 0, False) for src, dst in lost)
+    asides = tuple(Aside(rank, f"rank {rank}", "it did not answer", True) for rank in gone)
+    return MeasuredPairs(RankNics(("h",) * ranks, (None,) * ranks), tuple(rows), transfers, (), asides, True)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_stands_still_says_nothing_of_its_links(ranks: int) -> None:
+    lost = [pair for pair in permutations(range(ranks), 2) if ranks - 1 in pair]
+    found = localise(of_ranks(ranks, lost, gone=[ranks - 1]))
+    assert (found.culprits, found.suspects) == ((), ())
+    assert {(each.src, each.dst) for each in found.lost} == {(f"rank {src}", f"rank {dst}") for src, dst in lost}
+
+
+def test_an_end_that_answers_and_reaches_nobody_is_still_named() -> None:
+    found = localise(of_ranks(4, [(3, 0), (0, 3), (3, 1), (1, 3)], gone=[]))
+    assert [each.where for each in found.culprits] == ["rank 3"]

@@ -11,6 +11,7 @@ import pytest
 
 from ncclprobe.__main__ import main
 from ncclprobe.commands import explain
+from ncclprobe.errors import UsageError
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
 UNHANDLED = "[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\n"
@@ -42,12 +43,22 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [(NO_INTERFACE, 4), (WATCHDOG.format(r=0) + WATCHDOG.format(r=1), 3), ("step 1 loss 2.3\n", 0)],
+    [
+        (NO_INTERFACE, 4),
+        (WATCHDOG.format(r=0) + WATCHDOG.format(r=1), 3),
+        ("n0:7:9 [0] NCCL INFO NCCL version 2.28.9+cuda12.9\n", 0),
+    ],
 )
 def test_it_is_no_gate_unless_it_is_asked_to_be(tmp_path: Path, text: str, code: int) -> None:
     folder = written(tmp_path, a=text)
     assert explain.main([folder, "-q"]) == 0
     assert explain.main([folder, "-q", "--exit-code"]) == code
+
+
+@pytest.mark.parametrize("text", ["hello\n", "step 1 loss 2.3\nstep 2 loss 2.2\n"])
+def test_of_a_text_without_a_known_line_it_does_not_say_that_nothing_failed(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="no line there that is known of NCCL, torch or a launcher"):
+        explain.main([written(tmp_path, a=text), "-q"])
 
 
 def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
@@ -63,14 +74,14 @@ def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
     assert cause["evidence"][0]["line"] == 1
     assert [each["rank"] for each in report["ranks"]] == [3, 4]
     assert [each["id"] for each in report["timeline"]][:2] == ["log.no-interface", "log.nccl-returned-an-error"]
-    assert (report["status"], report["exit_code"], report["files"]) == ("fail", 4, ["2 logs"])
+    assert (report["status"], report["exit_code"], report["files"]) == ("fail", 0, ["2 logs"])
 
 
 def test_a_saved_report_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "explained.json"
     explain.main([written(tmp_path, rank3=NO_INTERFACE), "--json", str(saved), "--no-color"])
     first = capsys.readouterr().out
-    assert main(["report", str(saved), "--no-color"]) == 4
+    assert main(["report", str(saved), "--no-color"]) == 0
     assert capsys.readouterr().out == first
 
 

@@ -105,3 +105,34 @@ def test_free_memory_is_the_least_of_what_machine_and_control_group_leave(
         }
     )
     assert free_bytes(CPU, host) == expected
+
+
+GiB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "active", "split", "room"),
+    [
+        (70, 0, 0, 0, 68),  # 2 GiB are NCCL's
+        (10, 40, 0, 0, 48),  # a sweep before this one has left its buffers to the allocator
+        (10, 60, 20, 0, 48),  # a trainer's own tensors are in use
+        (10, 60, 20, 8, 40),  # blocks that are in use in part are not given back
+        (10, 20, 24, 0, 8),
+        (3, 0, 0, 0, 1.5),  # a GPU that is nearly full is still measured with small messages
+        (0, 0, 0, 0, 0),
+    ],
+)
+def test_of_a_gpu_what_the_allocator_would_give_back_counts_and_nccls_own_does_not(
+    free: int, reserved: int, active: int, split: int, room: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"reserved_bytes": reserved, "active_bytes": active, "inactive_split_bytes": split}
+    stats = {f"{name}.all.current": number * GiB for name, number in held.items()}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * GiB, 80 * GiB))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: stats)
+    assert free_bytes(torch.device("cuda:0"), Replay({})) == room * GiB
+
+
+def test_a_process_that_has_allocated_nothing_yet_has_no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * GiB, 80 * GiB))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
+    assert free_bytes(torch.device("cuda:0"), Replay({})) == 68 * GiB

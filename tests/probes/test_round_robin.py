@@ -62,6 +62,7 @@ class Fleet:
     rank_result: list[Any] = field(default_factory=list)
     stop_after: int | None = None
     stuck: frozenset[int] = frozenset()
+    transfers: int = 1
 
     @property
     def exchange(self) -> "Fleet":
@@ -262,3 +263,15 @@ def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all()
     assert not found.complete
     assert found.tests > 0
     assert found.culprits == ()
+
+
+@pytest.mark.parametrize(("transfers", "GBps"), [(1, 2.0), (4, 1.0 / 0.875)])
+def test_of_a_reply_a_transfer_loses_its_share(transfers: int, GBps: float) -> None:
+    """A reply takes half as long as what a transfer of one byte per nanosecond seems to."""
+
+    def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+        rows = healthy(kind, first, second)
+        return {first: PairTiming((NBYTES / 2e9,)), second: PairTiming()} if kind == "latency" else rows
+
+    _, rows, _ = played(Fleet(answer, transfers=transfers))
+    assert [row.GBps for row in rows if not row.both] == pytest.approx([GBps] * sum(not row.both for row in rows))

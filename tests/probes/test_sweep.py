@@ -12,6 +12,8 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.model.measurement import Library, Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
+from ncclprobe.probes import nccl_library
+from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.sweep import run
@@ -96,7 +98,8 @@ def test_a_sweep_recovers_the_link_it_runs_on(link: Link) -> None:
 
 
 def test_the_order_of_things_is_that_of_nccl_tests(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    loaded = LoadedNccl((2, 28, 9), "/site/lib/libnccl.so.2", (2, 27, 5))
+    monkeypatch.setattr(nccl_library, "loaded", lambda: loaded)
     row, _ = measured(plan(sizes=(64 * KiB, 256 * KiB), warmup=3, iters=4, batches=2, backend="nccl"), link)
     assert isinstance(row, Measurement)
     assert (row.mode, row.library) == ("queued", Library("nccl", "2.28.9"))
@@ -231,6 +234,13 @@ def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken() -
         next(rows)
 
 
+def test_a_gpu_without_room_is_refused_with_its_rank_and_where_its_holders_are_named() -> None:
+    rows = run(plan(sizes=(1 << 40,), backend="nccl"), Alone(2, others=1 << 20), lambda phase: None, host=ROOMY)
+    named = r"rank 1 has only 1 MiB free beside what NCCL itself needs; .* nvidia-smi --query-compute-apps=\S+ --\S+$"
+    with pytest.raises(UsageError, match=named):
+        next(rows)
+
+
 def test_ranks_of_one_host_share_its_memory() -> None:
     host = Replay({("read", "/proc/meminfo"): "MemAvailable: 1024 kB\n"})
     needs_half = plan(sizes=(256 * KiB,), ranks=4)
@@ -244,7 +254,7 @@ def test_sizes_without_room_are_left_out_and_said_of_every_operation() -> None:
     assert [(row.op, row.nbytes, row.cause) for row in left_out] == [
         (op, nbytes, "memory") for op in ("broadcast", "reduce") for nbytes in (1 << 40, 1 << 41)
     ]
-    assert "2 TiB per rank and a rank has only" in left_out[0].why
+    assert "2 TiB per rank and rank 0 has only" in left_out[0].why
     assert [row.nbytes for row in rows if isinstance(row, Measurement)] == [KiB, KiB]
 
 
@@ -277,13 +287,23 @@ def test_only_reductions_have_a_reduction() -> None:
     assert [row.redop for row in rows if isinstance(row, Measurement)] == [None, "max"]
 
 
-def test_a_device_out_of_memory_is_said_with_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exhausted(*args: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 KiB.\nMore.")
+def exhausted(*_args: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 KiB.\nMore.")
 
+
+def test_a_device_out_of_memory_is_said_with_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncclprobe.probes.sweep.allocate", exhausted)
-    with pytest.raises(ProbeError, match=r"rank 0: allocating 2 x 64 KiB: CUDA out of memory. Tried .* KiB.$"):
+    said = r"rank 0: allocating 2 x 64 KiB: out of memory: CUDA out of memory\. Tried .* KiB\.$"
+    with pytest.raises(ProbeError, match=said):
         measured(plan())
+
+
+def test_a_first_call_without_memory_is_no_refusal_of_the_operation(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "all_reduce", exhausted)
+    with pytest.raises(ProbeError, match=r"^rank 0: all_reduce first call in place: out of memory: "):
+        measured(plan(), link)
 
 
 class Unsteady(Link):
@@ -340,7 +360,7 @@ def test_a_call_longer_than_the_budget_is_made_often_enough_for_an_interval(monk
 
 def test_ranks_other_than_zero_do_as_they_are_told() -> None:
     """A rank that decided by itself would wait in a barrier that nobody else enters."""
-    answers: list[object] = [1 << 40, False, 3, 2, 0]  # room, refusals, calls per batch, two batches more, no more
+    answers: list[object] = [[1 << 40, 2], False, 3, 2, 0]  # room, refusals, calls per batch, two batches more, none
 
     class Follower:
         def collect(self, value: object) -> None:
@@ -356,7 +376,8 @@ def test_ranks_other_than_zero_do_as_they_are_told() -> None:
 
 
 def test_a_graph_holds_a_whole_batch_and_is_its_one_call(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    loaded = LoadedNccl((2, 28, 9), "/site/lib/libnccl.so.2", (2, 27, 5))
+    monkeypatch.setattr(nccl_library, "loaded", lambda: loaded)
     row, _ = measured(
         plan(sizes=(64 * KiB, 256 * KiB), warmup=0, iters=4, batches=2, backend="nccl", mode="graph"), link
     )

@@ -10,6 +10,7 @@ import fake_verbs
 import pytest
 from fake_verbs import QUICK, both, device, infiniband
 
+from ncclprobe.host import own_child
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import child
@@ -320,8 +321,9 @@ def test_what_queue_pairs_that_are_gone_had_completed_is_not_taken_for_the_new_o
 
 
 def test_a_child_that_meets_a_defect_of_ours_blames_no_end(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = "from ncclprobe.probes.verbs import server; server._End._ping = None; server.serve()"
-    monkeypatch.setattr(child, "_SERVE", f"import sys; sys.path[:] = sys.argv[1:-1]; {broken}")
+    call = "getattr(import_module(module), name)(*arguments)"
+    broken = own_child._BEGIN.replace(call, f"import_module(module)._End._ping = None; {call}")
+    monkeypatch.setattr(own_child, "_BEGIN", broken)
     for end in ends():
         assert {failure.kind for failure in end.failures} <= {"channel", "peer"}
         assert "a bug of ncclprobe, not of this machine" in end.failures[0].text

@@ -51,6 +51,23 @@ def test_every_format_has_the_headline(name: str, needs: str) -> None:
     assert "2 rows measured, none judged" in text
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("is lost, as NVML says (nvmlDeviceGetMemoryInfo: GPU is lost)", "GPU6 is lost, as NVML says"),
+        ("NVML nvmlDeviceGetMemoryInfo: GPU is lost", "GPU6: NVML nvmlDeviceGetMemoryInfo: GPU is lost"),
+        ("is -1: NCCL makes buffers of -1 bytes; see param.cc", "GPU6 is -1: NCCL makes buffers of -1 bytes"),
+        ("Xid 79: fallen off the bus; 1 hour ago", "GPU6: Xid 79: fallen off the bus"),
+        ("no connection on 7 of 7 paths (eth0): filtered", "GPU6: no connection on 7 of 7 paths"),
+        ("is missing", "GPU6 is missing"),
+        ("is down; a: b", "GPU6 is down"),
+    ],
+)
+def test_a_headline_is_the_first_clause_that_says_something(message: str, told: str) -> None:
+    verdict = Verdict("gpu.count", None, Status.FAIL, "t", findings=(fail("GPU6", message),))
+    assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,))) == told
+
+
 def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:
     found = (fail("NCCL_ALGO", "differs", nodes=("n1",)), fail("n1 rail 2 (eth1)", "is slow", nodes=("n1",)))
     verdict = Verdict("sync.env", None, Status.FAIL, "t", findings=found)

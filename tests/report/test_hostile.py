@@ -82,10 +82,9 @@ def test_a_report_is_not_replaced_by_a_picture_of_itself(
     monkeypatch.chdir(tmp_path)
     Path("r.json").write_text(WHOLE)
     assert main(["report", "r.json", "--markdown", "./r.json"]) == 2
-    assert "that is the report itself" in capsys.readouterr().err
+    assert "this command reads it" in capsys.readouterr().err
+    assert main(["report", "r.json", "-q", "--json", "r.json"]) == 2
     assert Path("r.json").read_text() == WHOLE
-    assert main(["report", "r.json", "-q", "--json", "r.json"]) == 4
-    assert as_json.read("r.json") == SICK
 
 
 def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ncclprobe.model.findings import ExitCode
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "scripts" / "deploy"
+DEPLOY = ROOT / "ncclprobe" / "deploy"
 MANIFESTS = sorted(DEPLOY.glob("kubernetes_*.yaml"))
 
 

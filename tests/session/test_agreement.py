@@ -1,14 +1,19 @@
 """What ranks agree on before they measure: without torch, a store or a process."""
 
 import json
+import os
 from typing import Any
 
 import pytest
+from conftest import answers
 
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.probes import nccl_library
+from ncclprobe.probes.nccl_library import LoadedNccl
+from ncclprobe.session.measure import joining
 from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
 
-INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0")
+INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0", usable=8)
 INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))
 
 
@@ -54,3 +59,53 @@ def test_cards_and_terms_travel_as_json() -> None:
     assert RankInfo(**json.loads(json.dumps(asdict(INFO)))) == INFO
     config = agree_on(INFOS, nnodes=2)
     assert RunConfig(**json.loads(json.dumps(asdict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("usable", "backend", "apart"),
+    [((2, 2), "nccl", False), ((1, 1), "nccl", True), ((2, 1), "nccl", True), ((0, 0), "gloo", False)],
+)
+def test_ranks_that_see_fewer_gpus_than_there_are_ranks_on_their_host_may_see_others(
+    usable: tuple[int, ...], backend: Any, apart: bool
+) -> None:
+    infos = [RankInfo("n0", 1, {}, backend, gpu=str(rank), usable=count) for rank, count in enumerate(usable)]
+    assert agree_on([*infos, RankInfo("n1", 1, {}, backend, gpu="9", usable=1)], 2).apart is apart
+
+
+def told(**settings: str) -> RankInfo:
+    return replace(INFO, settings=settings)
+
+
+def test_settings_that_differ_are_told_with_the_ranks_and_a_default_is_a_value() -> None:
+    infos = [told(), told(NCCL_PROTO="LL"), told(NCCL_BUFFSIZE="4194304"), told(NCCL_BUFFSIZE="8388608")]
+    found = {each.name: dict(each.values) for each in joining.differing(infos)}
+    assert found["NCCL_PROTO"] == {"not set": (0, 2, 3), "LL": (1,)}
+    assert set(found) == {"NCCL_PROTO", "NCCL_BUFFSIZE"}
+    assert joining.differing([told(NCCL_PROTO="LL")] * 2) == ()
+    without = replace(INFO, versions={"torch": "2.13.0+cpu", "nccl": None}, settings={"GLOO_DEVICE_TRANSPORT": "TCP"})
+    assert [each.name for each in joining.differing([without, replace(without, settings={})])] == [
+        "GLOO_DEVICE_TRANSPORT"
+    ]
+    assert joining.differing([told(NCCL_IB_TIMEOUT="20"), told()]) == ()  # what NCCL 2.28 takes unasked
+
+
+def test_a_rank_tells_what_its_libraries_read_and_ranks_should_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("NCCL_", "GLOO_", "TORCH_NCCL_"))]:
+        monkeypatch.delenv(name)
+    given = {
+        "NCCL_PROTO": "LL",
+        "NCCL_BUFFSIZE": "0x400000",
+        "NCCL_DEBUG": "INFO",  # its own business
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "NCCL_OUR_SECRET": "x",  # which nothing reads
+        "GLOO_DEVICE_TRANSPORT": "TCP",
+        "PATH_OF_OURS": "x",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(nccl_library, "loaded", lambda: LoadedNccl((2, 28, 9), "", (2, 28, 9)))
+    host = answers({})
+    assert joining.told_settings("nccl", host) == {
+        "NCCL_PROTO": "LL", "NCCL_BUFFSIZE": "4194304", "GLOO_DEVICE_TRANSPORT": "TCP"
+    }  # fmt: skip
+    assert joining.told_settings("gloo", host) == {"GLOO_DEVICE_TRANSPORT": "TCP"}

@@ -1,15 +1,21 @@
 """The measured group: who is missing from its first barrier, and what the flight recorder has of a call."""
 
+import json
+import os
+import pickle
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ncclprobe.facts.environment import MEASURING
 from ncclprobe.session.ranks import group
+from ncclprobe.session.ranks.identity import Backend
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -51,32 +57,67 @@ def test_nccl_has_no_such_barrier(barrier: Callable[[str], None]) -> None:
     group.barrier("nccl", 1.0)
 
 
+def entry(name: str, seq: int, state: str = "scheduled", **more: Any) -> dict[str, Any]:
+    """One entry as torch 2.12 writes it."""
+    fields = {"profiling_name": name, "collective_seq_id": seq, "state": state, "input_sizes": [[4]]}
+    return {**fields, "p2p_seq_id": 0, "is_p2p": False, "retired": False, **more}
+
+
+OVER = entry("nccl:broadcast", 6, "completed", retired=True)
+STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not over"
+
+
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
         ([], ""),
-        ([{"retired": True, "profiling_name": "nccl:all_reduce"}], ""),
+        ([OVER], ""),
+        ([entry("nccl:all_reduce", 1, "completed")], ""),  # the watchdog retires it within 100 ms
+        ([OVER, entry("nccl:all_reduce", 7, "started")], STUCK.format("started")),
         (
-            [
-                {"retired": True, "profiling_name": "nccl:broadcast"},
-                {
-                    "retired": False,
-                    "profiling_name": "nccl:all_reduce",
-                    "collective_seq_id": 7,
-                    "input_sizes": [[4]],
-                    "state": "started",
-                },
-            ],
-            "nccl:all_reduce, call 7 of its group, sizes [[4]], is started and not over",
+            [OVER, *(entry("nccl:all_reduce", 7 + number) for number in range(20))],
+            f"{STUCK.format('scheduled')}; 19 more wait behind it",
+        ),
+        (  # the sends of a batch have no events of their own
+            [entry("nccl:send 0->1", 5), OVER, entry("nccl:recv 0<-1", 6, is_p2p=True, p2p_seq_id=3)],
+            "nccl:recv 0<-1, call 3 of its group, sizes [[4]], is scheduled and not over",
         ),
     ],
 )
-def test_the_call_that_never_returned_is_the_last_that_is_open(entries: list[dict[str, Any]], words: str) -> None:
-    assert group.last_open({"entries": entries}) == words
+def test_the_stuck_call_is_the_first_after_the_last_that_ended(entries: list[dict[str, Any]], words: str) -> None:
+    assert group.stuck({"entries": entries}) == words
 
 
 def test_a_record_of_another_torch_without_entries_says_nothing() -> None:
-    assert group.last_open({"version": "2.10"}) == ""
+    assert group.stuck({"version": "2.10"}) == ""
+
+
+RECORD = {"version": "2.10", "pg_config": {}, "entries": [OVER, entry("nccl:all_reduce", 7)]}
+EMPTY = b'{"version": "2.10", "pg_config": {}}'
+
+
+@pytest.mark.parametrize(
+    ("torch", "backend", "words"),
+    [
+        ({"_dump_nccl_trace": lambda: pickle.dumps(RECORD)}, "nccl", STUCK.format("scheduled")),  # 2.4
+        ({"_dump_nccl_trace_json": lambda: json.dumps(RECORD).encode()}, "nccl", STUCK.format("scheduled")),  # 2.5
+        (  # 2.8 to 2.13: NCCL's calls are not in the recorder of the others
+            {"_dump_nccl_trace_json": lambda: json.dumps(RECORD).encode(), "_dump_fr_trace_json": lambda: EMPTY},
+            "nccl",
+            STUCK.format("scheduled"),
+        ),
+        ({"_dump_nccl_trace_json": lambda: EMPTY, "_dump_fr_trace_json": lambda: EMPTY}, "nccl", ""),
+        ({"_dump_nccl_trace_json": lambda: json.dumps(RECORD).encode()}, "gloo", ""),
+        ({"_dump_fr_trace_json": lambda: json.dumps(RECORD).encode()}, "gloo", STUCK.format("scheduled")),
+        ({"_dump_fr_trace_json": lambda: b"[1, "}, "gloo", ""),
+        ({}, "nccl", ""),
+    ],
+)
+def test_each_backend_is_asked_for_its_own_record_by_the_names_that_each_torch_has(
+    torch: dict[str, Callable[[], bytes]], backend: Backend, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch._C._distributed_c10d", SimpleNamespace(**torch))
+    assert group.in_flight(backend) == words
 
 
 def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +129,7 @@ def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatc
             never.wait(20)
 
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=World()))
-    monkeypatch.setattr(group, "_ABORT_S", 0.05)
+    monkeypatch.setattr(group, "ABORT_S", 0.05)
     group.abort("gloo")
     assert aborted == []
     began = time.monotonic()
@@ -98,13 +139,47 @@ def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatc
     never.set()
 
 
+@pytest.mark.parametrize(
+    ("group_has", "backend_has", "way"),
+    [
+        (("abort",), ("abort", "_shutdown"), "group.abort"),  # 2025
+        ((), ("abort", "_shutdown"), "backend.abort"),  # 2.5 and 2.6
+        ((), ("_shutdown",), "backend._shutdown"),  # 2.4, where it aborts
+        ((), (), None),
+    ],
+)
+def test_each_torch_is_asked_to_abort_by_the_name_that_it_has(
+    group_has: tuple[str, ...], backend_has: tuple[str, ...], way: str | None
+) -> None:
+    def made(owner: str, names: tuple[str, ...]) -> SimpleNamespace:
+        return SimpleNamespace(**{name: partial(done.append, f"{owner}.{name}") for name in names})
+
+    done: list[str] = []
+    asked = made("group", group_has)
+    asked._get_backend = lambda device: made("backend", backend_has)
+    assert (group.aborter(asked) is None) == (way is None)
+    assert group.abort("nccl", asked)
+    assert done == [way] * bool(way)
+
+
+def test_a_group_made_unwatched_has_no_thread_that_ends_the_process_and_others_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    monkeypatch.delenv("TORCH_NCCL_ENABLE_MONITORING", raising=False)
+    before = dict(os.environ)
+    with group.unwatched():
+        assert all(os.environ[name] == "0" for name in MEASURING)
+    assert dict(os.environ) == before
+
+
 def test_a_recorder_that_never_answers_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(group, "_ABORT_S", 0.05)
-    monkeypatch.setattr(group, "_recorded", lambda: str(never.wait(20)))
-    assert group.in_flight() == ""
+    monkeypatch.setattr(group, "ABORT_S", 0.05)
+    monkeypatch.setattr(group, "_recorded", lambda backend: str(never.wait(20)))
+    assert group.in_flight("nccl") == ""
     never.set()
 
 
 def test_the_recorder_of_this_torch_can_be_read() -> None:
-    assert group.in_flight() == ""
+    assert group.in_flight("gloo") == ""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ncclprobe.facts.run.ranks import Attendance
+from ncclprobe.facts.run.ranks import Arrivals, Attendance
 from ncclprobe.model.values import replace
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
 
@@ -30,10 +30,10 @@ class Ranks:
                     )
             self.detector.receive(self.heartbeats)
 
-    def leaves(self, rank: int, why: str) -> None:
+    def leaves(self, rank: int, why: str, blames: tuple[int, ...] = ()) -> None:
         heartbeat = self.heartbeats[rank]
         self.heartbeats[rank] = Heartbeat(
-            rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, heartbeat.step, heartbeat.phase, why
+            rank, heartbeat.host, heartbeat.pid, heartbeat.count + 1, heartbeat.step, heartbeat.phase, why, blames
         )
 
 
@@ -57,6 +57,15 @@ def test_a_rank_whose_heart_stops_is_named_with_host_and_phase() -> None:
     assert attendance is not None
     (found,) = attendance.lost
     assert (found.rank, found.host, found.phase) == (2, "host2", "timing")
+
+
+def test_a_silent_rank_whose_process_runs_is_lost_only_after_a_whole_phase() -> None:
+    ranks = Ranks(3)
+    ranks.detector = FailureDetector(3, PATIENCE, runs=lambda heartbeat: heartbeat.host == "host2")
+    ranks.go_on(SILENT_PERIODS + 1, silent=[2])
+    assert ranks.detector.attendance() is None
+    ranks.go_on(PATIENCE, silent=[2])
+    assert lost(ranks.detector.attendance()) == [2]
 
 
 def test_one_missed_period_is_forgiven() -> None:
@@ -135,6 +144,29 @@ def test_of_signals_to_some_ranks_all_of_them_are_named_and_a_signal_to_all_name
     assert detector.signalled_alone() is None
 
 
+def test_a_rank_that_failed_comes_before_those_that_the_launcher_then_ended() -> None:
+    """Rank 2 tells NCCL's error and dies; torchrun sends SIGTERM to the others."""
+    ranks = Ranks(3)
+    ranks.leaves(2, "it failed (ncclUnhandledCudaError)")
+    detector = after_a_signal(ranks)
+    ranks.leaves(1, "signal SIGTERM ended it")
+    ranks.go_on(1)
+    assert detector.settled()
+    assert detector.signalled_alone() is None
+    found = detector.failed()
+    assert found is not None
+    assert [(each.rank, each.why) for each in found.lost] == [(2, "it failed (ncclUnhandledCudaError)")]
+
+
+def test_whom_a_failed_rank_waited_for_is_named_and_one_without_which_the_run_goes_on_is_not() -> None:
+    ranks = Ranks(3)
+    ranks.leaves(2, "it failed (barrier)", blames=(1,))
+    ranks.detector.receive(ranks.heartbeats)
+    assert lost(ranks.detector.failed()) == [1]
+    ranks.detector.exclude([2])
+    assert ranks.detector.failed() is None
+
+
 def test_a_rank_that_died_before_a_signal_to_all_is_no_sign_that_it_was_not_to_all() -> None:
     """The launcher sends SIGTERM because rank 2 was killed."""
     ranks = Ranks(3)
@@ -185,6 +217,34 @@ def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
         detector.receive({0: Heartbeat(0, "h", 1, 0, 1, "wait")})
         assert detector.arrivals(out_of_time=False, late=10) is None
     assert detector.arrivals(out_of_time=False) is not None
+
+
+def waited(periods: int, *, running: Iterable[int] = (), out_of_time: bool = False) -> Arrivals | None:
+    """What is said of ranks 1 and 2, which have not come after so many periods, of 3 that they are given."""
+    detector = FailureDetector(3, patience=3)
+    for _ in range(periods):
+        detector.receive({0: Heartbeat(0, "h", 1, 0, 1, "wait")})
+    return detector.arrivals(out_of_time, running=lambda: tuple(running))
+
+
+def test_who_had_not_the_whole_of_the_wait_is_not_lost() -> None:
+    """Rank 0 imported torch for so long that the run was over when it had waited for two seconds."""
+    found = waited(2, out_of_time=True)
+    assert found
+    assert (found.missing, found.lost, found.waited_s, found.allowed_s) == ((1, 2), (), 2.0, 3.0)
+
+
+def test_who_runs_beside_rank_zero_is_waited_for_until_the_time_is_over_and_is_not_lost() -> None:
+    assert waited(100, running=[1, 2]) is None
+    found = waited(100, running=[1, 2], out_of_time=True)
+    assert found
+    assert (found.missing, found.running, found.lost) == ((1, 2), (1, 2), ())
+
+
+def test_who_is_gone_is_lost_though_another_still_runs() -> None:
+    found = waited(4, running=[1])
+    assert found
+    assert found.lost == (2,)
 
 
 def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:

@@ -4,9 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from conftest import answers
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.launcher import detect
+from ncclprobe.session.measure.rank import devices as counted
 from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
 from ncclprobe.session.ranks.store import Exchange, key
 
@@ -89,6 +91,10 @@ def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, 
         (None, "torchrun", 8, Devices(8), "nccl"),
         ("nccl", "torchrun", 2, Devices(8, 8), "nccl"),
         (None, "slurm", 8, Devices(8, 1), "nccl"),  # srun --gpus-per-task=1 shows each rank its own
+        (None, "environment", 8, Devices(8, 1), "nccl"),  # so may a script
+        (None, "environment", 8, Devices(1), "nccl"),  # or a container
+        (None, "slurm", 4, Devices(8, 2), "nccl"),  # srun --gpus-per-task=2
+        (None, "torchrun", 4, Devices(8, 1), "nccl"),  # or what torchrun starts: whether they share it, all ranks tell
         ("gloo", "torchrun", 8, Devices(2, 2), "gloo"),
         ("gloo", "torchrun", 2, Devices(8, 0), "gloo"),
     ],
@@ -112,13 +118,44 @@ def test_gloo_where_no_gpu_is_says_so() -> None:
         ("nccl", 2, Devices(8, 0, "2.13.0+cpu"), "--backend gloo"),
         ("nccl", 2, Devices(0, 0), "none can be seen"),
         (None, 4, Devices(2), "4 ranks on this node and 2 GPUs"),
-        ("nccl", 4, Devices(1, 1), "4 ranks on this node and 1 GPU:"),
+        ("nccl", 4, Devices(1), "4 ranks on this node and 1 GPU:"),
+        (None, 2, Devices(8, listed=""), "may use none of the 8 GPUs here: look at CUDA_VISIBLE_DEVICES="),
+        (None, 1, Devices(8, denied=8), "may use none of the 8 GPUs here"),
     ],
 )
 def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devices, words: str) -> None:
     with pytest.raises(UsageError, match="gloo") as refusal:
         choose_backend(asked, "torchrun", local_ranks, devices)
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "shown"),
+    [
+        (Devices(8), 8),
+        (Devices(8, denied=6), 2),
+        (Devices(8, listed="2,3"), 2),
+        (Devices(8, listed=" 2, 3 "), 2),
+        (Devices(8, listed="0,9,1"), 1),  # CUDA ends the list there
+        (Devices(8, listed="GPU-0a,GPU-0b,GPU-0c"), 3),
+        (Devices(1, listed="MIG-9a0c,MIG-9a0d"), 1),  # a process sees one instance
+        (Devices(8, listed="NoDevFiles"), 0),
+        (Devices(8, listed=""), 0),
+        (Devices(8, listed="-1"), 0),
+        (Devices(8, 4, listed="0,1"), 4),  # torch has been asked
+        (Devices(0, listed="0,1"), 0),
+    ],
+)
+def test_the_gpus_that_this_process_may_use_are_counted_without_torch(devices: Devices, shown: int) -> None:
+    assert devices.shown == shown
+
+
+def test_a_device_that_a_control_group_denies_is_counted_as_such() -> None:
+    may, must_not = json.dumps({"read": True, "write": True}), json.dumps({"read": False, "write": False})
+    files = {("list", "/dev"): json.dumps(["nvidia0", "nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"])}
+    allowed = {("access", "/dev/nvidia0"): must_not, ("access", "/dev/nvidia1"): may}  # of nvidia2 nothing is known
+    found = counted(answers(files | allowed))
+    assert (found.nodes, found.denied) == (3, 1)
 
 
 def test_a_rank_bound_to_one_gpu_uses_it() -> None:
@@ -167,6 +204,16 @@ def test_rank_zero_decides_for_all() -> None:
     one.collect(None)
     zero.collect(None)
     assert not store  # all have read it by now
+
+
+def test_rank_zero_gives_each_its_own() -> None:
+    store = DictStore()
+    zero, one = Exchange(store, at(0), 1.0), Exchange(store, at(1), 1.0)
+    assert zero.scatter(["a", ["b"]]) == "a"
+    assert one.scatter(None) == ["b"]
+    one.collect(None)
+    zero.collect(None)
+    assert not store
 
 
 def test_a_rank_that_does_not_answer_is_named() -> None:

@@ -15,7 +15,9 @@ from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.copies import host_copy, judged
+from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
 from ncclprobe.session.measure import affinity, copies, numa
@@ -74,10 +76,20 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     torch = pytest.importorskip("torch")
     bound: list[tuple[int, ...]] = []
     samples = [53.0] * 7
-    received = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xAF, pci_device_id=0)
+    places = {0: 0xAF, 1: 0x3B}  # CUDA's order is not NVML's
+    looked = Look("n0")
+    looked._found = (
+        Snapshot("n0", {Gpus: Gpus((Gpu(0, pci="00000000:3B:00.0"), Gpu(1, pci="00000000:AF:00.0")), "", (13, 0))}),
+        {},
+    )
+
+    def properties(device: Any) -> SimpleNamespace:
+        number = device if isinstance(device, int) else device.index
+        return SimpleNamespace(pci_domain_id=0, pci_bus_id=places[number], pci_device_id=0)
+
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: received)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(probes, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
     monkeypatch.setattr(
         probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "bidirectional"))
@@ -87,13 +99,14 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     measuring = copies.Copies(
-        RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, Look("n0"), "cuda:0"
+        RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, looked, "cuda:0"
     )
     rows = measuring.play()
     rows = rows[: len(rows) // 2]  # the other half is the other rank's
     assert bound[:2] == [(1,), (0,)]
     assert {row.status for row in rows} == {"unjudged"}  # a sample holds no verdict
     verdicts = [judged(row, measuring.expected.nodes["n0"]) for row in rows]
+    assert [row.peer for row in rows if row.device == "GPU0"] == ["GPU1"]
     seen = [(row.kind, row.numa, row.near, row.peer, row.concurrent, row.status) for row in verdicts]
     assert seen == [
         ("h2d", 1, True, "", False, "pass"),
@@ -102,12 +115,33 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
         ("h2d", 0, False, "", False, "unjudged"),
         ("d2h", 0, False, "", False, "unjudged"),
         ("bidirectional", 0, False, "", False, "unjudged"),
-        ("d2d", None, None, "GPU1", False, "unjudged"),
+        ("d2d", None, None, "GPU0", False, "unjudged"),
+        ("d2d", None, None, "GPU1", False, "unjudged"),  # by the first rank too, which has its contexts
         ("h2d", 1, True, "", True, "unjudged"),
         ("d2h", 1, True, "", True, "unjudged"),
         ("bidirectional", 1, True, "", True, "unjudged"),
-        ("d2d", None, None, "GPU1", True, "unjudged"),
+        ("d2d", None, None, "GPU0", True, "unjudged"),
     ]
+
+
+def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    asked: list[tuple[Any, Any]] = []
+
+    def busy(device: Any, peer: Any, nbytes: int) -> list[float]:
+        asked.append((device, peer))
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
+
+    monkeypatch.setattr(probes, "peer_copy", busy)
+    identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
+    measuring = copies.Copies(identity, answers({}), Together(), print, Look("n0"), "cuda:0")
+    assert list(measuring._between_gpus(8)) == []
+    assert len(asked) == 1  # it is not tried 56 times
+    assert "EXCLUSIVE_PROCESS" in measuring.note
+    monkeypatch.setattr(probes, "peer_copy", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    measuring.note = ""
+    with pytest.raises(RuntimeError, match="out of memory"):
+        list(measuring._between_gpus(8))
 
 
 def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:

@@ -11,7 +11,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.ranks import LostRank, Participants
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
@@ -77,7 +77,7 @@ def why(report: Report, name: str) -> str:
 
 def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     rank_files.write_exit_codes(run.folder, {0: -9, 1: 4})
-    run.rank_files[1].leave("rank 0 on h0 has fallen silent")
+    run.rank_files[1].leave("rank 0 on h0 has fallen silent", 4)
     report = run.settle()
     ((subject, message),) = findings(report)
     assert (report.exit_code, subject, len(report.measurements)) == (4, "rank 0", 1)
@@ -90,11 +90,23 @@ def test_a_rank_zero_that_was_killed_is_named_in_a_whole_report(run: Run, capsys
 
 def test_a_rank_zero_that_stands_still_is_named_by_the_words_of_another(run: Run) -> None:
     rank_files.write_exit_codes(run.folder, {1: 4})
-    run.rank_files[1].leave("rank 0 on h0 has fallen silent in phase 'x'")
+    run.rank_files[1].leave("rank 0 on h0 has fallen silent in phase 'x'", 4)
     report = run.settle(AgentEnd(None))
     ((subject, message),) = findings(report)
     assert (report.exit_code, subject) == (4, "rank 0")
     assert "has fallen silent in phase" in message
+
+
+def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -> None:
+    """Rank 0 may still import torch on a busy machine, and cannot answer meanwhile."""
+    (run.folder / FILE).unlink()
+    run.rank_files[0].set_phase(rank_files.IMPORTING)
+    run.rank_files[1].leave("--timeout ran out while this rank was in phase 'reach the store at h0:1'", 3)
+    log = run.settles(AgentEnd(None))
+    assert isinstance(log, RunLog)
+    report = diagnose(run.question(), (), run_facts(log))
+    assert (report.exit_code, findings(report)) == (3, [])
+    assert "--timeout ran out while rank 0 was in phase 'import torch'" in why(report, "run.init")
 
 
 def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
@@ -103,6 +115,22 @@ def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
     report = run.settle()
     assert (report.exit_code, len(report.measurements)) == (4, 1)
     assert [subject for subject, _ in findings(report)] == ["rank 1"]
+
+
+def test_of_a_rank_whose_heart_rank_0_saw_stop_the_agent_tells_the_signal_once(run: Run) -> None:
+    run.zero.lose([LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago")])
+    run.closes()
+    rank_files.write_exit_codes(run.folder, {1: -11, 0: 4})
+    ((subject, message),) = findings(run.settle())
+    assert subject == "rank 1"
+    assert "ended by SIGSEGV" in message
+
+
+def test_a_rank_that_the_agent_killed_in_the_end_is_no_second_loss(run: Run) -> None:
+    run.zero.lose([LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago")])
+    run.closes()
+    rank_files.write_exit_codes(run.folder, {1: -6, 0: -9})
+    assert [subject for subject, _ in findings(run.settle())] == ["rank 1"]
 
 
 @pytest.mark.parametrize("end", [AgentEnd(0), AgentEnd(3, "SIGTERM"), AgentEnd(None), AgentEnd(-9)])

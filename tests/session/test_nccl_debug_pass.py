@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
+from ncclprobe.host import own_child
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
+from ncclprobe.ops import OPS
 from ncclprobe.session.measure import nccl_debug_pass
 from ncclprobe.session.measure.nccl_debug_pass import Task, run_task
 from ncclprobe.session.ranks.identity import RankIdentity
@@ -107,11 +109,34 @@ def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
 
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
-    code = "from ncclprobe.session.measure import nccl_debug_rank; nccl_debug_rank.main('gloo')"
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
     port = nccl_debug_pass._free_port()
     tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
-    argv = [[sys.executable, "-c", code, json.dumps(asdict(task))] for task in tasks]
+    argv = [[*own_child.command(nccl_debug_pass._RANK), json.dumps(asdict(task)), "gloo"] for task in tasks]
     ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]
     said = [process.communicate(timeout=60.0)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
+
+
+def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One size too large would end the pass, and no row would have a transport."""
+    pytest.importorskip("torch")
+    from torch import device
+    from torch.distributed import HashStore
+
+    from ncclprobe.session.measure import nccl_debug_rank
+
+    store, rooms = HashStore(), {0: 1 << 30, 1: 6 << 20}
+    for rank, free in rooms.items():
+        monkeypatch.setattr(nccl_debug_rank, "gpu_free_bytes", lambda device, free=free: free)
+        own = replace(TASK, rank=rank, ranks=2)
+        store.set(f"room/{1 - rank}", str(rooms[1 - rank]))
+        assert nccl_debug_rank._room(own, store, device("cuda:0")) == 6 << 20
+    assert nccl_debug_rank._room(TASK, store, device("cpu")) is None
+    calls = [("all_reduce", OPS["all_reduce"].shape(nbytes, 2, 4)) for nbytes in (8, 1 << 20, 4 << 20)]
+    assert [shape.nbytes for _, shape in nccl_debug_rank.fitting(calls, 6 << 20)] == [8, 1 << 20]
+    assert nccl_debug_rank.fitting(calls, None) == calls
+    with pytest.raises(ValueError, match="no call of the sweep fits into the memory that is free, 1 B"):
+        nccl_debug_rank.fitting(calls, 1)

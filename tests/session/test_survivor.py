@@ -12,10 +12,13 @@ import msgspec
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.host import own_child
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.values import replace
+from ncclprobe.session.watchdog.ending import gone_with_rank_0
 
 DEADLINE_S = 60
 WHO = Participants("environment", 2, ("h", "h"), "gloo")
@@ -36,9 +39,8 @@ def survivor(folder: Path, late_s: float) -> "subprocess.Popen[bytes]":
     asked = ["bandwidth", "--backend", "gloo", "-b", "1M", "-e", "4M", "--json", str(folder / "report.json")]
     own = [str(folder / FILE), "0", str(late_s), "", *asked]
     return subprocess.Popen(
-        [sys.executable, "-m", "ncclprobe.session.measure.survivor", *own],
+        own_child.command("ncclprobe.session.measure.survivor:begin", *own),
         stdin=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
 
 
@@ -90,3 +92,37 @@ def test_an_owner_in_time_is_waited_for_and_its_end_makes_the_report(tmp_path: P
     assert not (tmp_path / "report.json").exists()
     ended(process)
     assert len(report(tmp_path)["measurements"]) == 1
+
+
+def ended_process() -> int:
+    """The number of a process that is over."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_rank_zero_whose_process_is_gone_while_others_run_is_named(log: RunLog) -> None:
+    gone = ended_process()
+    log.add("participants", msgspec.to_builtins(replace(WHO, pids=(gone, os.getpid()))))
+    (lost,) = gone_with_rank_0(run_facts(log))
+    assert (lost.rank, lost.host, lost.phase) == (0, "h", "after all_reduce 1 MiB")
+
+
+@pytest.mark.parametrize("own", [("gone", "gone"), ("here", "gone"), ("here", "here"), ()])
+def test_nobody_is_named_where_all_are_gone_or_rank_zero_runs(log: RunLog, own: tuple[str, ...]) -> None:
+    number = {"gone": ended_process(), "here": os.getpid()}
+    log.add("participants", msgspec.to_builtins(replace(WHO, pids=tuple(number[each] for each in own))))
+    assert gone_with_rank_0(run_facts(log)) == ()
+
+
+def test_a_rank_zero_alone_on_its_host_is_named_too(log: RunLog) -> None:
+    log.add("participants", msgspec.to_builtins(replace(WHO, pids=(ended_process(), 0))))
+    assert [lost.rank for lost in gone_with_rank_0(run_facts(log))] == [0]
+
+
+def test_the_report_in_place_of_a_killed_rank_zero_names_it(tmp_path: Path, log: RunLog) -> None:
+    log.add("participants", msgspec.to_builtins(replace(WHO, pids=(ended_process(), os.getpid()))))
+    ended(survivor(tmp_path, late_s=60.0))
+    found = report(tmp_path)
+    (verdict,) = [each for each in found["checks"] if each["id"] == "run.rank-lost"]
+    assert (found["exit_code"], verdict["findings"][0]["subject"]) == (4, "rank 0")

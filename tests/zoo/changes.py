@@ -82,7 +82,7 @@ def shared_library(path: str, *functions: str, version: str) -> Change:
 
     def change(here: Answers) -> None:
         software.library(here, path, "libc.so.6")
-        here.said["elf_texts", path, "NCCL version 2."] = json.dumps([f"NCCL version {version}+cuda12.3"])
+        software.says_version(here, path, version)
         here.said["elf_symbols", path, "nccl"] = json.dumps({"defined": functions, "undefined": []})
 
     return change
@@ -134,6 +134,17 @@ def interface(name: str, **values: Any) -> Change:
     def change(here: Answers) -> None:
         stats = json.loads(here.ask("psutil", "net_if_stats"))
         here.said["psutil", "net_if_stats"] = json.dumps({**stats, name: stats[name] | values})
+
+    return change
+
+
+def no_network() -> Change:
+    """A network namespace of its own, whose lo is down: `unshare --net`, a container without a network."""
+
+    def change(here: Answers) -> None:
+        stats = {"isup": False, "duplex": 0, "speed": 0, "mtu": 65536, "flags": "loopback"}
+        here.said["psutil", "net_if_addrs"] = json.dumps({})
+        here.said["psutil", "net_if_stats"] = json.dumps({"lo": stats})
 
     return change
 

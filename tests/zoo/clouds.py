@@ -44,6 +44,7 @@ A3_MEGA = Machine(
         torch_cuda="12.4",
         nccl="2.21.5",
         plugins={"/usr/local/nvidia/lib64": ("libnccl-net.so", "libnccl-tuner.so")},
+        cached=("/usr/local/nvidia/lib64/libnccl-net.so",),
     ),
     gpu=parts.H100,
     nics=tuple(

@@ -30,6 +30,7 @@ def describe(machine: Machine, here: Answers) -> None:
         cached.append(f"{libraries}/libnccl.so.2")
         for name in ("libnccl.so", "libnccl.so.2", f"libnccl.so.{software.system_nccl}"):
             here.write(f"{libraries}/{name}", _NCCL)
+            says_version(here, f"{libraries}/{name}", software.system_nccl)
     for folder, names in software.plugins.items():
         for name in names:
             library(here, f"{folder}/{name}", "libc.so.6", asks=GLIBC[:1])
@@ -45,6 +46,11 @@ def describe(machine: Machine, here: Answers) -> None:
 def library(here: Answers, path: str, *needed: str, asks: tuple[str, ...] = (), **told: Any) -> None:
     """A shared library; `asks`: the versions that it asks of the first library that it needs."""
     here.write(path, _dynamic(*needed, asks=asks, **told))
+
+
+def says_version(here: Answers, path: str, version: str, cuda: str = "12.3") -> None:
+    """The version of NCCL among a library's constants."""
+    here.said["elf_texts", path, "NCCL version 2."] = json.dumps([f"NCCL version {version}+cuda{cuda}"])
 
 
 def _dynamic(*needed: str, asks: tuple[str, ...] = (), **told: Any) -> str:
@@ -64,6 +70,7 @@ def _wheels(machine: Machine, here: Answers) -> None:
         packages[f"nvidia-nccl-cu{cuda}"] = software.nccl
         for name in ("libnccl.so.2", "libnccl_static.a"):
             here.write(f"{software.python}/nvidia/nccl/lib/{name}", _NCCL)
+            says_version(here, f"{software.python}/nvidia/nccl/lib/{name}", software.nccl)
     here.said["packages",] = json.dumps(packages | {"nvidia-ml-py": "13.580.82"})
     here.said["module", "torch"] = Missing("Python module torch: not installed")
     if not software.torch:

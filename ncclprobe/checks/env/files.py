@@ -207,7 +207,12 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
                 yield jobs_warn(variable, f"{name!r} matches no plugin in the loader's folders", shown)
 
 
-_VARIABLES = {"NCCL_NET_PLUGIN": "net", "NCCL_TUNER_PLUGIN": "tuner", "NCCL_PROFILER_PLUGIN": "profiler"}
+_VARIABLES = {
+    "NCCL_NET_PLUGIN": "net",
+    "NCCL_TUNER_PLUGIN": "tuner",
+    "NCCL_PROFILER_PLUGIN": "profiler",
+    "NCCL_ENV_PLUGIN": "env",
+}
 _NO_FILE = ("none", "static_plugin", "internal")
 
 

@@ -225,6 +225,8 @@ def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
             NO_NCCL,
         ),
         (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, TWO_NODES, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+        (setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
     ],
     good=lambda: [
         (setting("NCCL_SOCKET_IFNAME", "=eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
@@ -247,6 +249,10 @@ def ifname_ambiguous(
     Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
+    for entry in selector.entries:
+        if entry.prefix[:1] in ("^", "="):
+            message = f"{entry.prefix!r} is taken for a name: {entry.prefix[0]} counts only as the first character"
+            yield jobs_warn("NCCL_SOCKET_IFNAME", message, evidence(settings, "NCCL_SOCKET_IFNAME"))
     if selector.exact or selector.exclude:
         return
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))

@@ -31,6 +31,7 @@ def devices_restricted(environment: Environment) -> bool:
         (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8), Job()),
         (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
         (Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
+        (Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
         (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
         (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
         (Environment({_LIST: ""}), ALONE, gpus(8), Job()),
@@ -73,6 +74,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     beyond = [word for word in entries if word.isdecimal() and total is not None and int(word) >= total]
     if beyond:
         yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
+    strange = [word for word in entries if word and not _may_name(word)]
+    if strange:
+        yield jobs_fail(_LIST, f"names {', '.join(strange)}, which is no GPU: CUDA ends the list there", shown)
     if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
         yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size

@@ -50,10 +50,10 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             message += f"; a misspelt {better} otherwise" if better else ""
             yield note(entry.name, message, evidence=as_evidence(entry))
         elif known and not better:
-            message = f"is read by no library. {known.hazard}"
+            message = f"no library reads it. {known.hazard}"
             yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
         elif better:
-            message = f"is read by no library; did you mean {better}?"
+            message = f"no library reads it; did you mean {better}?"
             yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
         else:
             message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"

@@ -14,7 +14,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int, read_setting
 
-_BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 3, 4 and 8 bits
+_BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 4 and 8 bits
 _BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
 _STEPS = 8  # NCCL_STEPS: the parts of a buffer that are in flight at a time
 _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")

@@ -195,6 +195,7 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
         (PLAIN, _EFA, Plugins(), ONE_NODE),
         (PLAIN, _EFA, Plugins(), ALONE),
     ],
+    requires="env.transport",
     applies=efa_job,
 )
 def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:

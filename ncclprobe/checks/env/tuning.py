@@ -16,6 +16,10 @@ from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, 
 from ncclprobe.nccl.p2p import nvls
 from ncclprobe.nccl.values import read_setting
 
+_REMEDIES = {
+    "NCCL_ALGO": "",  # the check's own
+    "NCCL_PROTO": "unset it, or exclude what is at fault: NCCL_PROTO=^LL128; the words are LL, LL128 and Simple",
+}
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
 
@@ -64,15 +68,21 @@ def forced_algo(
     for name, choices in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
         pins[name] = parse_pin(settings.get(name) or "", choices, version)
         if pins[name].error:
-            yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name))
+            yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name), _REMEDIES[name])
         elif pins[name].every_function:
             yield _said(name, pins[name], choices, settings, gpus, nvlinks, version)
         if pins[name].ignored:
-            yield jobs_warn(name, f"ignores {', '.join(pins[name].ignored)}", evidence(settings, name))
+            ignored = f"ignores {', '.join(pins[name].ignored)}"
+            yield jobs_warn(name, ignored, evidence(settings, name), _REMEDIES[name])
     if any(pin.error for pin in pins.values()):
         return
     if forces_ll128(pins["NCCL_PROTO"]):
-        yield jobs_warn("NCCL_PROTO", "forces LL128 even where NCCL would not use it", evidence(settings, "NCCL_PROTO"))
+        yield jobs_warn(
+            "NCCL_PROTO",
+            "forces LL128 even where NCCL would not use it",
+            evidence(settings, "NCCL_PROTO"),
+            _REMEDIES["NCCL_PROTO"],
+        )
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
@@ -93,14 +103,14 @@ def _said(
     """Return what a list for every collective leaves to NCCL: one choice, or several without those that it excludes."""
     shown, text = evidence(settings, name), settings.get(name)
     if all(len(left) < 2 for left in pin.kept.values()):
-        return jobs_warn(name, f"{text!r} forces one choice on every collective at every size", shown)
+        return jobs_warn(name, f"{text!r} forces one choice on every collective at every size", shown, _REMEDIES[name])
     out = [one for one in choices if not any(one in left for left in pin.kept.values())]
     message = f"{text!r} excludes {', '.join(out)} from every collective; NCCL chooses among the others by size"
     if not out:
         message = f"{text!r} leaves each collective its own list; NCCL chooses from it by size"
     if "NVLS" in out and isinstance(gpus, Gpus) and nvls(gpus, nvlinks, settings, version).available:
-        return jobs_warn(name, f"{message}: NVLink SHARP of this node is not used", shown)
-    return jobs_note(name, message, shown)
+        return jobs_warn(name, f"{message}: NVLink SHARP of this node is not used", shown, _REMEDIES[name])
+    return jobs_note(name, message, shown, _REMEDIES[name])
 
 
 def _lacking(

@@ -17,6 +17,12 @@ def gpu_job(job: Job) -> bool:
     return job.backend == "nccl"
 
 
+@applies
+def unstarted_gpu_job(job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl) that do not run yet."""
+    return job.backend == "nccl" and not job.running
+
+
 def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:
     """Return the GPUs that are not lost, by the names that nvidia-smi's matrix gives them too."""
     return ((f"GPU{gpu.index}", gpu) for gpu in gpus.all if not gpu.lost)

@@ -1,14 +1,18 @@
 """Whether the driver answers, and for which GPUs."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.driver import Driver
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
@@ -19,7 +23,31 @@ NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*rang
 FEWER = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(7)), "570.86.15", (12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
 
+_SLOT = "0000:17:00.0"
+
+
+def on_the_bus(driver: str = "") -> Pci:
+    """Return the bus of a node with one GPU, to which `driver` is bound."""
+    identity = Identity(0x030200, NVIDIA, 0x2335, driver=driver)
+    return Pci({_SLOT: Device(_SLOT, identity, PciPosition("pci0000:15", ()), Absent("not asked"))})
+
+
+_NO_NODES, _NO_DRIVER, _LOADED = Devices((), (), ()), Absent("no module", "Missing"), Driver("570.86.15", is_open=True)
+_REST = Pci(), _NO_DRIVER, Environment()
+_GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
+_PASSED_ON = on_the_bus("vfio-pci")
 NO_SMI = Absent("nvidia-smi: not there", "Missing")
+
+
+_TO_A_GUEST, _MOST_SHOWN = "vfio-pci", 4
+_START_WITH_GPUS = (
+    "the driver is loaded, and this process was started without its devices: start the container with GPUs (`docker "
+    "run --gpus all`, nvidia.com/gpu in its resources, `srun --gpus-per-node`)"
+)
+_LOAD_DRIVER = (
+    "load NVIDIA's driver, or install it: `modprobe nvidia`, then `nvidia-smi`; on a node whose GPUs no job uses: "
+    "--backend gloo"
+)
 
 
 @check(
@@ -46,27 +74,41 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 @check(
     bad=lambda: [
-        (ONE_LOST, Job(), Launch(), NODES),
-        (PAIR, Job(expect_gpus=8), Launch(), NODES),
-        (FEWER, Job(), EIGHT_RANKS, NODES),
-        (NO_NVML, Job(), EIGHT_RANKS, NODES),
+        (ONE_LOST, Job(), Launch(), NODES, *_REST),
+        (PAIR, Job(expect_gpus=8), Launch(), NODES, *_REST),
+        (FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
+        (NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
+        (NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
+        (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment()),
+        (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment()),
+        (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN),
     ],
     good=lambda: [
-        (PAIR, Job(), Launch(), NODES),
-        (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES),
-        (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES),
-        (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES),
+        (PAIR, Job(), Launch(), NODES, *_REST),
+        (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *_REST),
+        (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
+        (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
     ],
     required=True,
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
-def count(gpus: Gpus | Absent, job: Job, launch: Launch | Absent, devices: Devices | Absent) -> Iterator[Finding]:
+def count(
+    gpus: Gpus | Absent,
+    job: Job,
+    launch: Launch | Absent,
+    devices: Devices | Absent,
+    pci: Pci | Absent,
+    driver: Driver | Absent,
+    environment: Environment | Absent,
+) -> Iterator[Finding]:
     """A GPU is lost, or the node has fewer than expected.
 
     Right: All expected GPUs are present.
     Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
-    Where a process sees one GPU only, each may have been given its own (srun --gpus-per-task, Ray).
+    Where a process sees one GPU only, each may have been given its own (srun --gpus-per-task, Ray). A node on which
+    none can be used fails if something says that it has one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
+    handed on to a guest, SLURM_GPUS_ON_NODE, or NVIDIA_VISIBLE_DEVICES with UUIDs.
     Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. Where more ranks than GPUs
     were asked for: --nproc-per-node=gpu.
     """
@@ -75,19 +117,53 @@ def count(gpus: Gpus | Absent, job: Job, launch: Launch | Absent, devices: Devic
         nodes = _numbered(devices)
         if 1 < len(nodes) < ranks:
             yield _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
-            return
-        raise Unlearned(gpus.why)
+        elif not nodes and isinstance(devices, Devices) and (signs := tuple(_signs(job, pci, environment))):
+            yield _none_usable(signs, gpus.why, driver)
+        else:
+            raise Unlearned(gpus.why)
+        return
     if gpus.instead_of_nvml:
         yield note("NVML", f"could not be asked, and nvidia-smi was: {gpus.instead_of_nvml}", evidence="nvidia-smi")
     for gpu in gpus.all:
         if gpu.lost:
-            yield fail(f"GPU{gpu.index}", gpu.lost, blame="node", action="repair", evidence="NVML")
+            message = f"is lost, as NVML says ({gpu.lost})"
+            yield fail(f"GPU{gpu.index}", message, blame="node", action="repair", evidence="NVML")
     alive = sum(not gpu.lost for gpu in gpus.all)
     if job.expect_gpus is not None and alive < job.expect_gpus:
         message = f"{alive} usable, {job.expect_gpus} expected (--expect-gpus)"
         yield fail("GPUs", message, blame="node", action="repair", evidence="NVML")
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
+
+
+def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> Iterator[tuple[str, Evidence]]:
+    """What says that this node has GPUs, each in words and as it was seen."""
+    if job.expect_gpus:
+        yield f"{job.expect_gpus} expected", seen("command line", f"--expect-gpus {job.expect_gpus}")
+    bus = () if isinstance(pci, Absent) else pci.of("gpu")
+    if mine := [gpu for gpu in bus if gpu.identity.driver != _TO_A_GUEST]:
+        shown = ", ".join(gpu.address for gpu in mine[:_MOST_SHOWN]) + ", …" * (len(mine) > _MOST_SHOWN)
+        yield f"{len(mine)} on the PCI bus", seen("/sys/bus/pci/devices", shown)
+    variables = Environment() if isinstance(environment, Absent) else environment
+    given = variables.get("SLURM_GPUS_ON_NODE") or ""
+    if re.fullmatch(r"[0-9]{1,4}", given) and int(given):
+        yield f"{int(given)} given by Slurm", seen("environment", f"SLURM_GPUS_ON_NODE={given}")
+    listed = variables.get("NVIDIA_VISIBLE_DEVICES") or ""
+    if uuids := [word for word in listed.split(",") if word.strip().startswith(("GPU-", "MIG-"))]:
+        yield f"{len(uuids)} given to this container", seen("environment", "NVIDIA_VISIBLE_DEVICES holds UUIDs")
+
+
+def _none_usable(signs: Sequence[tuple[str, Evidence]], why: str, driver: Driver | Absent) -> Finding:
+    """Return that no GPU can be used: the driver is loaded and hidden from this process, or it is not there."""
+    hidden = isinstance(driver, Driver)
+    return fail(
+        "GPUs",
+        f"none usable, {', '.join(word for word, _ in signs)}",
+        blame="job" if hidden else "node",
+        action="fix-job" if hidden else "repair",
+        evidence=[*(each for _, each in signs), seen("NVML", why)],
+        remedy=_START_WITH_GPUS if hidden else _LOAD_DRIVER,
+    )
 
 
 def _too_few(gpus: int, ranks: int, evidence: str) -> Finding:

@@ -72,15 +72,15 @@ def p2p(
     disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
     the speed, where a PCIe switch does.
     Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, a registry key of the
-    driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P=1 only
-    hides it.
+    driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P only hides
+    it.
     """
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:
         gaps = [status.why for status in peers.read.values() if isinstance(status, Absent)]
         raise Unlearned(gaps[0] if gaps else "NVML tells of no pair of GPUs")
     paths = {} if isinstance(pci, Absent) else of_machine(pci, gpus, links, Fabric()).paths
-    virtual = isinstance(machine, Machine) and machine.virtual is True
+    virtual, stops = isinstance(machine, Machine) and machine.virtual is True, False
     for one, other in sorted(peers.read):
         denied = _denied(peers, one, other)
         if one > other or not denied:
@@ -89,6 +89,7 @@ def p2p(
         message = f"peer-to-peer access is {_WORDS[denied]} ({denied})"
         path = paths.get((f"GPU{one}", f"GPU{other}"))
         if _joined(peers, one, other) or path is PathType.NVL:
+            stops = True  # NCCL gives up: nothing goes through the host's memory
             yield fail(
                 pair, f"{message}, though NVLink connects them", blame="node", action="repair", evidence=evidence
             )
@@ -97,7 +98,8 @@ def p2p(
         else:
             far = f"{message}, though one PCIe switch connects both ({path.name})"
             yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
-    yield from _by_design(gpus, peers)
+    if not stops:
+        yield from _by_design(peers)
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
@@ -117,7 +119,7 @@ def _desktop(gpus: Gpus, *numbers: int) -> bool:
     return any("GeForce" in gpu.name or "TITAN" in gpu.name for gpu in gpus.all if gpu.index in numbers)
 
 
-def _by_design(gpus: Gpus, peers: PeerAccess) -> Iterator[Finding]:
+def _by_design(peers: PeerAccess) -> Iterator[Finding]:
     """Yield one note where no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):

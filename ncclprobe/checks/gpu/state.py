@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.gpu import blanks, gpu_job, named
+from ncclprobe.checks.gpu import blanks, gpu_job, named, unstarted_gpu_job
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
@@ -124,7 +124,7 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
         (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
     ],
     requires="gpu.smi-canary",
-    applies=gpu_job,
+    applies=unstarted_gpu_job,
 )
 def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.

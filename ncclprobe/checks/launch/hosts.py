@@ -1,11 +1,12 @@
 """Nodes that are one machine, machines that look like one, and ranks that share what each needs for itself."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import PLAIN, gpus, setting
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.own_gpus import OwnGpus
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
@@ -142,28 +143,36 @@ _PLAIN: Every[Settings | Absent] = Every({"n0": PLAIN})
 _ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
 
 
+_UNASKED: Ranks[OwnGpus | Absent] = Ranks({"n0": {}})
+_OWN: Ranks[OwnGpus | Absent] = Ranks({"n0": {0: OwnGpus(("GPU-0000",)), 1: OwnGpus(("GPU-0001",))}})
+
+
 def _two(one: RankProcess, other: RankProcess) -> Ranks[RankProcess]:
     return Ranks({"n0": {0: one, 1: other}})
 
 
 @check(
     bad=lambda: [
-        (_two(_process(0), _process(0)), _EIGHT, _PLAIN),
-        (_two(_process(0, visible=("3",)), _process(1, visible=("3",))), _EIGHT, _PLAIN),
-        (_two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))), _EIGHT, _PLAIN),
+        (_two(_process(0), _process(0)), _EIGHT, _PLAIN, _UNASKED),
+        (_two(_process(0, visible=("3",)), _process(1, visible=("3",))), _EIGHT, _PLAIN, _UNASKED),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))), _EIGHT, _PLAIN, _UNASKED),
     ],
     good=lambda: [
-        (_two(_process(0), _process(1)), _EIGHT, _PLAIN),
-        (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN),
-        (_two(_process(0, visible=("0", "1")), _process(1, visible=("0", "1"))), _EIGHT, _PLAIN),
-        (_two(_process(0), _process(0)), _EIGHT, _ALLOWED),
-        (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN),
-        (_two(replace(_process(0), local_rank=None), replace(_process(0), local_rank=None)), _EIGHT, _PLAIN),
+        (_two(_process(0), _process(1)), _EIGHT, _PLAIN, _UNASKED),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN, _UNASKED),
+        (_two(_process(0, visible=("0", "1")), _process(1, visible=("0", "1"))), _EIGHT, _PLAIN, _UNASKED),
+        (_two(_process(0), _process(0)), _EIGHT, _ALLOWED, _UNASKED),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN, _UNASKED),
+        (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), _EIGHT, _PLAIN, _OWN),
+        (_two(replace(_process(0), local_rank=None), replace(_process(0), local_rank=None)), _EIGHT, _PLAIN, _UNASKED),
     ],
     applies=several_ranks,
 )
 def dup_gpu(
-    processes: Ranks[RankProcess], gpus: Every[Gpus | Absent], settings: Every[Settings | Absent]
+    processes: Ranks[RankProcess],
+    gpus: Every[Gpus | Absent],
+    settings: Every[Settings | Absent],
+    own: Ranks[OwnGpus | Absent],
 ) -> Iterator[Finding]:
     """Two ranks would use the same GPU.
 
@@ -176,9 +185,12 @@ def dup_gpu(
     for node, rank, process in processes.items():
         known, given = gpus.by_node.get(node), settings.by_node.get(node)
         allowed = isinstance(given, Settings) and read_setting(given, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
-        ours = known.all if isinstance(known, Gpus) else ()
+        ours = {gpu.index: gpu.uuid for gpu in known.all} if isinstance(known, Gpus) else {}
         # Fewer GPUs than ranks: each rank may be confined to one of its own, and calls it 0 (Slurm, ConstrainDevices).
-        names = ours if len(ours) >= len(processes.by_node[node]) else ()
+        names = ours if len(ours) >= len(processes.by_node[node]) else {}
+        seen_alone = own.by_node.get(node, {}).get(rank)
+        if isinstance(seen_alone, OwnGpus):
+            names = dict(enumerate(seen_alone.uuids))
         if isinstance(process, RankProcess) and not allowed and (gpu := _gpu(process, names)):
             users.setdefault(gpu, []).append((node, rank))
     for gpu, ranks in users.items():
@@ -189,7 +201,7 @@ def dup_gpu(
             yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
-def _gpu(process: RankProcess, gpus: Sequence[Gpu]) -> str:
+def _gpu(process: RankProcess, uuids: Mapping[int, str]) -> str:
     """Return the UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells
     it.
     """
@@ -198,7 +210,10 @@ def _gpu(process: RankProcess, gpus: Sequence[Gpu]) -> str:
     listed = process.visible
     if listed is not None and process.local_rank >= len(listed) != 1:
         return ""  # env.visible's business
-    entry = str(process.local_rank) if listed is None else listed[0] if len(listed) == 1 else listed[process.local_rank]
+    if listed is None:
+        entry = "0" if len(uuids) == 1 else str(process.local_rank)
+    else:
+        entry = listed[0] if len(listed) == 1 else listed[process.local_rank]
     if entry.isdecimal():
-        return next((gpu.uuid for gpu in gpus if gpu.index == int(entry)), "")
-    return next((gpu.uuid for gpu in gpus if gpu.uuid.startswith(entry)), entry)  # CUDA takes a beginning
+        return uuids.get(int(entry), "")
+    return next((uuid for uuid in uuids.values() if uuid.startswith(entry)), entry)  # CUDA takes a beginning

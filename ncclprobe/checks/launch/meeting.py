@@ -72,12 +72,6 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "fix-job",
         "see who listens at that port (ss -ltnp on that host); choose another MASTER_PORT if it is none of this job",
     ),
-    "silent": (
-        "connected, and then no answer: the process there is stopped, overloaded or another program",
-        "unknown",
-        "retest",
-        "see who listens at that port (ss -ltnp on that host) and whether it runs",
-    ),
     "foreign": (
         "another program listens there",
         "job",
@@ -93,6 +87,9 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
     "too-big": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
     "garbled": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
 }
+
+_CROWDED = ("silent", "reset", "filtered")
+"""What else a listener with too many callers may look like."""
 
 _AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
 _FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
@@ -119,13 +116,19 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     Right: This node reaches rank 0.
     Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
     whether no process listens, a firewall drops the call, or another program answers.
+    A port that takes the call and says nothing may be rank 0's on a busy host: then nothing is known.
     Fix: the finding names it, by the step that failed: name, route, connection or answer.
     """
     if reach.outcome == "ok":
         return
-    if reach.outcome == "hung-up":
-        where = _at(reach.target, reach.port)
+    where = _at(reach.target, reach.port)
+    if reach.outcome == "hung-up" or ("hung-up" in reach.seen and reach.outcome in _CROWDED):
         raise Unlearned(f"{where} hung up before any answer: too many others call it, or another program listens there")
+    if reach.outcome == "silent":
+        raise Unlearned(
+            f"{where} lets this node connect and does not answer ({reach.tries} tries in {reach.seconds:.0f} s): the "
+            "process there is busy, stopped, or another program; see who listens (ss -ltnp on that host), and try again"
+        )
     unknown = ("failed", "unknown", "retest", "")
     meaning, blame, action, remedy = _LAYERS.get(reach.outcome, unknown)
     source = f" from {reach.source}" + (f" ({reach.interface})" if reach.interface else "") if reach.source else ""
@@ -134,7 +137,7 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     earlier = [outcome for outcome in reach.seen if outcome != reach.outcome]
     before = f"; before that: {', '.join(earlier)}" if earlier else ""
     yield fail(
-        _at(reach.target, reach.port),
+        where,
         f"{reach.outcome}{source}: {meaning}{detail} ({tries}{before})",
         blame=blame,
         action=action,

@@ -26,6 +26,8 @@ _NCCL, _GLOO = "nccl", "gloo"  # roles begin so
 _CONNECTED = ("ok", "stalled-out", "stalled-back")
 _UNTRIED = "late"
 _UNKNOWN = (_UNTRIED, "hung-up")
+_TRIES = 2
+"""So often a call that gets no answer is made, where there is time."""
 MOST_SUSPECTS = 20  # that are reported one by one
 _MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
@@ -127,10 +129,15 @@ def counted(suspects: ByRole, failed: Collection[Path]) -> str:
 
 def confirmed(suspect: Suspect[str], times: int) -> Certainty:
     """Return how certain `suspect` is: confirmed by several other nodes, or seen between two alone."""
-    partners = len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
+    partners = _partners(suspect)
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
     how = f"tried {plural(times, 'time')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
+
+
+def _partners(suspect: Suspect[str]) -> int:
+    """Return how many other nodes found it."""
+    return len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
 
 
 def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
@@ -277,6 +284,8 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
     rows = [row for _, each in paths.items() for row in each.rows]
     if late := sum(row.outcome == _UNTRIED for row in rows):
         raise Unlearned(f"{late} of {len(rows)} paths were not tried: the run had no more time")
+    if once := sum(_unanswered_once(row) for row in rows):
+        raise Unlearned(f"{once} of {len(rows)} paths gave no answer and were tried once: the run had no more time")
     flooded = {each.me for _, each in paths.items() if each.floods}
     if unheard := sum(_says_nothing(row, flooded) for row in rows):
         why = "the listeners there had too many callers (see launch.port-flooded)"
@@ -302,13 +311,27 @@ def _findings(found: Iterable[Try], counts: Callable[[Try], bool]) -> Iterator[F
         role: {each.pair: each.path for each in rows if each.path.outcome not in _CONNECTED and counts(each)}
         for role, rows in roles.items()
     }
-    found_suspects = suspects_of(tried, failed)
-    for each in found_suspects[:MOST_SUSPECTS]:
-        yield _finding(each, [failed[role][pair] for role, suspect in each.items() for pair in suspect.pairs])
+    of_each = [
+        (each, [failed[role][pair] for role, suspect in each.items() for pair in suspect.pairs])
+        for each in suspects_of(tried, failed)
+    ]
+    found_suspects = [each for each, paths in of_each if _is_witnessed(one_of(each), paths)]
+    for each, paths in of_each[:MOST_SUSPECTS]:
+        if each in found_suspects:
+            yield _finding(each, paths)
     if more := found_suspects[MOST_SUSPECTS:]:
         nodes = {node for each in more for node in one_of(each).nodes}
         message = f"{len(more)} more nodes or pairs have paths that fail"
         yield fail(fold(nodes), message, action="retest", evidence="connections to listeners of ncclprobe")
+
+
+def _is_witnessed(suspect: Suspect[str], failed: Collection[Path]) -> bool:
+    """Return whether it failed with two other nodes, was tried again, or was told so: silence once is no evidence."""
+    return _partners(suspect) > 1 or not all(map(_unanswered_once, failed))
+
+
+def _unanswered_once(row: Path) -> bool:
+    return row.outcome in ("filtered", "silent") and row.tries < _TRIES
 
 
 def _finding(suspects: ByRole, failed: list[Path]) -> Finding:

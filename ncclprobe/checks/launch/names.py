@@ -84,7 +84,11 @@ def master_resolve(master: Master) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(Master("node0", ("127.0.1.1",)), TWO_NODES)],
+    bad=lambda: [
+        (Master("node0", ("127.0.1.1",)), TWO_NODES),
+        (Master("localhost", ("127.0.0.1",)), TWO_NODES),
+        (Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
+    ],
     good=lambda: [(Master("node0", ("10.0.0.1",)), TWO_NODES), (Master("localhost", ("127.0.0.1",)), ALONE)],
     required=True,
     requires="launch.master-resolve",
@@ -100,7 +104,12 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
     """
     if launch.several_nodes and master.loopback:
         message = f"resolves to {', '.join(master.loopback)}, which no other of the {launch.nnodes} nodes can reach"
-        yield fail(master.name, message, blame="node", action="fix-image", evidence=f"getaddrinfo({master.name})")
+        call = f"getaddrinfo({master.name})"
+        if master.name.partition(".")[0] == "localhost" or master.name in master.loopback:  # on every host
+            remedy = "MASTER_ADDR=<the address of rank 0's host that the other nodes reach>"
+            yield fail(master.name, message, blame="job", action="fix-job", evidence=call, remedy=remedy)
+        else:
+            yield fail(master.name, message, blame="node", action="fix-image", evidence=call)
 
 
 @check(

@@ -28,8 +28,9 @@ LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 @applies
 def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
-    """where MASTER_ADDR and MASTER_PORT are set and no torchrun, which listens there itself, is at work."""
-    return bool(master.name) and launch.master_port is not None and launch.kind != "torchrun" and not job.local
+    """before a job starts, where MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
+    given, listened = bool(master.name) and launch.master_port is not None, launch.kind == "torchrun" or job.running
+    return given and not listened and not job.local
 
 
 @check(

@@ -33,7 +33,8 @@ Codes, by group.
   ``duplicate-gpu``, ``gpu-isolation``, ``gpu-hw-error``, ``gpu-arch-unsupported``, ``cuda-driver-mismatch``, ``mig``,
   ``peer-limit``, ``vm-topology``, ``wsl-unsupported``.
 - Ranks, program, versions: ``rank-crashed``, ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``,
-  ``env-mismatch``, ``version-mismatch``, ``nccl-lib-mismatch``. Faults of a release: ``nccl-bug-VERSION-topic``.
+  ``env-mismatch``, ``version-mismatch``, ``nccl-lib-mismatch``, ``wrong-data``, ``collective-stalled`` (with all ranks
+  in it). Faults of a release: ``nccl-bug-VERSION-topic``.
 - Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
   ``container-topology`` (NCCL sees another topology than there is), ``ib-mixed-link-layer``.
 """
@@ -42,7 +43,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.log_reader import read
 from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.rules import CauseRule, Check
@@ -84,7 +84,12 @@ def cause(
 
 
 def _facts(example: Example, signs: Sequence[str]) -> tuple[Any, ...]:
-    """Return the arguments of a check: what the reader makes of texts."""
+    """Return the arguments of a check: what the reader makes of texts.
+
+    The reader is imported here: discovery imports this folder to see whose facts it judges, in the doctor too.
+    """
+    from ncclprobe.facts.files.log_reader import read
+
     if isinstance(example, tuple):
         return example
     texts = {"example": example} if isinstance(example, str) else example

@@ -1,13 +1,15 @@
 """Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each
+from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, of_no_rank
 from ncclprobe.facts.files.collectives import Hang, hangs
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork, progress, ranks_in, timed_out_work
+from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
@@ -74,7 +76,8 @@ def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
         for event, work in _lines_of(log, hang) if difference else ():
             message = f"waits in {work.op} {_number(work)}; {difference}"
             codes = () if hang.certain else ("collective-desync", "timeout-straggler")
-            yield said(log, event, message, comm=hang.group, codes=codes, **JOB)
+            found = said(log, event, message, ranks=hang.odd, comm=hang.group, codes=codes, **JOB)
+            yield found if hang.odd else of_no_rank(found)
 
 
 def _number(work: TimedOutWork) -> str:
@@ -168,6 +171,13 @@ def torch_names_the_lost_ranks(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, f"rank {names} did not join the next collective", peers=ranks, codes=codes, **RESTART)
 
 
+_OF_RECEIVERS = (
+    "op.preamble.length <= op.nbytes",
+    "data size doesn't match expected size",
+    "collective mismatch error",
+)
+"""Of a rank that received more than it expects: it or the sender called another size, and the line cannot say which."""
+
 _MISMATCH = (
     "Detected mismatch between collectives on ranks",
     "collective mismatch error",
@@ -208,10 +218,73 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
     for unequal numbers of batches.
     """
     for event in log.having(*_MISMATCH):
-        if not demoted(event):
-            other = number(between(event.text, "but Rank "))
-            peers = () if other is None else (other,)
-            yield said(log, event, "ranks called different collectives", peers=peers, **JOB)
+        if demoted(event):
+            continue
+        other = number(between(event.text, "but Rank "))
+        peers = () if other is None else (other,)
+        found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
+        if any(text in event.text for text in _OF_RECEIVERS):
+            message = f"{found.subject} received another size than it expects: it or the sender called another one"
+            found = of_no_rank(replace(found, message=message))
+        yield found
+
+
+_TORCH, _WAITING = "distributed_c10d.py:", "Timed out waiting "
+
+
+def _waited_at(rank: int, call: str) -> str:
+    """Return the end of a rank that waited too long in a call, for examples."""
+    frame = f'[rank{rank}]:   File "/opt/torch/distributed/distributed_c10d.py", line 9, in {call}'
+    error = f"[rank{rank}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] {_WAITING}8000ms for recv operation"
+    return f"[rank{rank}]: Traceback (most recent call last):\n{frame}\n{error} to complete\n"
+
+
+@cause(
+    code="collective-desync",
+    signs=(_WAITING,),
+    bad=lambda: [
+        _waited_at(0, "all_reduce") + _waited_at(1, "all_reduce") + _waited_at(2, "broadcast"),
+        _waited_at(0, "all_reduce") + _waited_at(1, "barrier"),
+    ],
+    good=lambda: [
+        _waited_at(0, "all_reduce") + _waited_at(1, "all_reduce"),
+        _waited_at(0, "send") + _waited_at(1, "recv"),
+    ],
+)
+def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
+    """Tracebacks of ranks that waited too long end in different collectives.
+
+    Right: All ranks that waited too long did so in the same collective.
+    Why: a collective ends only when every rank has called the same one; where some wait in another, their programs went
+    different ways before: a branch on the rank or its data, one batch more, a call that one rank skipped.
+    Fix: look at the lines of the program in these tracebacks, and for what leads to the one or the other; start again
+    with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
+    """
+    waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
+    calls = Counter(map(_call, waits.values()))
+    if len(calls) < 2:
+        return
+    usual, most = calls.most_common(1)[0]
+    all_waited = rank_ends(log, ()).ranks.keys() <= waits.keys()  # else the odd ones may wait for who does not say so
+    odd = tuple(rank for rank, event in waits.items() if _call(event) != usual)
+    sure = all_waited and len(odd) == 1 and 2 * most > len(waits)
+    codes = () if all_waited else ("collective-desync", "timeout-straggler")
+    for event in waits.values():
+        message = f"ranks waited in different calls: {', '.join(sorted(calls))}"
+        found = said(log, event, message, ranks=odd, codes=codes, **JOB)
+        yield found if sure else of_no_rank(found)
+
+
+def _is_collective(event: LogEvent) -> bool:
+    return event.level == "EXCEPTION" and _TORCH in event.place and _call(event) not in _PAIRS
+
+
+_PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
+
+def _call(event: LogEvent) -> str:
+    """Return the function of torch that raised an exception."""
+    return event.place.rpartition(" ")[2]
 
 
 _TRUNCATED = ("message truncated : receiving",)
@@ -296,7 +369,7 @@ _GAVE_UP = (
 def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     """A rank waited in a collective until its time was over.
 
-    Right: No rank waited in a collective in vain.
+    Right: Every collective that a rank waited in ended.
     Why: the rank that says so is one that came; why another did not stands in the other's log.
     Fix: which ranks do not say it, and which collective each names; flight records (TORCH_FR_BUFFER_SIZE=2000) show
     where each was.
@@ -304,5 +377,5 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_GAVE_UP):
         if not demoted(event) and event.level != "INFO":
             work = timed_out_work(event.text)
-            message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective in vain"
+            message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective that did not end"
             yield consequence(log, event, message, comm=work.group if work else "")

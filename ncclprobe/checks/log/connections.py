@@ -147,6 +147,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:
             peer = between(event.text, "timeout [", "]") or between(event.text, "connecting: ", " ").strip("[]")
+            peer = "" if peer == "none" else peer  # gloo's word for an address that it never learned
             message = f"gloo did not connect to {peer or 'a peer'} in time"
             codes = () if peer else ("gloo-iface", "peer-unreachable")
             yield said(log, event, message, codes=codes, **JOB, **of_peer(log, peer))

@@ -111,7 +111,16 @@ _UNIQUE_ID = ("is setting up NCCL communicator and retrieving ncclUniqueId from"
 @cause(
     signs=_UNIQUE_ID,
     doctor="launch.world-agree",
-    echoes=("rank-crashed", "oom", "addr-in-use", "master-unreachable", "iface-missing", "gpu-hw-error"),
+    echoes=(
+        "rank-crashed",
+        "oom",
+        "addr-in-use",
+        "master-unreachable",
+        "iface-missing",
+        "gpu-hw-error",
+        "world-size-mismatch",
+        "timeout-straggler",
+    ),
     bad=lambda: [
         "[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId "
         "from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after 600000ms"

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, failed
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.launchers import signal_of_launcher
+from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, failed
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import replace
+from ncclprobe.units import whole_words
 
 _NOT_OWN = (
     "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
@@ -59,6 +59,7 @@ def _roots(log: JobLog) -> set[int]:
 
 @cause(
     code="rank-crashed",
+    echoes=("=",),
     signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
@@ -96,112 +97,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     first = [event for event in found if event.rank in roots] or found
     for event in first:
         place = f" at {event.place}" if event.place else ""
-        yield said(log, event, f"the program raised {event.text[:120]}{place}", **JOB)
-
-
-_KILLED, _SEGV, _BUS, _ABORTED, _TERMINATED = 9, 11, 7, 6, 15
-_WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
-
-
-def _signal(event: LogEvent) -> int | None:
-    """Return the signal of ``exitcode: -9, …`` or of a shell's 137."""
-    code = number(between(event.text, "exitcode: "))
-    if code is None:
-        return None
-    return -code if code < 0 else code - 128 if 128 < code < 160 else None
-
-
-@cause(
-    code="rank-crashed",
-    signs=(
-        "Root Cause (first observed failure)",
-        "exited on signal",
-        "exits with return code = -",
-        "failed (exitcode: -",
-        "terminated with signal ",
-        "died with <Signals.",
-    ),
-    echoes=("oom", "gpu-hw-error", "shm-too-small"),
-    bad=lambda: [
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-        "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
-        "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
-        "mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault).",
-        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
-        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
-        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
-    ],
-    good=lambda: [
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-        "  rank      : 3 (local_rank: 1)\n  exitcode  : -15 (pid: 77)\n  error_file: <N/A>\n"
-        "  traceback : Signal 15 (SIGTERM) received by PID 77\n========\n",
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-        "  rank      : 3 (local_rank: 1)\n  exitcode  : -6 (pid: 77)\n  error_file: <N/A>\n"
-        "  traceback : Signal 6 (SIGABRT) received by PID 77\n========\n",
-    ],
-)
-def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
-    """A rank was ended by a signal before any other failed.
-
-    Right: No rank was ended by a signal of its own.
-    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program; SIGABRT is how
-    torch's watchdog ends a rank after another failed, SIGTERM how a launcher does.
-    Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV: a core dump
-    or `python -X faulthandler`; SIGBUS: room in /dev/shm.
-    """
-    for event in log.events:
-        signal = _signal(event) if event.level == "ROOT CAUSE" else _of_launcher(event.text)
-        if signal in _WORDS:
-            codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
-            yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, peers=_mpi_rank(event.text), **JOB)
-
-
-_ENDED_ITSELF = (
-    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-    "  rank      : 3 (local_rank: 1)\n  exitcode  : 3 (pid: 77)\n  error_file: <N/A>\n"
-    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n========\n"
-)
-
-
-@cause(
-    code="rank-crashed",
-    signs=("Root Cause (first observed failure)",),
-    echoes=("oom", "gpu-hw-error", "shm-too-small", "collective-desync"),
-    bad=lambda: [_ENDED_ITSELF],
-    good=lambda: [
-        _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
-        _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
-        _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
-    ],
-)
-def exited(log: JobLog) -> Iterator[Finding]:
-    """A rank ended itself with an exit code of its own.
-
-    Right: No rank ended itself with an exit code of its own.
-    Why: Python ends with 1 after an exception, which it prints; another code is the program's own, of sys.exit or
-    os._exit, or of a usage error (2). The launcher then ends the other ranks.
-    Fix: look for this exit code in the program and at what the rank printed last.
-    """
-    for event in log.events:
-        code = number(between(event.text, "exitcode: ")) if event.level == "ROOT CAUSE" else None
-        if code is not None and code > 1 and _signal(event) is None:
-            yield said(log, event, f"ended itself with exit code {code}", **JOB)
-
-
-def _of_launcher(text: str) -> int | None:
-    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
-    if "exited on signal " in text:
-        return number(between(text, "exited on signal "))
-    for start in ("exits with return code = -", "failed (exitcode: -"):
-        if start in text:
-            return number(between(text, start))
-    name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
-    return next((signal for signal, word in _WORDS.items() if word == name), None)
-
-
-def _mpi_rank(text: str) -> tuple[int, ...]:
-    rank = number(between(text, "process rank "))
-    return () if rank is None else (rank,)
+        yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **JOB)
 
 
 _SEGFAULT = (
@@ -217,6 +113,8 @@ _SEGFAULT = (
     "Floating point exception",
     "Illegal instruction",
     "is killed by signal: Killed",
+    "died unexpectedly",
+    "exited unexpectedly",
 )
 _DUMPED = ("Fatal Python error: Aborted",)
 
@@ -228,6 +126,7 @@ _DUMPED = ("Fatal Python error: Aborted",)
     bad=lambda: [
         "[rank1]: Fatal Python error: Segmentation fault",
         "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
+        "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting down.",
         "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
         "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)",
     ],
@@ -242,7 +141,8 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
-        summary = event.level in ("ROOT CAUSE", "FAILURE") or _of_launcher(event.text) is not None
+        summary = event.level in ("ROOT CAUSE", "FAILURE") or signal_of_launcher(event.text) is not None
+        summary = summary or event.text.startswith(("task ", "tasks "))
         if not summary and not any(text in event.text for text in _DUMPED):
             yield said(log, event, "the process crashed", **JOB)
 
@@ -254,6 +154,8 @@ _HOST_OOM = (
     "oom_reaper",
     "OOMKilled",
     "OOM Killed",
+    "killed due to memory pressure",
+    "running low on memory",
     "Out Of Memory",
     "Memory cgroup out of memory",
     "DefaultCPUAllocator: can't allocate memory",
@@ -268,6 +170,7 @@ _HOST_OOM = (
     doctor="host.oom",
     bad=lambda: [
         "[ 912.1] Out of memory: Killed process 77 (python) total-vm:904112kB, anon-rss:812000kB",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9.0. Some of your processes may have been killed by "
         "the cgroup out-of-memory handler.",
         "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:113] . DefaultCPUAllocator: can't allocate memory",
@@ -340,54 +243,3 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     """
     for event in cuda_errors(log, "unspecified launch failure", "'unknown error'", "CUDA error: unknown error"):
         yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **NODE)
-
-
-_ENDED = (
-    "ChildFailedError",
-    "Sending process",
-    "closing signal SIGTERM",
-    "Received 15 death signal",
-    "got signal: 15",
-    "SignalException",
-    "terminate called after throwing",
-    "ProcessExitedException",
-    "CalledProcessError",
-    "failed (exitcode: ",
-    "unexpectedly failed with exitcode=",
-    "sigkill_handler] Killing subprocess",
-)
-
-
-@cause(
-    signs=(*_ENDED, "Root Cause (first observed failure)"),
-    echoes=("*",),
-    bad=lambda: [
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
-        "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'",
-        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
-        "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
-    ],
-    good=lambda: ["[rank1]: loss 2"],
-)
-def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
-    """A launcher ended its ranks, or a rank aborted, after another failed.
-
-    Right: No launcher ended its ranks.
-    Why: launchers end all ranks of a host when one has failed; what they say names the victims with the culprit.
-    Fix: look at the first failure, torchrun's "Root Cause".
-    """
-    for event in log.events:
-        code = _signal(event)
-        summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
-        ended = _of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
-        if summary or (not demoted(event) and ended):
-            found = consequence(log, event, "a rank was ended after another failed")
-            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
-
-
-def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
-    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
-    roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
-    occurrence = found.occurrence
-    return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found

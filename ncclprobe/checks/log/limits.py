@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, warned
 from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
 _SHM = (
@@ -77,6 +78,8 @@ def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _ATTACH, "shared memory of another rank is not seen", codes=codes, **JOB)
 
 
+_OF_RAY = "ray.exceptions."
+"""Before the name of an exception that speaks of a host's memory."""
 _OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
 _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
 
@@ -91,6 +94,8 @@ _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA h
         "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
         "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
         "[rank2]: RuntimeError: CUDA error: out of memory",
+        "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 MiB. GPU 2 has a total capacity "
+        "of 79.15 GiB of which 78.02 GiB is free.",
     ],
     good=lambda: [
         "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
@@ -98,6 +103,7 @@ _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA h
         "if you hit CUDA out of memory set PYTORCH_CUDA_ALLOC_CONF",
         "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
         "WARNING - CUDA out of memory. Trying half the batch\nloss 2.1",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
     ],
 )
 def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
@@ -112,13 +118,32 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_OOM):
         tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
         caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
-        if not demoted(event) and not caught and (tried or "CUBLAS" in event.text):
-            yield said(log, event, "a GPU's memory is full", **JOB)
+        if not demoted(event) and not caught and (tried or "CUBLAS" in event.text) and _OF_RAY not in event.text:
+            yield said(log, event, _full(event.text), **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
         if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
             yield said(log, event, "a GPU's memory is full", **JOB)
     yield from each(log, _NCCL_OOM, "a GPU has no memory left for NCCL's buffers", **JOB)
+
+
+def _full(text: str) -> str:
+    """Return whose memory is full: where more is free than was asked for, it is a limit of the process."""
+    asked = _gib(between(text, "Tried to allocate "))
+    free = _gib(between(text, "of which "))
+    if asked is None or free is None or free <= asked:
+        return "a GPU's memory is full"
+    return (
+        f"the process may take no more of a GPU's memory, of which {free:.0f} GiB are free: a limit of its own "
+        "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
+    )
+
+
+def _gib(text: str) -> float | None:
+    """Return the size that a text begins with, such as ``3.91 GiB``; None: it is none."""
+    value, _, rest = text.partition(" ")
+    unit = {"G": 1.0, "M": 2.0**-10, "K": 2.0**-20}.get(rest[:1])
+    return float(value) * unit if unit and value.replace(".", "", 1).isdecimal() else None
 
 
 _FILES = ("Too many open files", "too many open files")

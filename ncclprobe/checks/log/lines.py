@@ -7,6 +7,7 @@ from typing import Any
 from ncclprobe.checks.log import said
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 IMAGE: dict[str, Any] = {"blame": "image", "action": "fix-image"}
@@ -58,6 +59,12 @@ def warned(event: LogEvent) -> bool:
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
+def of_no_rank(found: Finding) -> Finding:
+    """Return a finding as one of the job: the line does not tell which rank is at fault, its writer or another."""
+    at = found.occurrence
+    return replace(found, occurrence=replace(at, ranks=(), hosts=()) if at else None, nodes=())
+
+
 _OF_THE_JOB = (
     "gloo", "Gloo", "c10d", "Dist", "NCCL", "nccl", "Store", "RuntimeError: ", "UCX", "OFI", "socketProgress",
     "socketStartConnect", "socketPollConnect",
@@ -98,8 +105,12 @@ def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:
 
 
 def hosts(log: JobLog) -> frozenset[str]:
-    """Return the hosts whose processes wrote a line that names its host."""
-    return frozenset(event.host for event in log.events if event.host)
+    """Return the hosts whose processes wrote a line that names its host.
+
+    What launchers call a host is another name of it: torchrun says ``localhost``, srun the node's name.
+    """
+    told = ("ROOT CAUSE", "FAILURE")
+    return frozenset(e.host for e in log.events if e.host and e.pid is not None and e.level not in told)
 
 
 def of_peer(log: JobLog, address: str) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """How ranks meet: names, ports, the master, strangers, who came."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, demoted, each, failed, of_the_job, warned
+from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import waited
+from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 
 _UNRESOLVED = (
@@ -166,7 +168,7 @@ _MASTER = (
     code="master-unreachable",
     signs=(*_MASTER, *_UNRESOLVED, _TRIES, "clients joined"),
     doctor="launch.master-reach",
-    echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom"),
+    echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom", "timeout-straggler"),
     bad=lambda: [
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
         "(10.0.0.1, 29500).",
@@ -267,6 +269,8 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
 
 
 _TRIED_IN_VAIN = "The client socket has timed out after"
+_LATE = ("timeout-straggler",)
+_STORE_TIMED_OUT = "waitForInput: socket"
 _JOINED = ("clients joined", "store based barrier")
 _MISMATCH = (
     "mismatch in rank count from procs",
@@ -279,7 +283,7 @@ _MISMATCH = (
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN),
+    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN, _STORE_TIMED_OUT),
     doctor="launch.world-agree",
     echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: [
@@ -308,12 +312,38 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MISMATCH):
         if not demoted(event):
             yield said(log, event, "ranks disagree about who is in the job", **JOB)
-    shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN))
+    late_lines = tuple(came_too_late(log))
+    late = tuple(sorted({event.rank for event in late_lines if event.rank is not None}))
+    shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN) if event not in late_lines)
     codes = ("port-blocked", "master-unreachable", "world-size-mismatch") if shut_out else ()
+    silent = {each.rank: each for each in rank_ends(log, ()).silent}
     for event in log.having(*_JOINED):
         if found := waited(event.text):
-            yield said(log, event, _who_came(found.came, found.wanted), codes=codes, **JOB)
+            absent = tuple(silent) if len(silent) == found.wanted - found.came else ()
+            started = bool(absent) and all(silent[rank].has_log for rank in absent)
+            own: tuple[str, ...] = codes
+            if late_lines or started:
+                own = _LATE if late_lines else ("rank-crashed", *_LATE, "world-size-mismatch")
+            message = _who_came(found.came, found.wanted)
+            message += f": rank {', '.join(map(str, late or absent))}" if late or absent else ""
+            whose: dict[str, Any] = JOB if own == codes else RESTART
+            told = said(log, event, message, ranks=late or absent, codes=own, **whose)
+            yield told if late or absent else of_no_rank(told)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)
+
+
+def came_too_late(log: JobLog) -> Iterator[LogEvent]:
+    """Yield the lines of ranks that began to call the store only when others had given up, by times of one clock."""
+    gave_up = [e.time_s for e in log.having(_STORE_TIMED_OUT, "clients joined") if e.time_s is not None and _gave_up(e)]
+    tried = [*log.having(_TRIED_IN_VAIN)] if gave_up else []
+    for event in tried if len({event.host for event in tried}) < 2 else ():
+        took_ms = number(between(event.text, _TRIED_IN_VAIN).strip()) or 0
+        if event.time_s is not None and event.time_s - took_ms / 1000 > max(gave_up):
+            yield event
+
+
+def _gave_up(event: LogEvent) -> bool:
+    return "clients joined" in event.text or "timed out after" in event.text
 
 
 def _who_came(came: int, wanted: int) -> str:
@@ -352,7 +382,7 @@ _STORE = (
 def store_left(log: JobLog) -> Iterator[Finding]:
     """A rank lost the store, or waited in it for another rank.
 
-    Right: No rank waited in vain for the store.
+    Right: The store answered every rank that waited for it.
     Why: rank 0 keeps the store; when rank 0 ends, or a rank that was to write a key has failed, the others say so.
     Fix: look for the rank that failed first; a key such as `/0//cuda//0` waits for the ncclUniqueId of the group's
     first rank.

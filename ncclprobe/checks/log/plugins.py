@@ -125,6 +125,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
 
 
 _NOT_FOUND = ("Error: network ", "Failed to initialize any NET plugin")
+_NO_DEVICE = "NET/IB : No device found"
 _NAMED = ("NCCL_NET_PLUGIN set", "NET/Plugin: Plugin name set by env", "Plugin name set by env to")
 _UNLOADED = (
     "NET/Plugin: Could not find",
@@ -136,7 +137,7 @@ _UNLOADED = (
 
 @cause(
     code="plugin-missing",
-    signs=(*_NOT_FOUND, *_NAMED, *_UNLOADED, "libnccl-net"),
+    signs=(*_NOT_FOUND, *_NAMED, *_UNLOADED, _NO_DEVICE, "libnccl-net"),
     doctor="env.plugin-path",
     echoes=("efa-no-provider", "plugin-mismatch", "ib-hca-wrong", "libibverbs-missing"),
     bad=lambda: [
@@ -151,6 +152,8 @@ _UNLOADED = (
         "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
         "n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
         "n1:7:7 [0] net.cc:349 NCCL WARN Error: network IB not found.",
+        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+        "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
         "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to none",
     ],
 )
@@ -164,7 +167,10 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     unset the variable.
     """
     mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
+    no_device = any(True for _ in log.having(_NO_DEVICE))
     for event in log.having(*_NOT_FOUND):
+        if no_device and "network AWS" not in event.text:
+            continue  # NCCL's own transport was asked for, and says itself what it lacks
         if "network Socket not" in event.text or demoted(event) or ("network IB not" in event.text and not mute):
             continue
         name = between(event.text, "network ", " not")

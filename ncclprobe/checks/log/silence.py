@@ -1,73 +1,131 @@
-"""Ranks that stopped writing while others went on: what is not said tells as well."""
+"""Ranks that say nothing while the others complain: what is not said tells as well."""
 
-from collections.abc import Iterator, Mapping
-from statistics import median
+from collections.abc import Iterator
+from typing import Any
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import failed
-from ncclprobe.facts.files.job_log import JobLog, RankLog
-from ncclprobe.localise.clocks import clocks
-from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.facts.files.explained import Explained
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.log_reader import read
+from ncclprobe.facts.files.torch_lines import timed_out_work
+from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
+from ncclprobe.model.findings import Finding
 
-_FEWEST_RANKS = 3
-_SILENT_S = 60.0
-_ENDS_A_RANK = ("oom", "gpu-hw-error", "rank-crashed", "timeout-straggler", "fd-limit", "shm-too-small", "memlock")
+_DIED, _LATE, _DESYNC = "rank-crashed", "timeout-straggler", "collective-desync"
+_OPEN = {_DIED, _LATE, _DESYNC}
+_MOST_SILENT = 3
+_CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217"
+_WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
 
-def _example(*minutes: int) -> str:
-    lines = [f"2026-11-22 10:{minute:02d}:00,000 [rank{rank}]: step 7" for rank, minute in enumerate(minutes)]
-    end = "2026-11-22 10:{m:02d}:30,000 [rank{r}]: RuntimeError: NCCL error: remote process exited or there was"
-    return "\n".join([*lines, *(end.format(m=m, r=rank) for rank, m in enumerate(minutes) if m == max(minutes))])
+def _example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
+    """Return a log and what is known of it: each rank makes a step, and then says what is given, if anything."""
+    texts = {
+        f"rank{rank}": "\n".join([f"step 7 of a job of world size {size or len(complaints)}", text.format(r=rank)])
+        for rank, text in enumerate(complaints)
+    }
+    log = read(((name, [text.encode()]) for name, text in texts.items()), ("RuntimeError",))
+    return log, Explained(failing=frozenset((e.stream, e.line) for e in log.events if "RuntimeError" in e.text))
 
 
 @cause(
-    echoes=_ENDS_A_RANK,
-    bad=lambda: [_example(30, 30, 12, 30)],
-    good=lambda: [_example(30, 30, 30, 30), _example(12, 30), "\n".join(_example(30, 30, 12, 30).split("\n")[:4])],
+    code=_DIED,
+    echoes=("oom", "gpu-hw-error", "fd-limit", "shm-too-small", "memlock", _DIED, _LATE),
+    bad=lambda: [
+        _example(_CLOSED, _CLOSED, "", _CLOSED),
+        _example(_WAITED, ""),
+        _example(_CLOSED, _CLOSED, "step 8", size=4),
+        _example(_WAITED, _CLOSED, _WAITED),
+    ],
+    good=lambda: [
+        _example(_CLOSED, _CLOSED),
+        _example("", ""),
+        (_example(_CLOSED, "")[0], Explained(("oom",), failing=_example(_CLOSED, "")[1].failing)),
+    ],
 )
-def rank_fell_silent(log: JobLog) -> Iterator[Finding]:
-    """A rank wrote nothing while the others went on.
+def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
+    """A rank said nothing while the others lost it, or waited for it.
 
-    Right: All ranks wrote until the job ended.
-    Why: where the other ranks still write, and one is silent for a minute and longer, it hangs or is dead: they wait
-    for it, and what they report is what follows. Its own last line, and its host's, say where it was.
-    Fix: look at the last line of that rank; if its process is still there, `py-spy dump --pid PID`; else the kernel's
-    log of its host: `journalctl -k | grep -iE 'oom|xid|killed'`.
+    Right: No rank fell silent while others complained.
+    Why: a rank that is killed writes nothing, and one that hangs nothing either: those that complain are the others.
+    A process that ends closes its connections, so where they were closed it has ended; where the others only waited,
+    it may live still.
+    Fix: look at the last line of that rank and, of its host and that minute, at `journalctl -k | grep -iE
+    'oom|killed|xid|segfault'` and the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
+    describe pod`); if its process is still there, `py-spy dump --pid PID`.
     """
-    if not failed(log):
+    if explained.codes or not {*explained.could_be} <= _OPEN:
         return
-    last = _last_times(log)
-    if len(last) < _FEWEST_RANKS:
-        return
-    usual = median(last.values())
-    silent = [rank for rank, when in last.items() if usual - when > _SILENT_S]
-    for rank in silent if 2 * len(silent) < len(last) else ():
-        event = log.ranks[rank].last
-        if event is not None:
-            yield said(
-                log,
-                event,
-                f"rank {rank} wrote nothing in the last {usual - last[rank]:.0f} s, while the others went on",
-                severity=Severity.WARN,
-                codes=("rank-crashed", "timeout-straggler"),
-                blame="unknown",
-                action="retest",
-            )
+    ends = rank_ends(log, explained.failing)
+    if ends.unattributed:
+        return  # it may be of a rank that seems to say nothing
+    if ends.latecomer:
+        yield _late(log, ends, ends.latecomer)
+    elif _few(ends) or _one_host(ends):
+        yield _silent(log, ends)
 
 
-def _last_times(log: JobLog) -> Mapping[int, float]:
-    """Return when each rank whose clock can be compared wrote last, by one clock."""
-    ahead = clocks(log).ahead_s
-    ranks = [each for each in log.ranks.values() if each.last and each.last.time_s is not None]
-    one_clock = len({_clock(log, each) for each in ranks}) <= 1
-    return {
-        each.rank: each.last.time_s - ahead.get(each.host, 0.0)
-        for each in ranks
-        if each.last and each.last.time_s is not None and (one_clock or each.host in ahead)
-    }
+def _few(ends: Ends) -> bool:
+    """Return whether few say nothing. A rank of which there is no log may be one whose log was not given: of two ranks
+    the other one is at fault all the same if it closed its connections.
+    """
+    known = len(ends.complaining) > 1 or any(each.has_log for each in ends.silent) or ends.of_what == {"closed"}
+    return 0 < len(ends.silent) <= min(_MOST_SILENT, len(ends.complaining)) and known
 
 
-def _clock(log: JobLog, rank: RankLog) -> str:
-    """Return whose clock a rank's times are of: its host's; of one log of several ranks, whatever gathered it."""
-    stream = log.streams[rank.last.stream] if rank.last else None
-    return rank.host or (stream.host or (stream.name if stream.rank is None else "") if stream else "")
+def _one_host(ends: Ends) -> str:
+    """Return the host that all silent ranks share and no other rank: it was lost."""
+    hosts = {each.host for each in ends.silent}
+    lost = next(iter(hosts)) if len(hosts) == 1 else ""
+    return "" if any(each.host in ("", lost) for each in ends.complaining) else lost
+
+
+def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
+    surely = ends.came_later(rank)
+    message = f"rank {rank.rank} came when the others had waited until their time was over"
+    codes = (_LATE,) if surely else (_LATE, _DESYNC)
+    assert rank.said
+    return said(log, rank.said, message, codes=codes, blame="job", action="fix-job")
+
+
+def _silent(log: JobLog, ends: Ends) -> Finding:
+    silent, host = ends.silent, _one_host(ends)
+    ranks = tuple(each.rank for each in silent)
+    names = ", ".join(map(str, ranks[:8]))
+    first = silent[0]
+    line = first.last or ends.complaining[0].said
+    assert line
+    details: dict[str, Any] = {"blame": "unknown", "action": "retest"}
+    subject = f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+    message, codes = _why(ends, subject, first)
+    if len(ranks) > 1 and host:
+        message, codes = f"no rank of {host} says anything: ranks {names}", (_DIED, "peer-unreachable")
+    return said(log, line, message, ranks=ranks, codes=codes, subject=subject, **details)
+
+
+def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]]:
+    """Return what is known of ranks that say nothing, and which causes are left."""
+    one, lost = len(ends.silent) == 1, "closed" in ends.of_what and "timed out" not in ends.of_what
+    if one and first.rank == ends.first_out and first.by_itself:
+        return f"{subject} ended first and wrote no reason: {first.exit_text}", (_DIED,)
+    if one and first.alive:
+        return f"{subject} had not come to {_awaited(ends)}, and its process lived", (_LATE,)
+    if one and first.over:
+        return f"{subject} came to its end while the others went on", (_DESYNC, _DIED)
+    if not lost:
+        codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call
+        return f"{subject} did not come to {_awaited(ends)}, and said nothing", codes
+    if not one:
+        return f"{subject} say nothing, and the others lost connections", (_DIED, _LATE)
+    if not first.has_log:
+        return f"{subject} ended, and there is no log of it", (_DIED, "oom", "gpu-hw-error")
+    return f"{subject} ended without a word: its log just ends, and the others lost it", (_DIED,)
+
+
+def _awaited(ends: Ends) -> str:
+    """Return what the first rank that complains waited for."""
+    text = next((each.said.text for each in ends.complaining if each.said), "")
+    work = timed_out_work(text)
+    if work is None:
+        return "what the others waited for"
+    return f"{work.op} number {work.seq}" if work.seq is not None else work.op

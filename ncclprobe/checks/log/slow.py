@@ -6,6 +6,7 @@ from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
+from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding, Severity
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
@@ -25,7 +26,8 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
         "n1:7:7 [0] NCCL INFO Using network Socket",
     ],
     good=lambda: [
-        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+        "n1:7:7 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>\nn1:7:7 [0] NCCL INFO Using network Socket",
         "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\nn1:7:7 [0] NCCL INFO Using network Socket",
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
         "n1:7:7 [0] NCCL INFO Using network IB",
@@ -40,7 +42,8 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
     "Using network".
     """
-    there = any(True for _ in log.having("NET/IB : Using", "GPU Direct RDMA Enabled"))
+    there = any(used(event.text) for event in log.having("NET/IB : Using"))
+    there = there or any(True for _ in log.having("GPU Direct RDMA Enabled"))
     switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
     if there or switched_off:
         message = "sockets are used although RDMA devices are there"
@@ -171,3 +174,28 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
         if {"IB", "RoCE"} <= links and event.host not in shown:
             shown.add(event.host)
             yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)
+
+
+_WRONG = ("Out of bounds values",)
+
+
+@cause(
+    code="wrong-data",
+    signs=_WRONG,
+    doctor="run.data",
+    bad=lambda: ["# Out of bounds values : 34 FAILED"],
+    good=lambda: ["# Out of bounds values : 0 OK"],
+)
+def wrong_data(log: JobLog) -> Iterator[Finding]:
+    """nccl-tests counted wrong values.
+
+    Right: nccl-tests counted no wrong value.
+    Why: each result is compared with what it must be; a value that is not is memory, a link or a NIC that corrupts data
+    without an error, or a fault of NCCL's release with these settings.
+    Fix: repeat on each node alone (`all_reduce_perf -g 8`) and then with pairs of nodes: the one that fails alone is
+    sick; look there for ECC and NVLink errors (`nvidia-smi -q`); also without NCCL_PROTO and NCCL_ALGO.
+    """
+    for event in log.having(*_WRONG):
+        if "FAILED" in event.text:
+            count = between(event.text, ":").strip().partition(" ")[0]
+            yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")

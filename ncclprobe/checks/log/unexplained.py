@@ -7,6 +7,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.files.explained import Explained
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding, seen, warn
+from ncclprobe.units import whole_words
 
 ENDINGS = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
 """Levels of lines after which a process does not go on."""
@@ -38,7 +39,8 @@ def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
     if explained.open:
         return f"the logs show what followed from a failure, and no line says why: {', '.join(explained.open)}"
     first = left[0]
-    return f"{log.streams[first.stream].name}:{first.line} says of a failure what no check knows: {first.text[:200]}"
+    where, text = f"{log.streams[first.stream].name}:{first.line}", whole_words(first.text, 200)
+    return f"{where} says of a failure what no check knows: {text}"
 
 
 def _log(event: LogEvent) -> JobLog:

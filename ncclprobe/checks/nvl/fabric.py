@@ -10,6 +10,7 @@ from ncclprobe.checks.nvl.links import FULL
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.nvlinks import products
 from ncclprobe.facts.driver import FabricManager
+from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nccl_conf import Settings
@@ -18,7 +19,7 @@ from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
 from ncclprobe.facts.nvml_answers import unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
+from ncclprobe.model.findings import Finding, Severity, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -27,6 +28,8 @@ from ncclprobe.nccl.values import read_setting
 
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"
+_REGISTERING = "in-progress"
+_NO_LOG = Absent("not permitted", "Denied")
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 _SWITCH = Device(
     "0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), PciPosition("pci0000:c0"), PcieLink(16.0, 2, 16.0, 2)
@@ -80,38 +83,42 @@ def _cluster(gpu: Gpu) -> str:
 @check(
     slows=True,
     bad=lambda: [
-        (box(JOINED, WAITING), LINKS),
-        (box(JOINED, REFUSED), LINKS),
-        (box(JOINED, DEGRADED), LINKS),
-        (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS),
-        (LONELY_TRAY, LINKS),
+        (box(JOINED, REFUSED), LINKS, _NO_LOG),
+        (box(WAITING, REFUSED), LINKS, _NO_LOG),
+        (box(JOINED, DEGRADED), LINKS, _NO_LOG),
+        (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, _NO_LOG),
+        (LONELY_TRAY, LINKS, _NO_LOG),
     ],
     good=lambda: [
-        (box(JOINED, JOINED), LINKS),
-        (TRAY, LINKS),
-        (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),))),
-        (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),))),
+        (box(JOINED, JOINED), LINKS, _NO_LOG),
+        (TRAY, LINKS, _NO_LOG),
+        (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), _NO_LOG),
+        (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), _NO_LOG),
     ],
     required=True,
     requires="gpu.smi-canary",
     applies=may_have_a_fabric,
 )
-def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
+def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iterator[Finding]:
     """A GPU has not joined the NVSwitch fabric.
 
     Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
-    Fix: wait if it is in progress; else `systemctl start nvidia-fabricmanager`, of the driver's own version (on racks:
-    look at the switch trays), and reboot if the state stays.
+    Fix: wait while it is in progress, some minutes after a start; else `systemctl start nvidia-fabricmanager`, of the
+    driver's own version (on racks: look at the switch trays), and reboot if the state stays.
     """
-    unknown = {}
+    unknown: dict[str, Absent] = {}
+    found: list[Finding] = []
     for name, gpu in named(gpus):
         if isinstance(gpu.fabric, Absent):
             if not unsupported(gpu.fabric):
                 unknown[name] = gpu.fabric
         else:
-            yield from _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
+            found += _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
+    if not any(each.severity is Severity.FAIL for each in found):
+        _wait(gpus, log)
+    yield from found
     fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
         message = "they are not in one cluster and clique: NVLink does not connect them all"
@@ -119,12 +126,19 @@ def fabric(gpus: Gpus, links: NvLinks | Absent) -> Iterator[Finding]:
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
 
 
+def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
+    """Raise Unlearned where GPUs still register: no job starts until that has ended, well or not."""
+    late = [name for name, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric) and gpu.fabric.state == _REGISTERING]
+    if late:
+        since = "" if isinstance(log, Absent) else f", {log.uptime_s / 60:,.0f} min after the machine was started"
+        raise Unlearned(
+            f"the NVLink fabric's registration of {', '.join(late)} is in progress{since}: wait, and look again"
+        )
+
+
 def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Iterator[Finding]:
     evidence = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
-    if fabric.state == "in-progress":
-        message = "its registration with the NVLink fabric is in progress"
-        yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
-    elif fabric.state == "not-started":
+    if fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
             yield fail(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
+from typing import TYPE_CHECKING
 
 from ncclprobe.checks.rail import asked, both_ends, by_rail, connected, name, named, own_failures, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
@@ -10,8 +11,6 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.rails import Rails
 from ncclprobe.localise.pairs.samples import End, Result
-from ncclprobe.localise.pairs.suspects import Localisation, Suspect
-from ncclprobe.localise.pairs.suspects import verdict as weigh
 from ncclprobe.localise.rails import Seen, Tried, Way, results_of
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.fleet import Every
@@ -20,6 +19,9 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.units import certain, plural
+
+if TYPE_CHECKING:  # imported where rails were tried: localisation is a dozen modules, and most doctors try none
+    from ncclprobe.localise.pairs.suspects import Localisation, Suspect
 
 _BAD = End("n1", 1)
 _NO_FABRIC: Every[Fabric | Absent] = Every({})
@@ -68,6 +70,8 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     """
     found = tests(rails)
     expected = _expected(found, fabrics, buses)
+    from ncclprobe.localise.pairs.suspects import verdict as weigh
+
     samples = results_of(found)
     judged = weigh(samples, expected_GBps=expected * _TOLERANCE if expected else None)
     usual, ports = _usual(judged), _port_rates(found)
@@ -90,7 +94,7 @@ _MOVED = {"both": "sends and receives", "out": "sends", "into": "receives"}
 _WHOSE: Mapping[str, Blame] = {"node": "node", "rail": "link", "pair": "fabric"}
 
 
-def _equally(judged: Localisation, usual: float, ports: Mapping[End, float]) -> Iterator[Finding]:
+def _equally(judged: "Localisation", usual: float, ports: Mapping[End, float]) -> Iterator[Finding]:
     """Yield that many nodes lose one and the same share; a note where their ports explain it."""
     if same := judged.equally_slow:
         nodes = [node for each in same for node in each.cause.nodes]
@@ -103,7 +107,7 @@ def _equally(judged: Localisation, usual: float, ports: Mapping[End, float]) -> 
         )  # fmt: skip
 
 
-def _usual(judged: Localisation) -> float:
+def _usual(judged: "Localisation") -> float:
     return max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
 
 
@@ -119,14 +123,16 @@ def _by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, floa
 
 
 def _parts(
-    each: Suspect, samples: Sequence[Result], usual: float, ports: Mapping[End, float]
-) -> Sequence[tuple[Suspect, float]]:
+    each: "Suspect", samples: Sequence[Result], usual: float, ports: Mapping[End, float]
+) -> Sequence[tuple["Suspect", float]]:
     """Return what of a rail of all nodes is slow: each rail may have leaves and uplinks of its own; and what is usual
     there, GB/s. A rail whose ports are all slower by so much is of another kind by design, such as storage's.
     """
     rail = each.cause.rail
     if each.cause.kind != "plane" or rail is None:
         return ((each, usual),)
+    from ncclprobe.localise.pairs.suspects import verdict as weigh
+
     alone = weigh([one for one in samples if one.src.rail == one.dst.rail == rail])
     kinds = {"node": "rail"}  # of one rail alone, all of a node is its one port
     parts = [
@@ -140,7 +146,7 @@ def _parts(
     return parts or (() if _by_design(each.ratio, mine, ports) else ((each, usual),))
 
 
-def _slow(each: Suspect, usual: float, count: int, rails: Every[Rails]) -> Finding:
+def _slow(each: "Suspect", usual: float, count: int, rails: Every[Rails]) -> Finding:
     cause = each.cause
     where = str(cause)
     if cause.kind == "rail" and cause.rail is not None:

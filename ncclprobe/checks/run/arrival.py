@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ncclprobe.errors import Unlearned
+from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.facts.run.asked import Ending
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
+from ncclprobe.facts.run.ranks import FAILED, Arrivals, Attendance, LostRank, Participants
+from ncclprobe.localise.collectives import folded
 from ncclprobe.model.findings import ONCE, Finding, fail, seen
-from ncclprobe.model.registry import check
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:
@@ -18,24 +20,85 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
 _FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
 
 
-@check(bad=lambda: [(Arrivals(4, (2, 3), 60.0), _FOUR)], good=lambda: [(Arrivals(4), _FOUR)], required=True)
+@check(
+    bad=lambda: [(Arrivals(4, (2, 3), 60.0), _FOUR), (Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), _FOUR)],
+    good=lambda: [(Arrivals(4), _FOUR)],
+    required=True,
+)
 def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
     """Not every rank arrived.
 
     Right: Every rank arrived.
-    Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away.
+    Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away. A rank
+    whose process runs, or that may still take its time, is not missing: it may be importing torch, and nothing is known
+    of it.
     Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
     MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
     system, raise --phase-timeout.
     """
-    for rank in arrivals.missing:
+    for rank in arrivals.lost:
         yield seen_once(
             f"rank {rank}",
             f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
             evidence=seen("the job's store", f"no first heartbeat in {arrivals.waited_s:.0f} s"),
         )
+    if arrivals.missing and not arrivals.lost:
+        raise Unlearned(_late(arrivals))
     if participants.fallback and not arrivals.missing:
         raise Unlearned(participants.fallback)
+
+
+def _late(arrivals: Arrivals) -> str:
+    """Say which ranks had not come, and why that is not held against them."""
+    allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
+    runs = f"; the process of rank {folded(arrivals.running)} runs" if arrivals.running else ""
+    late = f"rank {folded(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
+    return f"{late}: it may still be importing torch; start again, or raise --timeout"
+
+
+_TORCHS = (
+    f"it failed (rank 1: all_reduce first call: {OUT_OF_MEMORY}2.00 GiB were asked for, and of the 79.11 GiB of GPU 1 "
+    "1.19 GiB are free; in use are 40.00 GiB by process 4711, 37.90 GiB by this rank)"
+)
+_NCCLS = (
+    f"it failed (rank 0: all_reduce first call: {OUT_OF_MEMORY}NCCL error; last error: Cuda failure 'out of memory')"
+)
+
+
+@applies
+def a_rank_left(attendance: Attendance | Absent) -> bool:
+    """to runs that a rank left."""
+    return isinstance(attendance, Attendance) and bool(attendance.lost)
+
+
+@check(
+    bad=lambda: [
+        (Attendance(2, (LostRank(1, "node7", "all_reduce first call", _TORCHS),)),),
+        (Attendance(2, (LostRank(0, "node7", "all_reduce first call", _NCCLS),)),),
+    ],
+    good=lambda: [(Attendance(2, (LostRank(1, "node7", "timing", "its heartbeat stopped"),)),)],
+    applies=a_rank_left,
+)
+def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
+    """A rank ran out of memory.
+
+    Right: No rank ran out of memory.
+    Why: a GPU that another process uses, or that holds more ranks than one, has less room than was there when the run
+    began; NCCL allocates beside the buffers that are measured, for each peer and algorithm that it connects.
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names who holds a GPU's memory; end what is
+    left of earlier jobs, or ask for smaller messages with -e.
+    """
+    for lost in attendance.lost:
+        if lost.shortage:
+            message = f"ran out of memory on {lost.host} in phase {lost.phase!r}: {lost.shortage}"
+            yield fail(
+                f"rank {lost.rank}",
+                message,
+                blame="job",
+                action="fix-job",
+                evidence=seen("the job's store", "why it left"),
+                nodes=(lost.host,),
+            )
 
 
 _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
@@ -59,7 +122,10 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
     Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
     still runs; then measure again without that node.
     """
+    short = any(lost.shortage for lost in attendance.lost)
     for lost in attendance.lost:
+        if short and lost.why.startswith(FAILED):
+            continue  # for memory, or because that rank left
         yield seen_once(
             f"rank {lost.rank}",
             f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",

@@ -126,7 +126,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
             action="retest" if each.kind == "pair" else "repair",
-            confidence=Certainty("high", f"measured again with {each.partners} partners, {certain(each.confidence)}"),
+            confidence=Certainty("high", f"confirmed with {each.partners} other partners, {certain(each.confidence)}"),
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"

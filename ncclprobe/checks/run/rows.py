@@ -239,6 +239,8 @@ def _unsure(row: Measurement) -> str:
 
 def _least(row: Measurement) -> str:
     expected = row.expectation
+    if expected and expected.below_gross(row.busbw_GBps):
+        return f"below a third of the {expected.value:.4g} expected, {expected.gross:.4g} ({expected.why})"
     return f"at least {expected.threshold:.4g} expected ({expected.why})" if expected else ""
 
 

@@ -190,6 +190,10 @@ _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", "…")
 _BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 _JUDGED = Asked(what=("copies",), require_judged=True)
+_NVLINKS = (
+    "look at the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their siblings), "
+    "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager where there are NVSwitches"
+)
 _KINDS = {
     "h2d": "from the host to it",
     "d2h": "from it to the host",
@@ -232,6 +236,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
                     seen(f"{size(row.nbytes)} copies", f"{row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s"),
                     row.source,
                 ),
+                remedy=_NVLINKS if "NVLink" in row.why else "",
                 nodes=(row.node,),
                 loss=round(1 - row.GBps / row.expected_GBps, 4) if row.expected_GBps else None,
                 lost_GBps=round(row.expected_GBps - row.GBps, 4) if row.expected_GBps else None,

@@ -22,6 +22,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import gbps
+from ncclprobe.nccl.libfabric import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 _FULL_MEMBER = 0x8000
@@ -139,7 +140,7 @@ def port_state(
 def _placed(fabric: Fabric, settings: Settings | None) -> dict[tuple[str, int], Port]:
     """Return the ports that NCCL would take by their place: a NIC that is gone hands its name to the next one."""
     slots = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
-    ports = () if settings is None else taken(fabric, settings)
+    ports = () if settings is None else (*taken(fabric, settings), *efa_ports(fabric))
     return {(slots.get(port.device, port.device), port.number): port for port in ports}
 
 
@@ -149,7 +150,7 @@ def _dark(dark: dict[str, Port], lit: int) -> Finding:
     nodes, same = tuple(dark), len({(p.state, p.physical) for p in dark.values()}) == 1
     what = f"{port.state}/{port.physical}" if same and isinstance(port.physical, str) else str(port.state)
     message = f"is {what}, and ACTIVE on {'the other node' if lit == 1 else f'{lit} other nodes'}"
-    tell = fail if lit > len(dark) else warn
+    tell = fail if lit > len(dark) or len(dark) == 1 else warn
     evidence = f"/sys/class/infiniband/{port.device}/ports/{port.number}/state"
     return tell(f"{named(nodes)} {port.name}", message, blame="link", action="repair", nodes=nodes, evidence=evidence)
 

@@ -21,10 +21,10 @@ from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
 
 _GLOOS = ("GLOO_",)
-_FAMILIES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_", "FI_", "UCX_", "RDMAV_", "SHARP_", *_GLOOS)
-_UNSET = "not set"
+FAMILIES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_", "FI_", "UCX_", "RDMAV_", "SHARP_", *_GLOOS)
+UNSET = "not set"
 
-_OWN_BUSINESS_NAMES = """
+_OWN_NAMES = """
     NCCL_SOCKET_IFNAME NCCL_OOB_NET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_ROUTABLE_FLID_GID_INDEX
     NCCL_IB_ADDR_RANGE NCCL_HOSTID NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE NCCL_TOPO_DUMP_FILE_RANK NCCL_GRAPH_DUMP_FILE
     NCCL_GRAPH_DUMP_FILE_RANK NCCL_PROXY_CPUSET NCCL_IGNORE_CPU_AFFINITY NCCL_MNNVL_UUID NCCL_MNNVL_CLIQUE_ID
@@ -34,9 +34,9 @@ _OWN_BUSINESS_NAMES = """
     UCX_NET_DEVICES UCX_IB_GID_INDEX GLOO_SOCKET_IFNAME GLOO_LOG_LEVEL TORCH_NCCL_DEBUG_INFO_TEMP_FILE
     TORCH_NCCL_DEBUG_INFO_PIPE_FILE
 """
-_OWN_BUSINESS = frozenset(_OWN_BUSINESS_NAMES.split())
+OWN_BUSINESS = frozenset(_OWN_NAMES.split())
 """Devices, files, addresses, and what is written where: each node may have its own."""
-_MUST_AGREE_NAMES = """
+_MUST_NAMES = """
     NCCL_ALGO NCCL_PROTO NCCL_NET NCCL_NET_PLUGIN NCCL_IB_DISABLE NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE
     NCCL_P2P_NET_CHUNKSIZE NCCL_CROSS_NIC NCCL_COLLNET_ENABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE
     NCCL_ALLGATHERV_ENABLE NCCL_CHECK_MODE NCCL_COMM_ID NCCL_OOB_NET_ENABLE NCCL_SOCKET_MAGIC NCCL_SOCKET_FAMILY
@@ -44,7 +44,7 @@ _MUST_AGREE_NAMES = """
     NCCL_TUNER_CONFIG_FILE NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS FI_PROVIDER
     OFI_NCCL_PROTOCOL GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
 """
-_MUST_AGREE = frozenset(_MUST_AGREE_NAMES.split())
+MUST_AGREE = frozenset(_MUST_NAMES.split())
 """The table's `hazard` of each says what becomes of ranks that disagree."""
 _RING, _ELSEWHERE = having(NCCL_ALGO="Ring"), setting("NCCL_IB_TC", "106", "/etc/nccl.conf:3")
 _ANY: Every[Software | Absent] = Every({})
@@ -79,7 +79,7 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
     Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
     """
     version = _version(software)
-    names = {name for _, each in settings.items() for name in each.effective if name.startswith(_FAMILIES)}
+    names = {name for _, each in settings.items() for name in each.effective if name.startswith(FAMILIES)}
     for name in sorted(names):
         entries = {node: each.effective.get(name) for node, each in settings.items()}
         yield from _compared(name, entries, version, job)
@@ -92,7 +92,7 @@ def _version(software: Every[Software | Absent]) -> Version | None:
 
 def _compared(name: str, entries: dict[str, Setting | None], version: Version | None, job: Job) -> Iterator[Finding]:
     parameter = table().get(name)
-    meant = {node: _meaning(entry, parameter, version) for node, entry in entries.items()}
+    meant = {node: meaning(entry, parameter, version) for node, entry in entries.items()}
     if len(set(meant.values())) <= 1:
         return
     ballot = vote(meant)
@@ -104,10 +104,10 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
     blamed |= {"remedy": _alike(name, outliers, {entries[node] for node in outliers})}
     evidence = as_evidence(given[0])
-    if name in _OWN_BUSINESS or parameter is None or not parameter.is_read or not _applies(name, job):
+    if name in OWN_BUSINESS or parameter is None or not parameter.is_read or not is_read_by(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
             yield note(name, message, nodes=outliers, evidence=evidence, **blamed)
-    elif name in _MUST_AGREE:
+    elif name in MUST_AGREE:
         yield fail(name, f"{message} ({parameter.hazard})", nodes=outliers, evidence=evidence, **blamed)
     else:
         yield warn(name, message, nodes=outliers, evidence=evidence, **blamed)
@@ -125,32 +125,32 @@ def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]
     return f"on {where}: take {name} out of {entry.origin}, or have the same there on all nodes (one image)"
 
 
-def _applies(name: str, job: Job) -> bool:
+def is_read_by(name: str, job: Job) -> bool:
     """Return whether a library of this job reads the variable."""
     return job.backend == "nccl" or name.startswith(_GLOOS)
 
 
-def _meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
+def meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
     """Return what a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set
     it.
     """
     if parameter is None or (entry and entry.value is None):
-        return _UNSET if entry is None else str(entry.value)
+        return UNSET if entry is None else str(entry.value)
     text = (entry.value if entry else None) or ""
     if parameter.is_integer:
         return _integer(text, default_of(parameter, version))
-    return (text.lower() if parameter.any_case else text) or _UNSET
+    return (text.lower() if parameter.any_case else text) or UNSET
 
 
 def _integer(text: str, default: int | None) -> str:
     if text:
         return str(read_int(text, 0).value)
-    return _UNSET if default is None else str(default)
+    return UNSET if default is None else str(default)
 
 
 def _written(entry: Setting | None) -> str:
     if entry is None:
-        return _UNSET
+        return UNSET
     return "set" if entry.value is None else repr(entry.value) if entry.value != entry.value.strip() else entry.value
 
 

@@ -11,9 +11,15 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Torch
 from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+
+
+def _network(name: str) -> NetworkChoice:
+    return NetworkChoice(name, "", ("eth0",), None, "")
+
 
 _SHOWN = 4  # nodes whose library is named as evidence
 
@@ -146,3 +152,43 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
             message = describe(ballot, lambda versions: " and ".join(sorted(versions)))
             seen = "/sys/class/infiniband/*/fw_ver"
             yield warn(board, message, blame="image", action="fix-image", nodes=outliers, evidence=seen)
+
+
+_PARTS = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p")
+_BLANK = Choices(nccl=None, nvls=NvlsChoice(None, ""), **dict.fromkeys(_PARTS, NOT_CHOSEN))
+_ON_IB = replace(_BLANK, network=Part((_network("IB"),), "every active port"))
+_ON_TCP = replace(_ON_IB, network=Part((_network("Socket"),), "the loader finds no libnccl-net.so"))
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (Every({"n0": _ON_IB, "n1": _ON_IB, "n2": _ON_TCP}),),
+        (Every({"n0": _ON_IB, "n1": _ON_TCP}),),
+    ],
+    good=lambda: [
+        (Every({"n0": _ON_IB, "n1": _ON_IB}),),
+        (Every({"n0": _ON_TCP, "n1": _ON_TCP}),),
+    ],
+    applies=several_with_gpus,
+)
+def transport(choices: Every[Choices]) -> Iterator[Finding]:
+    """Nodes get different networks from NCCL.
+
+    Right: All nodes get the same network from NCCL.
+    Why: every rank takes the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
+    port means nothing to a socket, and the job fails or hangs at its first connection (nccl#2428).
+    Fix: look at the choice of network of the nodes that differ (`ncclprobe doctor -v`): a plugin that the loader does
+    not find, /dev/infiniband that is not given, ports that are down, a setting of this node alone.
+    """
+    known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
+    ballot = vote(known)
+    if not ballot.agreed:
+        outliers = ballot.outliers
+        shown = [seen(f"network of {n}", choices.by_node[n].network.why) for n in list(outliers or known)[:_SHOWN]]
+        message = describe(ballot, str)
+        yield fail(named(outliers), message, blame="image", action="fix-image", nodes=outliers, evidence=shown)
+        return
+    unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
+    if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
+        raise Unlearned(f"the network of {named(unread)} is not known: {choices.by_node[unread[0]].network.why}")

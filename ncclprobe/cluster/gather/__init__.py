@@ -29,7 +29,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, no_master
 from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import files
-from ncclprobe.host.capture import Replay, dump, parse
+from ncclprobe.host.capture import Replay, dump, parse, save
 from ncclprobe.host.scratch import scratch
 from ncclprobe.interrupt import ENDING, Interrupted
 from ncclprobe.model.findings import ExitCode
@@ -125,7 +125,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
         for name, measured in (await run_in_thread(work, part.times.end)).items():
             local.add(name, measured)
         if part.keep:
-            files.write(part.keep / files.named_after(local.name), local.text(), private=True)
+            save(part.keep / files.named_after(local.name), local.text())
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     local.add("proof", part.token.proof)
     if part.token.unproven and not part.launch.names:
@@ -135,7 +135,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
     with contextlib.ExitStack() as stack:
         try:
             spool = stack.enter_context(scratch())
-            files.write(spool / files.named_after(local.name), local.text(), private=True)
+            save(spool / files.named_after(local.name), local.text())
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
                 return alone(part, local, f"no folder for what the other nodes know ({error}); set TMPDIR")

@@ -35,7 +35,7 @@ from ncclprobe.facts.data_rates import rate_bytes, rated
 from ncclprobe.facts.paths import Paths
 from ncclprobe.facts.reach import Trouble
 from ncclprobe.host import SAMPLE, files
-from ncclprobe.host.capture import Answers, Replay, dump, parse
+from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, replace
@@ -59,6 +59,7 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
         listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name)
         try:
             gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
+            gathering = replace(gathering, allowed_s=part.times.allowed_s)
             names = _unique_names(local.name, coordinator.peers)
             if not part.token.unproven:
                 part.progress("trying the paths between the nodes")
@@ -292,7 +293,7 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
         name = f"{number}-{name}" if name in taken else name
         taken.add(name)
         try:
-            files.write(folder / name, dump(replay.answers, replay.node, ranks=_rank_answers(replay)), private=True)
+            save(folder / name, dump(replay.answers, replay.node, ranks=_rank_answers(replay)))
         except UsageError as error:
             say(f"--keep: {error}")
 

@@ -26,6 +26,7 @@ from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 
 UNPROVEN = "the nodes have no secret by which to prove who they are"
+_MEETING_SHARE = 0.6
 _MESH_S = 30.0
 _DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
@@ -48,9 +49,14 @@ class Times(Struct, frozen=True):
         """Return the end of the whole run."""
         return self.by(1.0)
 
+    @property
+    def allowed_s(self) -> float:
+        """Return how long other nodes may take to come, if this one takes no time to begin."""
+        return min(self.wait_s, _MEETING_SHARE * self.timeout_s)
+
     def meeting(self) -> float:
         """Return until when other nodes are waited for, or called."""
-        return min(time.monotonic() + self.wait_s, self.by(0.6))
+        return min(time.monotonic() + self.wait_s, self.by(_MEETING_SHARE))
 
     def mesh(self) -> float:
         """Return until when paths are tried."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
+from ncclprobe.host.command import abandon, start
 from ncclprobe.wire import SECRET_BYTES, WireError
 
 PATIENCE_S = 5.0
@@ -76,8 +77,14 @@ def _ask(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes,
     """Return the exit code of a command that reads `text`, what it prints, and its last words."""
     left_s = max(0.001, min(PATIENCE_S, deadline - time.monotonic()))
     try:
-        done = subprocess.run(list(argv), input=text, capture_output=True, timeout=left_s, check=False)
+        process = start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        return -1, b"", str(error)
+    try:
+        out, err = process.communicate(text, left_s)
     except (OSError, subprocess.SubprocessError) as error:
         return -1, b"", str(error)
-    words = " ".join(done.stderr.decode(errors="replace").split())
-    return done.returncode, done.stdout, words[:200] or f"exit code {done.returncode}"
+    finally:
+        abandon(process)
+    words = " ".join(err.decode(errors="replace").split())
+    return process.returncode, out, words[:200] or f"exit code {process.returncode}"

@@ -51,23 +51,25 @@ def judged(
     *,
     retest: Retest | None = None,
     disturbances: Sequence[Disturbance] = (),
+    others_repeated: bool = False,
 ) -> Measurement:
     """Return `row` with its expectation and verdict (:mod:`.verdict`); unchanged without an expectation."""
     found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row
-    said = verdict.judge(row, found, retest=retest or row.retest, disturbances=disturbances)
-    return replace(row, expectation=found, status=said.status, inconclusive_why=said.why, retest=retest or row.retest)
+    second = retest or row.retest
+    said = verdict.judge(row, found, retest=second, disturbances=disturbances, others_repeated=others_repeated)
+    return replace(row, expectation=found, status=said.status, inconclusive_why=said.why, retest=second)
 
 
-def judge_rows(rows: Rows, expected: Expected) -> tuple[Measurement, ...]:
+def judge_rows(rows: Rows, expected: Expected, *, over: bool = True) -> tuple[Measurement, ...]:
     """The rows of a run with their verdicts: the display of a run, its choice of what to measure again, its checks and
-    its report all ask this.
+    its report all ask this. `over`: no row will be measured again.
     """
-    return tuple(_judge_repeated(row, rows, expected.bands) for row in rows.measured)
+    return tuple(_judge_repeated(row, rows, expected.bands, over) for row in rows.measured)
 
 
-def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Measurement:
+def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band], over: bool) -> Measurement:
     """A row that fails is judged again by each of its retests until it fails no more; then by what disturbed it.
 
     Under a setting that falsifies measuring no row is judged, whether it is slow or not.
@@ -77,7 +79,9 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band]) -> Meas
         if found.status == "fail" and (each.op, each.nbytes, each.place) == (row.op, row.nbytes, row.place):
             retest = Retest(each.busbw_GBps, each.time_us.typical, each.interval_us, each.batches)
             found = judged(found, (), retest=retest)
-    return judged(found, (), disturbances=rows.disturbances) if found.status == "fail" else found
+    if found.status != "fail":
+        return found
+    return judged(found, (), disturbances=rows.disturbances, others_repeated=over and bool(rows.retests))
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:

@@ -247,6 +247,15 @@ def expected_paths(path: str) -> tuple[PathExpectation, ...]:
     return found
 
 
+def recognises(text: str) -> bool:
+    """Whether `text` is a baseline as :func:`render` makes it."""
+    try:
+        parse(text, "")
+    except UsageError:
+        return False
+    return True
+
+
 def load(path: str) -> dict[str, Site]:
     """The baseline in the file `path`, or all in a folder, by their paths. Raises UsageError."""
     where = Path(path)

@@ -41,6 +41,17 @@ class Hang(Struct, frozen=True):
         return ""
 
     @property
+    def odd(self) -> tuple[int, ...]:
+        """Return the ranks that called another operation, or size, than most did; empty: none is of most."""
+        by_kind: dict[object, list[int]] = {}
+        for rank, work in self.works.items():
+            by_kind.setdefault((work.op, work.nelements, work.shape), []).append(rank)
+        usual = max(by_kind.values(), key=len, default=[])
+        return (
+            tuple(sorted(rank for rank in self.works if rank not in usual)) if 2 * len(usual) > len(self.works) else ()
+        )
+
+    @property
     def certain(self) -> bool:
         """Return whether operations or sizes differ, and not numbers alone, in one group: before 2.3 none is named."""
         return bool(self.group) and "differ" in self.differ
@@ -70,7 +81,7 @@ def _hang(group: str, works: Mapping[int, TimedOutWork], came: Mapping[int, Prog
     ]
     everyone = range(size) if size and size <= _MOST_RANKS and _is_default(group) else _up_to_highest(group, works)
     silent = tuple(rank for rank in everyone if rank not in works)
-    return Hang(group, works, tuple(sorted(late)), silent if len(silent) < len(works) else ())
+    return Hang(group, works, tuple(sorted(late)), silent if len(silent) <= len(works) else ())
 
 
 def _up_to_highest(group: str, works: Mapping[int, TimedOutWork]) -> range:

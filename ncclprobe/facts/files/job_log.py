@@ -17,6 +17,8 @@ class LogEvent(Struct, frozen=True):
     as far as the line says it; `place` is the source line that NCCL, torch's C++ or glog name, such as
     ``bootstrap.cc:126``. `local_rank` is the number on its node that torchrun's prefix names. None or empty: not known.
 
+    `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
+
     Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_paragraphs`): a traceback's exception
     has the level EXCEPTION, what torchrun says of a rank that failed ROOT CAUSE or FAILURE.
     """
@@ -31,13 +33,16 @@ class LogEvent(Struct, frozen=True):
     level: str = ""
     place: str = ""
     local_rank: int | None = None
+    step: int | None = None
 
 
 class LogStream(Struct, frozen=True):
     """One log as it was given: `name` is its path, ``-`` or a member of an archive.
 
     `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines and
-    `nbytes` bytes were read; `cut` says why not all were.
+    `nbytes` bytes were read; `cut` says why not all were. `step` is the last that a line near its end names, and
+    `step_line` which; `finished`: a line at its end that says that the job came to its end.
+    `cut_short`: its last line has no end, as where a process was killed that had not written all.
     """
 
     name: str
@@ -47,13 +52,18 @@ class LogStream(Struct, frozen=True):
     pid: int | None = None
     cut: str = ""
     nbytes: int = 0
+    step: int | None = None
+    step_line: int = 0
+    finished: LogEvent | None = None
+    cut_short: bool = False
 
 
 class RankLog(Struct, frozen=True):
     """What is known of one rank: where it ran, its log, the last line it wrote, and how far its communicators came.
 
     `init_started` and `init_complete` count NCCL's ``Init START`` and ``Init COMPLETE`` lines; a log without INFO lines
-    has none.
+    has none. `step` is the last that its lines name, of those near the end of its log, and `step_line` where; None: no
+    line names one.
     """
 
     rank: int
@@ -63,14 +73,16 @@ class RankLog(Struct, frozen=True):
     last: LogEvent | None = None
     init_started: int = 0
     init_complete: int = 0
+    step: int | None = None
+    step_line: int = 0
 
 
 class JobLog(Struct, frozen=True):
     """All logs of one job. `events` are in the order of `streams`, and in each in the order in which they were written.
 
-    `versions`: of ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size` is
-    None where no line says it. `addresses`: the host that has an IP address, where a line names both. `unread` counts
-    what the bounds left out, in words.
+    `versions`: of ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size`: of
+    NCCL's communicators the largest, else what most lines say; None: none says it. `addresses`: the host that has an IP
+    address, where a line names both. `unread` counts what the bounds left out, in words.
     """
 
     streams: tuple[LogStream, ...]
@@ -80,6 +92,11 @@ class JobLog(Struct, frozen=True):
     world_size: int | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Return whether any line was understood."""
+        return bool(self.events or self.ranks or self.versions or self.world_size)
 
     def having(self, *signs: str) -> Iterator[LogEvent]:
         """Yield the events that hold one of `signs`."""

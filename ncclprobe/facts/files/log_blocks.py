@@ -71,4 +71,7 @@ def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
     if end - begin <= _LONG:
         return data[begin:end]
     around = begin if hit is None else max(hit - _AROUND // 4, begin + _START)
-    return data[begin : begin + _START] + b" ... " + data[around : min(around + _AROUND, end)]
+    until = min(around + _AROUND, end)
+    after = data[around:until].partition(b" ")[2]  # whole words: half a secret has no form to be known by
+    last = after if until == end else after.rpartition(b" ")[0]
+    return data[begin : begin + _START].rpartition(b" ")[0] + b" ... " + last

@@ -27,6 +27,8 @@ BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
 
 def follows(line: LogLine) -> str:
     """Return which text begins with `line`; empty: none."""
+    if line.text.endswith(f"{_TRACEBACK}:"):  # a line of another stream may be cut by it
+        return _TRACEBACK
     return next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
 
 

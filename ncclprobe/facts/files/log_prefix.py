@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.facts.files import log_shippers, log_times
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.units import whole_words
 
 MOST_TEXT = 4096
 """Characters of a line that are kept: NCCL cuts its own at 1,023 bytes."""
@@ -36,6 +37,8 @@ _RAY = re.compile(r"\([^\s()]{1,128} pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A
 _SYSLOG = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: ")
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
+_SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
+"""What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}): ")
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
@@ -96,7 +99,7 @@ def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B
     else:
         outer, texts = LogLine(""), _text(raw)
     for text in texts.replace("\n", "\r").split("\r")[:_MOST_HEADS]:
-        outer = _prefixes(replace(outer, text=text[: 4 * MOST_TEXT]), habit)
+        outer = _prefixes(replace(outer, text=whole_words(text, 4 * MOST_TEXT)), habit)
         yield from _messages(outer)
 
 
@@ -146,6 +149,8 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     for form, usual in ((_BARE_HOST, habit.hosts), (_COMPOSE, habit.bars)):
         if usual and not line.host and (found_at := form.match(text)):
             return _taken(line, found_at)
+    if line.rank is None and (found_at := _SPOKEN_RANK.match(text)):
+        return _taken(line, found_at)
     return None
 
 
@@ -178,11 +183,11 @@ def _messages(line: LogLine) -> Iterator[LogLine]:
         begin, found = _head(text, at, head, line)
         before = text[start:begin].strip()
         if before:
-            yield replace(current, text=before[:MOST_TEXT])
+            yield replace(current, text=whole_words(before, MOST_TEXT))
         current, start = found, at + len(head)
     rest = text[start:].strip() if start else text.rstrip()  # tracebacks and torchrun's summary tell by indentation
     if rest or current is not line:
-        yield replace(current, text=rest[:MOST_TEXT])
+        yield replace(current, text=whole_words(rest, MOST_TEXT))
 
 
 def _next_head(text: str, start: int) -> tuple[int, str]:

@@ -17,6 +17,8 @@ MOST_EVENTS = 200_000
 MOST_RANKS = 1 << 20
 
 _INIT = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) .{0,400}- Init (START|COMPLETE)")
+_JOINED = re.compile(r"\d{1,7}/(\d{1,7}) clients joined")
+_SIZE = re.compile(r"\b(?:WORLD_SIZE|[Ww]orld[ _-]?[Ss]ize)['\"]?(?: is|:|=| =)? {0,2}(\d{1,7})\b")
 _NCCL = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")
@@ -29,6 +31,10 @@ _KERNEL_OF_NAME = re.compile(
     r"(?:^|/)(?:dmesg[._-]|kernel\.)(?!(?:log|txt|out)$)([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
 )
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
+
+_MOST_SEARCHED = 1024
+_SUMMARY = ("ROOT CAUSE", "FAILURE")
+"""Levels of what torchrun says of a rank, which the rank did not write."""
 
 _Process = tuple[int, str, int | None]
 """A log, a host and a process there: of containers that share a host's name, several may have one number."""
@@ -46,6 +52,9 @@ class _Known(Struct):
     hosts: set[str] = field(default_factory=set)
     tasks: dict[int, str] = field(default_factory=dict)
     tasks_are_ranks: bool = False
+    sizes: Counter[int] = field(default_factory=Counter)
+    labelled: set[int] = field(default_factory=set)
+    has_torchrun: bool = False
     year_of: float = 0.0
 
     def learn(self, event: LogEvent) -> None:
@@ -62,9 +71,12 @@ class _Known(Struct):
         for name, form in (("nccl", _NCCL), ("torch", _TORCH)):
             if found := form.search(event.text):
                 self.versions.setdefault(name, {})[found[1]] = None
+        self.has_torchrun |= event.level in _SUMMARY
+        for said in (*_SIZE.findall(event.text[:_MOST_SEARCHED]), *_JOINED.findall(event.text[:_MOST_SEARCHED])):
+            self.sizes[int(said)] += 1
         if event.rank is not None and event.local_rank is not None:
             self.locals[event.stream, event.local_rank] = event.rank
-        if event.rank is not None and event.pid is not None and event.level in ("ROOT CAUSE", "FAILURE"):
+        if event.rank is not None and event.pid is not None and event.level in _SUMMARY:
             self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
         if event.host and (found := _TASKS.match(event.text)):
             tasks = _listed(found[1])
@@ -89,17 +101,19 @@ class _Known(Struct):
 def joined(logs: "Sequence[ReadLog]") -> JobLog:
     """Return logs as one: every event with its stream, and with the rank of its process where any line tells it."""
     known = _Known()
+    known.labelled = {number for number, log in enumerate(logs) if log.labelled}
     raw = [[replace(event, stream=number) for event in log.events] for number, log in enumerate(logs)]
     for events in raw:
         for event in events:
             known.learn(event)
     streams = [_stream(log, events, known) for log, events in zip(logs, raw, strict=True)]
+    streams = _one_each(streams, logs, _world_size(known))
     done = [_placed(e, streams[e.stream], known) for events in raw for e in events]
     last = [_placed(replace(e, stream=n), streams[n], known) for n, log in enumerate(logs) for e in log.last.values()]
     return JobLog(
         streams=tuple(streams),
         events=tuple(done),
-        ranks=_ranks(done, last),
+        ranks=_with_steps(_ranks(done, last), streams, logs),
         versions={name: tuple(found) for name, found in known.versions.items()},
         world_size=_world_size(known),
         addresses=known.addresses,
@@ -132,7 +146,25 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     host = next(iter(hosts)) if len(hosts) == 1 else _host_of_name(log.name) if not hosts else ""
     pid = next(iter(processes))[1] if len(processes) == 1 else None
     rank = None if ranks - {None, rank} else rank
-    return LogStream(log.name, log.nlines, rank, host, pid, log.cut, log.nbytes)
+    step, step_line = log.steps.get(-1, (None, 0))
+    return LogStream(
+        log.name, log.nlines, rank, host, pid, log.cut, log.nbytes, step, step_line, log.finished, log.cut_short
+    )
+
+
+def _one_each(streams: list[LogStream], logs: "Sequence[ReadLog]", size: int | None) -> list[LogStream]:
+    """Return the logs with their ranks where each is of another rank: the one that names none is of the rank left over.
+
+    So a rank is known that was killed before it wrote its number.
+    """
+    named = [{event.rank for event in (*log.events, *log.last.values())} - {None} for log in logs]
+    found = [each or {stream.rank} - {None} for each, stream in zip(named, streams, strict=True)]
+    ranks = [rank for each in found for rank in each]
+    left = {*range(len(logs))} - {*ranks}
+    one_each = len(logs) > 1 and all(len(each) <= 1 for each in found) and len({*ranks}) == len(ranks)
+    if not one_each or size not in (None, len(logs)) or len(left) > 1:
+        return streams
+    return [replace(s, rank=next(iter(own or left), None)) for s, own in zip(streams, found, strict=True)]
 
 
 def _rank_of_name(name: str, one_node: bool) -> int | None:
@@ -174,7 +206,13 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
         rank = known.rank_of(event)
     if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
         rank = stream.rank
-    if known.tasks_are_ranks and rank is None and (found := _TASKS.match(event.text)) and found[1].isdecimal():
+    labelled = event.stream in known.labelled and not known.has_torchrun
+    if (
+        (known.tasks_are_ranks or labelled)
+        and rank is None
+        and (found := _TASKS.match(event.text))
+        and found[1].isdecimal()
+    ):
         rank = int(found[1])
     time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
     task_host = known.tasks.get(rank, "") if rank is not None and known.tasks_are_ranks else ""
@@ -189,8 +227,29 @@ def _of_stream(event: LogEvent, stream: LogStream) -> bool:
 
 
 def _world_size(known: _Known) -> int | None:
-    """Return the size of the largest communicator that a line names."""
-    return max((size for _, size in known.of.values() if size > 1), default=None)
+    """Return the size of the largest communicator that a line names, else the size of the job that most lines say."""
+    said = max((size for size in known.sizes if size > 1), key=lambda size: (known.sizes[size], size), default=None)
+    return max((size for _, size in known.of.values() if size > 1), default=said)
+
+
+def _with_steps(
+    ranks: Mapping[int, RankLog], streams: Sequence[LogStream], logs: "Sequence[ReadLog]"
+) -> Mapping[int, RankLog]:
+    """Return what is known of each rank with the step that it came to; a log without any line is of a rank too."""
+    found = dict(ranks)
+    for number, (stream, log) in enumerate(zip(streams, logs, strict=True)):
+        if stream.rank is not None:
+            found.setdefault(stream.rank, RankLog(stream.rank, stream.host, stream.pid, number))
+        for writer, (step, line) in log.steps.items():
+            rank = stream.rank if writer < 0 else writer
+            if rank in found:
+                found[rank] = replace(found[rank], step=step, step_line=line)
+    return dict(sorted(found.items()))
+
+
+def of_launcher(event: LogEvent) -> bool:
+    """Return whether a launcher wrote this line of a rank: torchrun's summary, or srun of a task."""
+    return event.level in _SUMMARY or bool(_TASKS.match(event.text))
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
@@ -202,7 +261,9 @@ def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int,
         if event.rank is None or event.rank >= MOST_RANKS:
             continue
         rank = found.get(event.rank) or RankLog(event.rank)
-        newer = rank.last is None or (event.stream, event.line) >= (rank.last.stream, rank.last.line)
+        newer = rank.last is None or of_launcher(rank.last)
+        if rank.last and not newer and not of_launcher(event):
+            newer = (event.stream, event.line) >= (rank.last.stream, rank.last.line)
         found[event.rank] = replace(
             rank,
             host=event.host or rank.host,

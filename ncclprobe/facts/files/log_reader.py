@@ -5,6 +5,7 @@ checks search for (:attr:`ncclprobe.model.rules.CauseRule.signs`) or that this m
 itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log_ranks` then puts all together.
 """
 
+import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 
@@ -13,6 +14,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.units import whole_words
 
 NamedBytes = tuple[str, Iterable[bytes]]
 """A log: its name, and its bytes in blocks of any length."""
@@ -25,22 +27,44 @@ FAILURES = (
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 
 _OWN = ("NCCL version", "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using",
-        "NET/Socket : Using", "NET/IB : Using", "torch version", "PyTorch version")  # fmt: skip
+        "NET/Socket : Using", "NET/IB : Using", "torch version", "PyTorch version", "world size", "world_size",
+        "World size", "World Size", "WORLD_SIZE")  # fmt: skip
 MOST_ALIKE = 32
 """Of lines of one log that differ in digits alone; of those that a check searches for, of which a rank each may say
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
+_COUNTED = r"\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d)"
+_STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
+_STEP_WITHIN, _BEFORE = 256, 2048
+"""How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; in so much of a line, and in
+so many bytes before one. Slurm's ``STEP 7.0`` is none.
+"""
+_TALK = ("INFO", "TRACE", "DEBUG")
+_FINISHED = re.compile(
+    r"\b(?:training|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
+    r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
+    r"|\b(?:finished|completed|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
+    r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
+    r"|\b(?:exit[ _]?code|exit status|return code)[ :=]{1,3}0\b(?![.:][1-9])"
+    r"|\bsuccessfully (?:finished|completed|trained)\b|Out of bounds values ?: ?0 OK",
+    re.IGNORECASE,
+)
+_UNFINISHED = re.compile(r"\bnot?\b|n't|fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE)
+_LAST_WORDS = 12
+"""What a program says at its end, in so many last lines; and what makes of it the contrary."""
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
-_FEW_LAST, _MOST_LAST = 40, 2000
+_FEW_LAST, _MOST_LAST = 120, 2000
 _CHARACTERS_EACH = 320
 """Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
 
 
 class ReadLog(Struct):
     """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
-    last line of each rank, and of all under -1.
+    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
+    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
+    the last line that says that the job came to its end. `cut_short`: its last line has no end.
     """
 
     name: str
@@ -51,6 +75,10 @@ class ReadLog(Struct):
     more: int = 0
     dropped: int = 0
     last: dict[int, LogEvent] = field(default_factory=dict)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    labelled: bool = False
+    finished: LogEvent | None = None
+    cut_short: bool = False
 
 
 class Reader:
@@ -92,6 +120,7 @@ class _Reading:
         """Learn from the beginning of the log which prefixes its lines have."""
         if self._habit is None:
             self._habit = habit_of(head)
+            self.log.labelled = self._habit.ranks
 
     def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
         """Take one line that may say something."""
@@ -106,12 +135,15 @@ class _Reading:
             return
         several = [*cleaned(raw, self._habit or Habit())]
         for line in several:
+            before = None if line.level in _TALK else _step_before(chunk.data, begin)
             if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
-                self._add(number, line)
+                self._add(number, line, before)
             if begins := log_paragraphs.follows(line):
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
+                if not line.text.lstrip().startswith(begins):
+                    before = None  # it cuts a line: a block of standard output ended there
                 for at, said in log_paragraphs.paragraph(begins, line, following):
-                    self._add(at, said)
+                    self._add(at, said, before)
                     self._raised |= {at} if said.level == "EXCEPTION" else set()
 
     def _wanted(self, shape: bytes, raw: bytes) -> bool:
@@ -123,21 +155,22 @@ class _Reading:
     def _lines(self, raws: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, LogLine]]:
         return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit or Habit()))
 
-    def _add(self, number: int, line: LogLine) -> None:
+    def _add(self, number: int, line: LogLine, step: int | None) -> None:
         if not line.text.strip():
             return
         self._nchars += len(line.text)
         if self._nchars > self._reader.most * _CHARACTERS_EACH:
-            line = replace(line, text=line.text[:_CHARACTERS_EACH])
+            line = replace(line, text=whole_words(line.text, _CHARACTERS_EACH))
         if len(self.log.events) < self._reader.most // 2:
-            self.log.events.append(_event(number, line))
+            self.log.events.append(_event(number, line, step))
         else:  # the first of them and the last: a cause is the one or the other
             self.log.dropped += len(self._late) == self._late.maxlen
-            self._late.append(_event(number, line))
+            self._late.append(_event(number, line, step))
 
     def end(self, tail: bytes, nlines: int) -> None:
         """Note the last line of each rank, and of the log."""
         self.log.nlines = nlines
+        self.log.cut_short = bool(tail) and not tail.endswith(b"\n")
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
         few = raws[-_FEW_LAST:]
@@ -146,15 +179,29 @@ class _Reading:
             few = raws
         for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
             if line.text.strip():
-                self.log.last[-1] = event = _event(number, line)
-                if line.rank is not None:
-                    self.log.last[line.rank] = event
+                event, step = _event(number, line), _STEP.search(line.text[:_STEP_WITHIN])
+                for writer in {-1, -1 if line.rank is None else line.rank}:
+                    self.log.last[writer] = event
+                    if step:
+                        self.log.steps[writer] = int(step[1]), number
+                if number > nlines - _LAST_WORDS and _says_finished(line.text[:_STEP_WITHIN]):
+                    self.log.finished = event
 
 
-def _event(number: int, line: LogLine) -> LogEvent:
+def _says_finished(text: str) -> bool:
+    return bool(_FINISHED.search(text)) and not _UNFINISHED.search(text)
+
+
+def _event(number: int, line: LogLine, step: int | None = None) -> LogEvent:
     return LogEvent(
-        0, number, line.text, line.rank, line.host, line.pid, line.time_s, line.level, line.place, line.local_rank
+        0, number, line.text, line.rank, line.host, line.pid, line.time_s, line.level, line.place, line.local_rank, step
     )
+
+
+def _step_before(data: bytes, at: int) -> int | None:
+    """Return the last step that stands shortly before a line; None: none does."""
+    found = _STEP_BEFORE.findall(data, max(at - _BEFORE, 0), at)
+    return int(found[-1]) if found else None
 
 
 def read(logs: Iterable[NamedBytes], signs: Collection[str] = ()) -> JobLog:

@@ -19,7 +19,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
     and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null where the
     user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
-    enough. `notes`: how the request was understood.
+    enough. `notes`: how the request was understood. `accepts`: whether the node itself is fit was asked too, as the
+    doctor is asked; a node without a GPU is then judged for NCCL, unless the user named gloo.
     """
 
     what: tuple[What, ...] = ("collectives",)
@@ -34,6 +35,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     baseline: str | None = None
     require_judged: bool = False
     notes: tuple[str, ...] = ()
+    accepts: bool = False
 
     def rows(self, ranks: int) -> frozenset[tuple[str, int, str]]:
         """The rows to be measured with so many ranks: operation, printed size, place."""

@@ -1,6 +1,6 @@
 """Which ranks took part in a run, with what, and which of them were lost."""
 
-from ncclprobe.errors import NotCaptured
+from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured
 from ncclprobe.facts.run.asked import Ending
 from ncclprobe.facts.run.samples import any_of, last
 from ncclprobe.host import Host
@@ -16,7 +16,8 @@ class Participants(Struct, frozen=True):
     `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
     torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
     named, ranks that share a GPU), empty: they are.
-    `gpus`: of each rank the index of its GPU on its node, empty with gloo.
+    `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
+    `pids`: of each rank its process if it is on rank 0's host, else 0.
     """
 
     kind: str
@@ -26,7 +27,8 @@ class Participants(Struct, frozen=True):
     versions: dict[str, str | None] = field(default_factory=dict)
     nnodes: int | None = None
     fallback: str = ""
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[int | str, ...] = ()
+    pids: tuple[int, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -40,6 +42,10 @@ def participants(host: Host) -> Participants:
     return last(host, "participants", Participants)
 
 
+FAILED = "it failed "
+"""How it begins what a rank says of itself that left for an error, and that nobody told to leave."""
+
+
 class LostRank(Struct, frozen=True):
     """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
 
@@ -48,13 +54,49 @@ class LostRank(Struct, frozen=True):
     phase: str
     why: str
 
+    @property
+    def shortage(self) -> str:
+        """Return what memory it lacked, if it left for that."""
+        return self.why.partition(OUT_OF_MEMORY)[2].removesuffix(")")
+
+
+class DifferingSetting(Struct, frozen=True):
+    """A variable that means something else to some ranks than to others: what, with the ranks."""
+
+    name: str
+    values: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class RankSettings(Struct, frozen=True):
+    """The settings in which ranks differ, as they told before the first call."""
+
+    differing: tuple[DifferingSetting, ...]
+
+
+@collector
+def rank_settings(host: Host) -> RankSettings:
+    """Read in what the ranks' settings differ."""
+    return RankSettings(last(host, "rank_settings", tuple[DifferingSetting, ...], "the ranks told no settings"))
+
 
 class Arrivals(Struct, frozen=True):
-    """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of."""
+    """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of.
+
+    They were waited for `waited_s` of `allowed_s`. The processes of those that are `running` were still there, on the
+    host of rank 0, when the wait was over.
+    """
 
     expected: int
     missing: tuple[int, ...] = ()
     waited_s: float = 0.0
+    allowed_s: float = 0.0
+    running: tuple[int, ...] = ()
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Return the ranks that will not come: a process that runs may, and any may before the wait is over."""
+        waited = self.waited_s >= self.allowed_s
+        return tuple(rank for rank in self.missing if rank not in self.running) if waited else ()
 
 
 @collector
@@ -89,7 +131,8 @@ def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participan
         raise NotCaptured(arrivals.why)
     ranks = participants.ranks if isinstance(participants, Participants) else 0
     found = seen[-1] if seen else Attendance(arrivals.expected if isinstance(arrivals, Arrivals) else ranks)
-    return Attendance(found.ranks, (*left_behind, *found.lost), found.stalled)
+    last_word = {lost.rank: lost for lost in (*left_behind, *found.lost, *left_behind)}
+    return Attendance(found.ranks, tuple(last_word.values()), found.stalled)
 
 
 class FirstCalls(Struct, frozen=True):

@@ -231,8 +231,9 @@ def _retest_evidence(
 def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "suspected", "cleared"]:
     if weight.retests and weight.retest_odds <= 0:
         return "cleared"
-    dead = weight.loss == -math.inf and weight.partners > 1  # nothing ever came, and it is measured no more
-    enough = min(case.rules.partners, case.nodes - 1) if cause.kind in ("node", "rail") and not dead else 1
+    of_end = cause.kind in ("node", "rail")  # a pair's partners are its own two ends
+    dead = of_end and weight.loss == -math.inf and weight.partners > 1  # nothing ever came: it is measured no more
+    enough = min(case.rules.partners, case.nodes - 1) if of_end and not dead else 1
     sure = (weight.retests or dead) and weight.partners >= enough and weight.confidence >= case.rules.confidence
     return "blamed" if sure else "suspected"
 

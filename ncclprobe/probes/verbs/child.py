@@ -11,14 +11,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from typing import Literal
 
 import msgspec
 
 from ncclprobe import bounds
-from ncclprobe.host.command import RUNNING, abandon
+from ncclprobe.host.command import abandon
 from ncclprobe.host.limited_child import LENGTH, framed
+from ncclprobe.host.own_child import start_own
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 
@@ -26,8 +26,6 @@ START_S = 90.0
 """For starting: where Python lies on a file server, and all nodes begin together, it takes its time."""
 GRACE_S = 3.0
 """Beyond the time that the child itself watches: until then it can say more than that it was late."""
-# The path by hand: `-m` would put the working directory first, and with it any `ctypes.py` that lies there.
-_SERVE = "import sys; sys.path[:] = sys.argv[1:-1]; from ncclprobe.probes.verbs.server import serve; serve()"
 
 
 class VerbsChild:
@@ -59,23 +57,15 @@ class VerbsChild:
         descriptor = os.memfd_create("ncclprobe-rail")
         os.ftruncate(descriptor, PLACE_BYTES)
         self._place = mmap.mmap(descriptor, PLACE_BYTES)
-        command = [sys.executable, "-c", _SERVE, *sys.path, str(descriptor)]
+        serve, number = "ncclprobe.probes.verbs.server:serve", str(descriptor)
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
+            self._process = start_own(serve, number, stdin=theirs.fileno(), pass_fds=(descriptor,))
         except OSError as error:
             ours.close()
             raise VerbsError("died", f"no process could be started: {error.strerror}") from None
         finally:
             theirs.close()
             os.close(descriptor)
-        RUNNING.add(self._process)
         return ours
 
     async def ask(self, request: Request) -> Answer:

@@ -25,11 +25,11 @@ from ncclprobe.probes.verbs.stream import Stream
 from ncclprobe.probes.verbs.traffic import Stopped, Traffic
 
 
-def serve() -> None:
-    """Answer requests until the parent hangs up. The last argument is the descriptor of the shared memory."""
+def serve(place: str) -> None:
+    """Answer requests until the parent hangs up. `place` is the descriptor of the shared memory."""
     sys.excepthook = lambda *_: os._exit(BROKEN)  # no fault of the machine
     with socket.socket(fileno=os.dup(0)) as wire, contextlib.suppress(ConnectionError):
-        end = _End(mmap.mmap(int(sys.argv[-1]), PLACE_BYTES), wire)
+        end = _End(mmap.mmap(int(place), PLACE_BYTES), wire)
         wire.sendall(_encoded(Answer()))  # ready
         while asked := _asked(wire):
             if asked.do != "stop":  # one that came after its step had ended

@@ -10,6 +10,13 @@ from ncclprobe.model.report import Report
 from ncclprobe.report.trends import Past
 
 
+def recognises(text: str) -> bool:
+    """Whether `text` is one page that `render` made, as a whole."""
+    head, _, rest = text.strip().partition("</title>")
+    begins = head.startswith("<!doctype html>") and head.endswith(" · ncclprobe")
+    return begins and rest.endswith("</html>") and text.count("</html>") == 1
+
+
 def render(report: Report, history: Sequence[Past] = ()) -> str:
     """Return the whole page, also with the trends of `history`, whose newest is `report`."""
     if report.files:

@@ -10,7 +10,7 @@ from ncclprobe.model.causes import Cause, Moment, RankState
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct
-from ncclprobe.report.causes import blamed, headline, who
+from ncclprobe.report.causes import blamed, headline, suspected, who
 from ncclprobe.report.html.findings import page_of
 from ncclprobe.report.html.page import environment, hash_of, read
 
@@ -51,6 +51,7 @@ def page(report: Report) -> str:
     lanes, more, scale, ticks, divergence = _drawn(report)
     return environment().get_template("causes.html.j2").render(
         report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
+        suspected=suspected,
         blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
         height=_TOP + _ROW * len(lanes) + 14, shown_ranks=_ranks(report),
         more_ranks=max(0, len(report.ranks) - MOST_RANKS),

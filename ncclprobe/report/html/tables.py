@@ -66,6 +66,7 @@ _WAYS = {
     "d2h": "device to host",
     "bidirectional": "both ways",
     "d2d": "device to device",
+    "device": "within the device",
     "host": "host",
 }
 

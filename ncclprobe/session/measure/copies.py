@@ -5,11 +5,12 @@ slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from ncclprobe.expect.copies import by_kind
+from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
@@ -23,6 +24,8 @@ from ncclprobe.session.ranks.identity import RankIdentity
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
+_TAKEN = "busy or unavailable"
+"""CUDA's words (cudaErrorDevicesUnavailable) for a GPU that another process has to itself."""
 Rates = Sequence[float]
 
 
@@ -48,18 +51,25 @@ class Copies:
         expected = by_kind(self._look.snapshot().facts) if reads and self._device != "cpu" else {}
         rows = list(self._turns())
         expects = {kind: asdict(each) for kind, each in expected.items()}
-        received = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.note])
+        names = self._names() if reads and self._device != "cpu" else {}
+        received = self._exchange.collect([self._node, [asdict(row) for row in rows], expects, self.note, names])
         if received is None:
             return ()
         self.expected = ExpectedCopies(
             {
                 node: {kind: Expectation(**each) for kind, each in found.items()}
-                for node, _, found, _ in received
+                for node, _, found, *_ in received
                 if found
             }
         )
-        self.note = next((note for *_, note in received if note), "")
-        return tuple(CopyRow(**row) for _, rows, _, _ in received for row in rows)
+        self.note = next((note for *_, note, _ in received if note), "")
+        known = {node: names for node, *_, names in received if names}
+        return tuple(_named(CopyRow(**row), known.get(node, {})) for node, rows, *_ in received for row in rows)
+
+    def _names(self) -> dict[str, str]:
+        """Return what NVML calls the GPUs of this node: CUDA's numbers are each process's own."""
+        gpus = self._look.snapshot().facts.get(Gpus)
+        return gpus.names if isinstance(gpus, Gpus) else {}
 
     def _turns(self) -> Iterator[CopyRow]:
         """Copy on one local rank after the other, then on all at once."""
@@ -71,7 +81,7 @@ class Copies:
         for turn in range(turns):
             self._set_phase(f"copies, turn {turn + 1}")
             if turn == self._identity.local_rank:
-                with phase(self._identity.rank, self._set_phase, f"copies of {self._gpu()}"):
+                with phase(self._identity.rank, self._set_phase, f"copies of {self._device}"):
                     buffers = yield from self._copy_alone()
             self._barrier()
         if turns > 1:
@@ -87,7 +97,7 @@ class Copies:
         self._exchange.share(None)
 
     def _copy_alone(self) -> Any:
-        """Copy with this GPU alone: near memory, far memory, its peers. Return the near buffers."""
+        """Copy with this GPU alone: near memory, far memory, its peers; without one its own. Return near buffers."""
         import torch
 
         from ncclprobe.probes import copies
@@ -103,11 +113,35 @@ class Copies:
             other = copies.gpu_buffers(device, self._nbytes, self._cpus(far))
             for kind, rates in copies.host_copies(other):
                 yield self._row(kind, rates, numa=far, near=False)
-        for number in range(torch.cuda.device_count()):
-            if number != device.index:
-                rates = copies.peer_copy(device, torch.device("cuda", number), self._nbytes)
-                yield self._row("d2d", rates, peer=numa.gpu_name(number))
+        if torch.cuda.device_count() == 1:
+            yield self._row("device", copies.peer_copy(device, device, self._nbytes))
+        if self._identity.local_rank == 0:
+            yield from self._between_gpus(torch.cuda.device_count())
         return kept
+
+    def _between_gpus(self, count: int) -> Iterator[CopyRow]:
+        """Copy from each rank's GPU to every other, all from this process: its contexts stay, half a GB on each GPU."""
+        for source in range(min(self._identity.local_ranks, count)):
+            self._set_phase(f"copies from cuda:{source} to its peers")
+            for peer in range(count):
+                if peer != source and (rates := self._to_peer(source, peer)):
+                    yield self._row("d2d", rates, device=numa.gpu_identity(source), peer=numa.gpu_identity(peer))
+
+    def _to_peer(self, source: int, peer: int) -> Rates:
+        """Return the rates from one GPU to another; nothing, and a note, where another process has one to itself."""
+        import torch
+
+        from ncclprobe.probes import copies
+
+        if self.note:
+            return ()
+        try:
+            return copies.peer_copy(torch.device("cuda", source), torch.device("cuda", peer), self._nbytes)
+        except RuntimeError as error:
+            if _TAKEN not in str(error):
+                raise
+        self.note = f"copies between GPUs of {self._node} were left out: they are in the compute mode EXCLUSIVE_PROCESS"
+        return ()
 
     def _copy_concurrently(self, kept: Any) -> Iterator[CopyRow]:
         """Copy with all GPUs at once, from near memory, and each to the next."""
@@ -122,10 +156,10 @@ class Copies:
                 yield self._row(kind, rates, numa=near, near=None if near is None else True, concurrent=True)
         count = torch.cuda.device_count()
         if count > 1:
-            device = torch.device(self._device)
-            peer = (device.index + 1) % count
-            rates = copies.peer_copy(device, torch.device("cuda", peer), self._nbytes)
-            yield self._row("d2d", rates, peer=numa.gpu_name(peer), concurrent=True)
+            number = torch.device(self._device).index
+            peer = (number + 1) % count
+            if reached := self._to_peer(number, peer):
+                yield self._row("d2d", reached, peer=numa.gpu_identity(peer), concurrent=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
         """Copy within each NUMA node's memory, by its own processors and by another node's."""
@@ -154,12 +188,12 @@ class Copies:
         free = free_bytes(torch.device("cpu"), self._host)
         return NBYTES if free is None else min(NBYTES, free // 32 // self._identity.local_ranks)
 
-    def _row(self, kind: Any, rates: Rates, *, nbytes: int = 0, **more: Any) -> CopyRow:
+    def _row(self, kind: Any, rates: Rates, *, nbytes: int = 0, device: str = "", **more: Any) -> CopyRow:
         return CopyRow(
             node=self._node,
             rank=self._identity.rank,
             kind=kind,
-            device=self._gpu(),
+            device=device or self._gpu(),
             nbytes=nbytes or self._nbytes,
             GBps=round(median(rates), 4),
             min_GBps=round(min(rates), 4),
@@ -169,7 +203,8 @@ class Copies:
         )
 
     def _gpu(self) -> str:
-        return numa.gpu_name(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
+        """Return the identity of this rank's GPU; rank 0 names it as NVML does."""
+        return numa.gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
 
     def _numa(self) -> int | None:
         return numa.of_gpu(self._device, self._host, self._nodes)
@@ -177,3 +212,8 @@ class Copies:
     def _cpus(self, node: int | None) -> Sequence[int]:
         """Return the processors of a NUMA node that this process may use; all its processors for None."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
+
+
+def _named(row: CopyRow, names: Mapping[str, str]) -> CopyRow:
+    """Return `row` with its GPUs called as NVML calls them, as far as `names` holds their identities."""
+    return replace(row, device=names.get(row.device, row.device), peer=names.get(row.peer, row.peer))

@@ -7,6 +7,7 @@ signal is taken over; threads that read files stay idle for the next call (:mod:
 
 import contextlib
 import itertools
+import math
 import os
 import socket
 import threading
@@ -15,13 +16,15 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.errors import ProbeError, UsageError, reason
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
+from ncclprobe.host.patience import until
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, replace
@@ -29,13 +32,14 @@ from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import joining, retest
 from ncclprobe.session.measure.context import plan_of
 from ncclprobe.session.measure.expectations import learn
-from ncclprobe.session.measure.look import LOOK_S, Look, gather_captures
+from ncclprobe.session.measure.look import LOOK_S, Look, gather_captures, share_gpus
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group as groups
 from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import Exchange, key
+from ncclprobe.session.watchdog.ending import reserve_s
 
 Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
 """Makes the request for a backend, with the bands of a file. Raises UsageError."""
@@ -44,6 +48,8 @@ _TORCHS_OWN_S = 60.0
 """NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
 _CHUNK = 1 << 20
 """Characters of a report that are shared at once."""
+_STUCK: list[Any] = []
+"""Groups that could not be aborted: their end would wait for that, in whichever thread forgets them last."""
 _RUNS: dict[str, Iterator[int]] = defaultdict(itertools.count)
 """Numbers the runs over the same ranks, so that each has keys of its own in the store."""
 
@@ -74,7 +80,7 @@ def members(group: Any) -> Members:
         raise UsageError("this rank is no member of the group; call this on the ranks of the group alone")
     ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
     if len(ranks) < 2:
-        raise UsageError("one rank moves no byte between ranks; give a group of two ranks or more")
+        raise UsageError("one rank has nothing to measure; give a group of two ranks or more")
     backends = str(dist.distributed_c10d.get_backend_config(group))
     if "nccl" in backends and torch.cuda.is_available():
         _refuse_split(len(ranks) < dist.get_world_size())
@@ -99,17 +105,33 @@ def _refuse_split(part: bool) -> None:
         )
 
 
-def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float) -> Report:
+def _refuse_without_abort(backend: Backend, group: Any) -> None:
+    """Raise UsageError where torch could not end a call that hangs, which would stay on the caller's GPU for ever."""
+    import torch
+
+    if backend == "nccl" and groups.aborter(group) is None:
+        raise UsageError(
+            f"torch {torch.__version__} cannot abort a communicator of NCCL, so that a call which hangs would stay on "
+            "this job's GPU: measure before the job, with `torchrun -m ncclprobe.bandwidth`"
+        )
+
+
+def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float, began: float) -> Report:
     """Measure on all ranks of `group` at the same time, and return the report, the same on each.
 
     What is wrong with the request on one rank is an error on all. Raises UsageError, and ProbeError where a rank does
-    not come, leaves, or is not ready within `timeout_s` seconds.
+    not come, leaves, or is not ready `timeout_s` seconds after `began`: what torch is stuck in then stays on a thread.
     """
-    who = members(group)
+    who, end, reserved_s = members(group), began + timeout_s, reserve_s(timeout_s)
+    run = _Run(who, host, end - reserved_s - time.monotonic())
     try:
-        return _Run(who, host, timeout_s).play(prepare)
+        return until(end - reserved_s / 2, partial(run.play, prepare))
     except RuntimeError as error:  # torch's, for a peer or a store that is gone
-        raise ProbeError(f"rank {who.own}: {str(error).strip().partition(chr(10))[0]}") from error
+        raise ProbeError(f"rank {who.own}: {reason(error)}") from error
+    except TimeoutError:
+        raise ProbeError(f"rank {who.own}: {run.phase} had not ended after {timeout_s:g} s") from None
+    finally:
+        run.leave(end - time.monotonic())
 
 
 class _Run:
@@ -118,6 +140,7 @@ class _Run:
     def __init__(self, who: Members, host: Host, timeout_s: float) -> None:
         import torch.distributed as dist
 
+        self.phase, self._watching = "the meeting of the ranks", groups.watching()
         self._who, self._host, self._timeout_s = who, host, timeout_s
         self._end, self._hostname = time.monotonic() + timeout_s, socket.gethostname()
         self._store, self._group = dist.distributed_c10d._get_default_store(), None
@@ -128,6 +151,10 @@ class _Run:
 
     def play(self, prepare: Prepare) -> Report:
         """Agree, measure, gather what the nodes say of themselves, and return the report."""
+        if self._who.backend == "nccl":
+            import torch
+
+            torch.cuda.set_device(self._who.device)  # which each thread has one of
         options, question, bands, config, infos, hosts = self._agree(prepare)
         self._identity = _placed(self._identity, hosts)
         look = Look(self._hostname, min(LOOK_S, self._timeout_s / 2)) if self._identity.local_rank == 0 else None
@@ -138,6 +165,8 @@ class _Run:
             kind, ranks = self._identity.kind, self._identity.ranks
             recorder = Recorder(options, question, Participants(kind, ranks, hosts, config.backend), bands)
             joining.record_participants(recorder, kind, infos, config)
+        if config.apart:
+            share_gpus(self._exchange, look, self._hostname, hosts)
         self._measure(options, config, look, hosts, recorder)
         captures = gather_captures(self._exchange, look, self._hostname, hosts)
         return self._everywhere(recorder.report(recorder.take_captures(captures or ())) if recorder else None)
@@ -149,7 +178,8 @@ class _Run:
         asked = None
         try:
             asked = prepare(self._who.backend)
-            info = joining.rank_info(asked[0], self._hostname, self._host, self._who.backend, self._who.device)
+            local = min(len(self._who.ranks), detect(os.environ).local_world_size or 1)
+            info = joining.rank_info(asked[0], self._hostname, self._host, self._who.backend, self._who.device, local)
         except UsageError as error:
             info = RankInfo(self._hostname, 0, {}, error=str(error))
         infos = [RankInfo(**each) for each in self._exchange.collect(asdict(info)) or ()]
@@ -164,16 +194,30 @@ class _Run:
     ) -> None:
         """Learn what to expect, and sweep over a group of our own."""
         learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)
-        with self._own_group() as self._group:
-            plan = plan_of(options, self._identity, config, self._who.on, group=self._group)
+        with self._own_group() as group:
+            plan = plan_of(options, self._identity, config, self._who.on, group=group)
             retest.sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
+
+    def leave(self, within_s: float) -> None:
+        """Leave nothing of ours that the caller's process could wait for, whatever a thread of ours is stuck in."""
+        self._end = -math.inf  # one that comes back goes no further
+        groups.watch_again(self._watching)
+        if self._group:
+            self._give_up(self._group, within_s)
+
+    def _give_up(self, group: Any, within_s: float = groups.ABORT_S) -> None:
+        """Abort our group, as an orderly end would wait for a kernel that never ends."""
+        if not groups.abort(self._who.backend, group, within_s):
+            _STUCK.append(group)
+        groups.forget(group)
+        self._group = None
 
     def _set_phase(self, phase: str) -> None:
         """Raise ProbeError before a step that would begin too late, and let gloo's calls in it end with our time.
 
         An abort ends those of NCCL, and none of gloo.
         """
-        left_s = self._end - time.monotonic()
+        self.phase, left_s = phase, self._end - time.monotonic()
         if left_s <= 0:
             raise ProbeError(f"rank {self._identity.rank}: no time was left for {phase}")
         if self._group and self._who.backend == "gloo":
@@ -183,36 +227,49 @@ class _Run:
 
     @contextlib.contextmanager
     def _own_group(self) -> Iterator[Any]:
-        """Make a group over the caller's ranks, whose calls end with ours, and remove it again.
+        """Make a group over the caller's ranks, whose calls end with ours, and remove it again."""
+        import torch.distributed as dist
 
-        By the function below torch's new_group: that one counts groups, which ranks outside would not, and gives
-        groups of the same ranks one name, whose keys of an earlier call are still in the store.
+        left_s = max(1.0, self._end - time.monotonic())
+        group = self._group = self._made(left_s)
+        timer = threading.Timer(left_s, groups.abort, (self._who.backend, group))
+        timer.daemon = True
+        timer.start()
+        try:
+            _refuse_without_abort(self._who.backend, group)
+            yield group
+        except BaseException as error:
+            self._give_up(group)
+            if isinstance(error.__cause__, RuntimeError) and time.monotonic() >= self._end:  # torch's, aborted by us
+                late = f"{self.phase} had not ended after {self._timeout_s:.0f} s"
+                raise ProbeError(f"rank {self._who.own}: {late} ({reason(error.__cause__)})") from error
+            raise
+        finally:
+            timer.cancel()
+        dist.destroy_process_group(group)
+        self._group = None
+
+    def _made(self, left_s: float) -> Any:
+        """Make the group by the function below torch's new_group.
+
+        That one counts groups, which ranks outside would not, and gives groups of the same ranks one name, whose keys
+        of an earlier call are still in the store.
         """
         import torch.distributed as dist
 
         c10d, who = dist.distributed_c10d, self._who
-        left_s = max(1.0, self._end - time.monotonic())
-        group, _ = c10d._new_process_group_helper(
-            len(who.ranks),
-            who.own,
-            list(who.ranks),
-            who.backend,
-            dist.PrefixStore(key(self._identity, "group"), self._store),
-            f"ncclprobe/{self._identity.attempt}",
-            timeout=timedelta(seconds=left_s + _TORCHS_OWN_S if who.backend == "nccl" else left_s),
-        )
+        with groups.unwatched():
+            group, _ = c10d._new_process_group_helper(
+                len(who.ranks),
+                who.own,
+                list(who.ranks),
+                who.backend,
+                dist.PrefixStore(key(self._identity, "group"), self._store),
+                f"ncclprobe/{self._identity.attempt}",
+                timeout=timedelta(seconds=left_s + _TORCHS_OWN_S if who.backend == "nccl" else left_s),
+            )
         c10d._world.pg_group_ranks[group] = {rank: own for own, rank in enumerate(who.ranks)}
-        timer = threading.Timer(left_s, groups.abort, (who.backend, group))
-        timer.daemon = True
-        timer.start()
-        try:
-            yield group
-        except BaseException:  # a signal too: the caller gets it, and is not kept by the group
-            groups.abort(who.backend, group)  # an orderly end would wait for a kernel that never ends
-            raise
-        finally:
-            timer.cancel()
-            dist.destroy_process_group(group)
+        return group
 
     def _everywhere(self, report: Report | None) -> Report:
         """Return rank 0's report on every rank, once all have come to the end."""

@@ -18,6 +18,7 @@ from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.values import Struct
+from ncclprobe.nccl.values import read_setting
 
 _NOTABLE = 0.25
 """The share of a host's processors that other work must have used to be reported."""
@@ -105,7 +106,20 @@ def of_all_hosts(readings: Sequence[tuple[str, Reading | None, Reading | None]])
 _DETAIL = "torch compares the shapes of every call over gloo before it makes it"
 _BLOCKING = "every launch waits for its own end, so no two calls overlap"
 _LINES = "NCCL writes a line for every call"
+_CHECKED = "NCCL checks the arguments of each call"
+_TORCHS_SWITCHES = {
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for the end of each call, so no two of them overlap",
+    "NCCL_BLOCKING_WAIT": "torch reads it as TORCH_NCCL_BLOCKING_WAIT: the host waits for the end of each call",
+    "TORCH_NCCL_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
+    "TORCH_DIST_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
+    "TORCH_NCCL_DESYNC_DEBUG": "torch writes the beginning and the end of each call to its store",
+}
+"""Read by its getCvarBool (csrc/distributed/c10d/Utils.hpp), of NCCL's process group alone."""
+_TRUE = ("y", "yes", "1", "t", "true")
 _EFFECTS = {
+    **_TORCHS_SWITCHES,
+    "NCCL_CHECK_MODE": _CHECKED,
+    "NCCL_CHECK_POINTERS": _CHECKED,
     "TORCH_DISTRIBUTED_DEBUG": _DETAIL,
     "CUDA_LAUNCH_BLOCKING": _BLOCKING,
     "NCCL_DEBUG": _LINES,
@@ -125,9 +139,12 @@ def falsifying(
     found = {"TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"}
     settings = Settings()
     if backend == "nccl":
-        settings = _settings(host, Environment(variables), nccl)
+        settings = effective_settings(host, Environment(variables), nccl)
         level, systems = ((settings.get(name) or "").upper() for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"))
+        found |= {name: variables.get(name, "").lower() in _TRUE for name in _TORCHS_SWITCHES}
         found |= {
+            "NCCL_CHECK_MODE": (settings.get("NCCL_CHECK_MODE") or "").upper() in ("DEBUG_LOCAL", "DEBUG_GLOBAL"),
+            "NCCL_CHECK_POINTERS": read_setting(settings, "NCCL_CHECK_POINTERS", 0) != 0,
             "CUDA_LAUNCH_BLOCKING": variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
             "NCCL_DEBUG": level == "TRACE",
             "NCCL_DEBUG_SUBSYS": level in ("INFO", "ABORT") and "ALL" in systems.split(","),
@@ -135,7 +152,7 @@ def falsifying(
     return {name: _value(name, variables, settings) for name, is_set in found.items() if is_set}
 
 
-def _settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
+def effective_settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
     """Return what NCCL reads; of a host that does not answer for its files, the environment alone."""
     try:
         return settings_of(host, environment, nccl)
@@ -158,13 +175,13 @@ def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
         for setting in settings.items():
             ranks.setdefault(setting, []).append(rank)
     return [
-        Disturbance(f"{name}={value} on {_named(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
+        Disturbance(f"{name}={value} on {named(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
         for (name, value), found in ranks.items()
         if name in _EFFECTS
     ]
 
 
-def _named(ranks: Sequence[int], of: int) -> str:
+def named(ranks: Sequence[int], of: int) -> str:
     """Name `ranks` out of `of` ranks."""
     if len(ranks) == of:
         return "every rank"

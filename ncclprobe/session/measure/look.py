@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ncclprobe import bounds
 from ncclprobe.engine.observe import Heard, heard_by_rank, observed, of_capture
 from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
-from ncclprobe.host.capture import Answers, Replay, dump, parse
+from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
@@ -56,6 +56,14 @@ class Look:
             self._thread.join(self._patience_s if patience_s is None else patience_s)
         found = self._found
         return Snapshot(self.node, found[0].facts, found[0].ranks) if found else Snapshot(self.node, {})
+
+    def take(self, ranks: Mapping[int, Answers]) -> None:
+        """Add the GPUs that other ranks of this node see, each its own."""
+        self.snapshot()  # waits for it
+        if self._found and ranks:
+            heard = self._found[1]
+            snapshot = of_capture(Replay(heard, self.node, older=False, ranks=ranks), _collectors())
+            self._found = snapshot, heard
 
     def capture(self) -> str | None:
         """Return the node's capture; None where there is none by now."""
@@ -96,6 +104,28 @@ def gather_captures(
     text = look.capture() if look else rank_capture(hostname)
     received = exchange.collect([look is not None, pack(text)])
     return None if received is None else node_captures(hosts, received)
+
+
+def share_gpus(exchange: Exchange, look: Look | None, hostname: str, hosts: Sequence[str]) -> None:
+    """Let each node's `look` learn of the GPUs that its other ranks see. Every rank of the run calls this.
+
+    `hosts` are those of all ranks, on rank 0.
+    """
+    received = exchange.collect([look is not None, None if look else pack(rank_capture(hostname))])
+    values = None if received is None else _for_first_ranks(hosts, received)
+    texts = {rank: unpack(packed, hostname) for rank, packed in exchange.scatter(values)}
+    if look:
+        look.take({rank: parse(text, hostname).answers for rank, text in texts.items() if text})
+
+
+def _for_first_ranks(hosts: Sequence[str], received: Sequence[Any]) -> list[list[list[Any]]]:
+    """Return for each rank that has looked at its node the packed captures of the others there, with their ranks."""
+    first = {host: rank for rank, host in reversed([*enumerate(hosts)]) if received[rank][0]}
+    values: list[list[list[Any]]] = [[] for _ in hosts]
+    for rank, (host, (_, packed)) in enumerate(zip(hosts, received, strict=True)):
+        if packed and host in first:
+            values[first[host]].append([rank, packed])
+    return values
 
 
 def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[str, str]]:
@@ -139,7 +169,7 @@ def write_captures(folder: Path, captures: Sequence[tuple[str, str]]) -> None:
     """Write captures to `folder`. One that cannot be written is left out: the run goes on."""
     for node, text in captures:
         with contextlib.suppress(UsageError):
-            files.write(folder / files.named_after(node), text, private=True)
+            save(folder / files.named_after(node), text)
 
 
 def _collectors() -> tuple[Collector, ...]:

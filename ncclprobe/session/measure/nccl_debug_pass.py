@@ -7,14 +7,15 @@ use a store of their own and make every call of the sweep once.
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.facts.environment import of_measuring
+from ncclprobe.host import own_child
+from ncclprobe.host.command import abandon, start
 from ncclprobe.host.scratch import scratch
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.nccl import log
@@ -23,10 +24,11 @@ from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"
+_RANK = "ncclprobe.session.measure.nccl_debug_rank:begin"
 _MOST_LOG_BYTES = 16 << 20
 _MOST_LINES = 256
 """Lines of a kind that are sent to rank 0: of channels as many as differ, of choices one per row."""
-_MOST_CHARACTERS = 200
+_MOST_CHARACTERS = 600
 
 
 class Task(Struct, frozen=True):
@@ -55,9 +57,7 @@ def run_pass(
     task = Task(
         identity.rank, identity.ranks, identity.address, port, plan.device, plan.dtype, plan.redop, calls, deadline_s
     )
-    found, why = run_task(
-        task, command or (sys.executable, "-m", "ncclprobe.session.measure.nccl_debug_rank"), deadline_s
-    )
+    found, why = run_task(task, command or own_child.command(_RANK), deadline_s)
     received = exchange.collect([_packed(found) if found else None, why])
     if received is None:
         return None
@@ -79,14 +79,7 @@ def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log
     with scratch() as folder:
         path, errors = folder / "nccl.log", folder / "errors"
         with errors.open("wb") as stderr:
-            process = subprocess.Popen(
-                [*command, json.dumps(asdict(task))],
-                env=variables(os.environ, path),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            process = start([*command, json.dumps(asdict(task))], stderr=stderr, variables=variables(os.environ, path))
             why = _end(process, deadline_s)
         found = log.read(_text(path))
         if found.network or found.hops:
@@ -103,17 +96,13 @@ def _end(process: "subprocess.Popen[bytes]", deadline_s: float) -> str:
     except subprocess.TimeoutExpired:
         return f"it had not ended after {deadline_s:g} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a wedged driver keeps it: do not wait for that
-            process.wait(1.0)
+        abandon(process)
 
 
 def variables(mine: Mapping[str, str], path: Path) -> dict[str, str]:
     """Return the environment of such a process: this rank's own, with NCCL's log in `path`."""
     ours = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_DEBUG_FILE": str(path)}
-    torchs = {"TORCH_CPP_LOG_LEVEL": "FATAL", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
-    return {**mine, **ours, **torchs}
+    return {**of_measuring(mine), **ours, "TORCH_CPP_LOG_LEVEL": "FATAL"}
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,4 @@
-"""``python -m ncclprobe.session.measure.nccl_debug_rank TASK``: make each call of a sweep once, with NCCL's log.
-
-TASK is the JSON of :class:`ncclprobe.session.measure.nccl_debug_pass.Task`.
-"""
+"""What runs in a process of :mod:`.nccl_debug_pass`: each call of a sweep once, with NCCL's log."""
 
 import json
 import signal
@@ -11,9 +8,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from ncclprobe import units
+from ncclprobe.errors import reason
 from ncclprobe.model.registry import discover
-from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.probes.buffers import allocate, footprint
+from ncclprobe.ops import DTYPES, OPS, Shape
+from ncclprobe.probes.buffers import allocate, footprint, gpu_free_bytes
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import TORCH_REDOPS
 from ncclprobe.probes.probe import BufferView, Probe
@@ -31,8 +30,8 @@ def play(task: Task, backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=task.rank, world_size=task.ranks, timeout=wait)
     itemsize, clock = DTYPES[task.dtype], clock_of(device)
     shapes = [(op, OPS[op].shape(nbytes, task.ranks, itemsize)) for op, sizes in task.calls for nbytes in sizes]
-    largest = max(max(shape.send_bytes, shape.recv_bytes) for _, shape in shapes)
-    buffers = allocate(footprint(largest, 1), getattr(torch, task.dtype), device)
+    shapes = fitting(shapes, _room(task, store, device))
+    buffers = allocate(max(_footprint(shape) for _, shape in shapes), getattr(torch, task.dtype), device)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for op, shape in shapes:
         if shape.nbytes:
@@ -43,15 +42,34 @@ def play(task: Task, backend: str) -> None:
     dist.destroy_process_group()
 
 
-def main(backend: str = "nccl") -> None:
-    """Run the task of the command line; print one line on standard error where torch refuses it."""
+def _room(task: Task, store: dist.Store, device: torch.device) -> int | None:
+    """Return the bytes that tensors may take on the fullest rank's GPU, on every rank; None: no GPU is used.
+
+    The sweep leaves out what does not fit. The rank that is measured holds memory too, so that less may fit here.
+    """
+    if device.type != "cuda":
+        return None
+    store.set(f"room/{task.rank}", str(gpu_free_bytes(device)))
+    return min(int(store.get(f"room/{rank}")) for rank in range(task.ranks))
+
+
+def fitting(shapes: list[tuple[str, Shape]], room: int | None) -> list[tuple[str, Shape]]:
+    """Return the calls whose two buffers fit into `room` bytes (None: all do). Raises ValueError where none does."""
+    found = [(op, shape) for op, shape in shapes if room is None or 2 * _footprint(shape) <= room]
+    if not found:
+        raise ValueError(f"no call of the sweep fits into the memory that is free, {units.size(room or 0)}")
+    return found
+
+
+def _footprint(shape: Shape) -> int:
+    return footprint(max(shape.send_bytes, shape.recv_bytes), 1)
+
+
+def begin(task_json: str, backend: str = "nccl") -> None:
+    """Run a task, which is JSON of `Task`; print one line on standard error where torch refuses it."""
     rank_files.end_with_parent(signal.SIGKILL)  # a rank that is killed leaves no process behind
-    task = Task(**json.loads(sys.argv[1]))
+    task = Task(**json.loads(task_json))
     try:
         play(task, backend)
     except (RuntimeError, TypeError, ValueError) as error:
-        sys.exit(str(error).strip().partition("\n")[0])
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(reason(error))

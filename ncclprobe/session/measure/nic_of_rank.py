@@ -15,7 +15,7 @@ from ncclprobe.session.ranks.identity import Backend
 
 
 def rank_info(backend: Backend, host: Host, gpu: str | None, look: Look | None) -> dict[str, Any]:
-    """Make what a rank with that GPU (its uuid) sends to rank 0, as JSON; the rank with the `look` adds its node.
+    """Make what a rank with that GPU (its identity) sends to rank 0, as JSON; the rank with the `look` adds its node.
 
     With gloo each rank names its own interface, because GLOO_SOCKET_IFNAME may differ between ranks.
     """
@@ -37,7 +37,7 @@ def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic 
             found.append(Nic(each["own"], own[host].index(each["own"])))
             continue
         node = nodes.get(host, {"nics": (), "near": {}})
-        near = tuple(node["near"].get(_plain_uuid(each["gpu"]), ()))
+        near = tuple(node["near"].get(each["gpu"], ()))
         turn = before[host, near]  # GPUs that are equally near to the same NICs take them in turn
         before[host, near] += 1
         name = near[turn % len(near)] if near else ""
@@ -53,7 +53,7 @@ def _interface(host: Host) -> str:
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the NICs that NCCL chooses on a node, in its order, and those nearest to each GPU, by uuid.
+    """Return the NICs that NCCL chooses on a node, in its order, and those nearest to each GPU, by its identity.
 
     Without an HCA all GPUs share the interface of NCCL's sockets.
     """
@@ -70,10 +70,4 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     else:
         taken = [each.name for each in (made.sockets.chosen or ())[:1]]
         nearest = {f"GPU{gpu.index}": tuple(taken) for gpu in gpus.all}
-    near = {_plain_uuid(gpu.uuid): list(nearest.get(f"GPU{gpu.index}", ())) for gpu in gpus.all}
-    return {"nics": taken, "near": near}
-
-
-def _plain_uuid(uuid: str | None) -> str:
-    """Remove the prefix that the driver writes and torch leaves out; empty for a rank without a GPU."""
-    return (uuid or "").removeprefix("GPU-")
+    return {"nics": taken, "near": {key: list(nearest.get(name, ())) for key, name in gpus.names.items()}}

@@ -70,9 +70,12 @@ class TransportDetection:
             if names is not None:
                 self._sockets = _sockets(names, self._hosts)
             return
+        import torch
+
         from ncclprobe.session.measure import nccl_debug_pass
 
         self._set_phase("NCCL_DEBUG pass, in processes of its own")
+        torch.cuda.empty_cache()  # the processes of the pass share this rank's GPU
         found = nccl_debug_pass.run_pass(plan, self._identity, self._exchange, deadline_s)
         if found is not None:
             self._logs, self.note = found

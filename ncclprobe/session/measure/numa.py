@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Container
+from typing import Any
 
 from ncclprobe.errors import HostError, ParseError
 from ncclprobe.facts.cpu import cpu
@@ -46,22 +47,28 @@ def of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
     """Return which of `nodes` the GPU `device` (such as ``cuda:1``) is attached to; None where it is not known."""
     import torch
 
-    properties = torch.cuda.get_device_properties(torch.device(device))
     try:
-        address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        address = _address(torch.cuda.get_device_properties(torch.device(device)))
         number = int(host.ask("read", f"{_PCI}/{address}/numa_node"))
-    except (AttributeError, HostError, ValueError):  # torch has the address since 2.7
+    except (HostError, ValueError):
         return None
     return number if number in nodes else None
 
 
-def gpu_index(number: int) -> int:
-    """Return the node's index of a GPU that has index `number` in this process."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    named = visible[number].strip() if number < len(visible) else ""
-    return int(named) if named.isdecimal() else number
+def gpu_identity(number: int) -> str:
+    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID where torch lacks it.
+
+    CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers and not these, by which
+    `Gpus.names` finds what NVML calls it.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    return _address(properties) or str(getattr(properties, "uuid", f"cuda:{number}"))
 
 
-def gpu_name(number: int) -> str:
-    """Return the name, such as ``GPU3``, of a GPU that has index `number` in this process."""
-    return f"GPU{gpu_index(number)}"
+def _address(properties: Any) -> str:
+    """Return the PCI address of a GPU; empty before torch 2.7, which brings it."""
+    if not hasattr(properties, "pci_bus_id"):
+        return ""
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"

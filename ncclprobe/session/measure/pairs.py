@@ -35,8 +35,9 @@ def play(run: RankContext) -> bool:
     watchdog.set_phase("pairs, buffers")
     endpoint = PairEndpoint(identity.rank, device, sizes)
     context = PairContext(
-        identity.rank, endpoint, exchange, watchdog.set_phase, sizes, options.phase_timeout_s / 2, watchdog.unreachable
-    )
+        identity.rank, endpoint, exchange, watchdog.set_phase, sizes, options.phase_timeout_s / 2,
+        watchdog.unreachable, endpoint.transfers
+    )  # fmt: skip
     watchdog.tolerant = True
     if infos is None or recorder is None:
         intact = run_worker(context)

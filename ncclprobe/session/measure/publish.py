@@ -9,7 +9,7 @@ from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
-from ncclprobe.report import accepted, delivery, rows
+from ncclprobe.report import delivery, rows
 from ncclprobe.report import json as as_json
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER
@@ -62,8 +62,6 @@ class Publisher:
             self._print(lambda: print(flush=True))
         shown = {"quiet": o.quiet, "verbose": o.verbose, "no_color": o.no_color, "measured": not self.shows_rows}
         self._print(lambda: delivery.show(report, **shown))
-        if o.command == "accept" and not o.quiet:
-            self._print(lambda: print(f"\n{accepted.line(report)}", flush=True))
         return True
 
     def _print(self, show: Callable[[], None]) -> bool:

@@ -1,5 +1,6 @@
 """One rank in a run, from meeting the others to the verdict."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,19 +13,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
+from ncclprobe.errors import OUT_OF_MEMORY, HostError, ProbeError, UsageError, reason, without_torch
+from ncclprobe.facts.environment import of_measuring
 from ncclprobe.facts.run.asked import What
 from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.host import Host, scratch
+from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure import joining, parts
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import judgeable, learn
-from ncclprobe.session.measure.look import Look, gather_captures, write_captures
+from ncclprobe.session.measure.look import Look, gather_captures, share_gpus, write_captures
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
@@ -36,17 +38,31 @@ from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
+from ncclprobe.units import size
 
 _SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
 
 def devices(host: Host) -> Devices:
-    """Count the NVIDIA devices of this node in /dev, without asking the driver."""
+    """Count the NVIDIA devices of this node in /dev, without asking the driver.
+
+    A control group leaves the files of GPUs that are not this process's own there, and refuses to open them.
+    """
     try:
         names = json.loads(host.ask("list", "/dev"))
     except HostError:
         return Devices(0)
-    return Devices(sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names))
+    paths = [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+", name)]
+    denied = sum(_denied(host, path) for path in paths)
+    return Devices(len(paths), denied=denied, listed=os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _denied(host: Host, path: str) -> bool:
+    try:
+        may = json.loads(host.ask("access", path))
+    except HostError:
+        return False
+    return not (may["read"] and may["write"])
 
 
 def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
@@ -144,10 +160,21 @@ class Rank:
         except group.MissedBarrier as error:
             self._watchdog.failed(str(error), error.ranks)
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
-            self._watchdog.failed(str(error).strip().partition("\n")[0])
+            self._watchdog.failed(self._reason(error))
         finally:
             self._watchdog.stop()
         leave(code)
+
+    def _reason(self, error: Exception) -> str:
+        """Return what `error` says, and the memory that is free where NCCL, which does not tell it, found none."""
+        text = reason(error)
+        if OUT_OF_MEMORY in text and "are free" not in text and self._backend == "nccl":
+            import torch
+
+            with contextlib.suppress(RuntimeError):
+                free, total = map(size, torch.cuda.mem_get_info(self._device))
+                text += f"; of the {total} of GPU {self._device} {free} are free"
+        return text
 
     def _show_phase(self, phase: str) -> None:
         if self._rank_file:
@@ -161,20 +188,20 @@ class Rank:
         self._watchdog.set_phase(f"resolve the name of rank 0's host, {self._identity.address}")
         resolve(self._identity)
         self._watchdog.set_phase(f"reach the store at {self._identity.address}:{self._identity.port}")
-        slack_s = self._options.phase_timeout_s + self._watchdog.late_s + _SLACK_S
+        rest_s = self._deadline - time.monotonic()  # which a rank that imports torch slowly may take
+        slack_s = max(self._options.phase_timeout_s + self._watchdog.late_s, rest_s) + _SLACK_S
         store = connect(self._identity, serve=self._identity.serves, timeout_s=slack_s)
         self._watchdog.attach(connect(self._identity, serve=False, timeout_s=slack_s), store)
         self._watchdog.set_phase("wait for the other ranks")
         exchange = Exchange(store, self._identity, slack_s)
         config = self._agree(exchange, torch)
+        self._watchdog.met = True
+        if config.apart:
+            self._watchdog.set_phase("learn which GPUs each rank of a node sees")
+            share_gpus(exchange, self._look, self._hostname, self._hosts())
         self._expect(exchange, config)
-        group_s = self._open_group(config.backend)
-        intact = self._measure_parts(self._context(exchange, config), group_s)
-        self._watchdog.set_phase("close the process group")
-        if intact:
-            torch.distributed.destroy_process_group()
-        else:
-            self._abort()  # an orderly close would wait for the pair that is lost
+        if self._options.what:
+            self._measure_in_group(exchange, config)
         self._watchdog.set_phase("collect the captures of all nodes")
         self._gather_captures(exchange)
         self._watchdog.set_phase("verdict")
@@ -185,6 +212,18 @@ class Rank:
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watchdog.dismiss(code)
         return int(code)
+
+    def _measure_in_group(self, exchange: Exchange, config: RunConfig) -> None:
+        """Open the group, measure all parts in it, and close it."""
+        group_s = self._open_group(config.backend)
+        intact = self._measure_parts(self._context(exchange, config), group_s)
+        self._watchdog.set_phase("close the process group")
+        if intact:
+            import torch.distributed
+
+            torch.distributed.destroy_process_group()
+        else:
+            self._abort()  # an orderly close would wait for the pair that is lost
 
     def _context(self, exchange: Exchange, config: RunConfig) -> RankContext:
         return RankContext(
@@ -226,9 +265,10 @@ class Rank:
 
     def _torch(self) -> Any:
         self._watchdog.prepare(rank_files.IMPORTING)
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # torch would abort rank 0 before it has reported
-        if not self._options.verbose:
-            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # its stack traces would bury the report
+        changed = {name: value for name, value in of_measuring(os.environ).items() if os.environ.get(name) != value}
+        if not self._options.verbose and "TORCH_CPP_LOG_LEVEL" not in os.environ:
+            changed["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # its stack traces would bury the report
+        settings.set_ours(changed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*NumPy", category=UserWarning)  # torch without numpy
             try:
@@ -243,7 +283,8 @@ class Rank:
         config = RunConfig(**exchange.share(asdict(agree_on(infos, self._identity.nnodes)) if infos else None))
         if infos and not config.error:
             assert self._recorder
-            joining.record_participants(self._recorder, _kind(self._identity), infos, config)
+            for line in joining.record_participants(self._recorder, _kind(self._identity), infos, config):
+                self._progress.say(f"ranks differ in {line}")
         exchange.collect(None)
         if config.error:
             raise UsageError(config.error)
@@ -268,13 +309,14 @@ class Rank:
         """Make what this rank sends to rank 0 before anything is measured."""
         usable = torch.cuda.device_count()
         self._device = device_index(self._identity, usable)
-        seen = Devices(devices(self._host).nodes, usable, torch.__version__)
+        seen = replace(devices(self._host), usable=usable, torch=str(torch.__version__))
         o = self._options
         try:
             backend, note = choose_backend(o.backend, self._identity.kind, self._identity.local_ranks, seen)
         except UsageError as error:
             return RankInfo(self._hostname, o.digest, joining.versions(), error=str(error))
-        info = joining.rank_info(o, self._hostname, self._host, backend, self._device, note)
+        local = self._identity.local_ranks
+        info = joining.rank_info(o, self._hostname, self._host, backend, self._device, local, note)
         self._gpu = info.gpu
         return info
 
@@ -293,8 +335,9 @@ class Rank:
         return took_s
 
     def _conclude(self, ending: Ending) -> int:
-        """End the record; if a rank is lost, with what torch's flight recorder has of the call in flight."""
-        record = group.in_flight() if ending.attendance and self._backend else ""
+        """End the record; where this rank waits for others, with what torch's flight recorder has of its call."""
+        waits = ending.attendance and all(each.rank for each in ending.attendance.lost)
+        record = group.in_flight(self._backend) if waits and self._backend else ""
         if record and self._recorder:
             self._recorder.note(f"the flight recorder of rank {self._identity.rank}: {record}")
         return self._close(ending)

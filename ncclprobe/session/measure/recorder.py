@@ -19,7 +19,7 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import LostRank, Participants
+from ncclprobe.facts.run.ranks import DifferingSetting, LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import ExpectedCopies
 from ncclprobe.host.run_log import FILE, RunLog
@@ -79,6 +79,7 @@ def asked(options: Options, backend: str) -> Asked:
         baseline=options.baseline,
         require_judged=options.require_judged,
         notes=options.notes,
+        accepts=options.accepts,
     )
 
 
@@ -108,6 +109,8 @@ class Recorder:
         self.participants = participants
         self.take_part(participants)
         self.expect(bands)
+        for row in options.left_out:
+            self.skip(row)
 
     def ask_for(self, sizes: Sequence[int]) -> None:
         """Record the sizes of collectives to measure, once they are chosen by what can be judged."""
@@ -118,6 +121,10 @@ class Recorder:
         """Record who measures, as far as it is known by now."""
         self.participants = participants
         self._log.add("participants", _plain(participants))
+
+    def differ(self, settings: Sequence[DifferingSetting]) -> None:
+        """Record in which settings ranks differ."""
+        self._log.add("rank_settings", _plain(tuple(settings)))
 
     def meet(self) -> None:
         """Record that all ranks have met."""
@@ -159,7 +166,7 @@ class Recorder:
 
     def failing(self, most: int) -> list[tuple[str, int]]:
         """Return the operations and sizes that fail so far, at most `most`, the largest first."""
-        rows = judge_rows(self._rows, self._expected)
+        rows = judge_rows(self._rows, self._expected, over=False)
         slow = sorted((row for row in rows if row.status == "fail"), key=lambda row: -row.nbytes)
         return list(dict.fromkeys((row.op, row.nbytes) for row in slow))[:most]
 

@@ -4,6 +4,8 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from ncclprobe import units
+from ncclprobe.errors import UsageError
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance, SkippedRow
 from ncclprobe.model.values import asdict, replace
@@ -13,8 +15,8 @@ from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.interference import Reading
 from ncclprobe.session.measure.recorder import Recorder
 
-MOST = 16
-"""Operations and sizes that are measured again, the largest first: where all are slow, these are enough."""
+MOST = 64
+"""Operations and sizes that are measured again, the largest first. A row beyond these is not said to fail."""
 
 
 def sweep(
@@ -44,9 +46,13 @@ def sweep(
             break
         for op, nbytes in failing:
             again = replace(plan, ops=(op,), sizes=(nbytes,))
-            for row in sweep.run(again, exchange, set_phase, host=host, reach=reach):
-                if recorder and not isinstance(row, SkippedRow):
-                    recorder.add_retest(row)
+            try:
+                for row in sweep.run(again, exchange, set_phase, host=host, reach=reach):
+                    if recorder and not isinstance(row, SkippedRow):
+                        recorder.add_retest(row)
+            except UsageError as error:  # on all ranks: the memory that the row had is no longer free
+                if recorder:
+                    recorder.note(f"{op} {units.size(nbytes)} was not measured again: {error}")
     _look_for_disturbances(plan, exchange, set_phase, host, recorder, before)
 
 

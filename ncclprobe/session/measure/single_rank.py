@@ -1,17 +1,23 @@
-"""Copies with one rank, without a store or other ranks."""
+"""What one process does without a store or other ranks: copies, or only a look at the node."""
 
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import ProbeError, UsageError, without_torch
+from ncclprobe.engine.diagnose import Question, diagnose
+from ncclprobe.engine.doctor import look_s
+from ncclprobe.errors import ProbeError, UsageError, reason, without_torch
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host import Host
 from ncclprobe.interrupt import leave
-from ncclprobe.report.progress import Progress
-from ncclprobe.session.measure.look import Look
+from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.values import replace
+from ncclprobe.report.progress import Progress, Waiting
+from ncclprobe.session.measure.look import Look, write_captures
+from ncclprobe.session.measure.numa import gpu_identity
+from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
@@ -37,8 +43,7 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     """
     name = socket.gethostname()
     progress, look = Progress(wanted=not options.quiet), Look(name)
-    gpus = (0,) if backend == "nccl" else ()
-    recorder = Recorder(options, question, Participants(kind, 1, (name,), backend, nnodes=1, gpus=gpus), (), progress)
+    recorder = Recorder(options, question, Participants(kind, 1, (name,), backend, nnodes=1), (), progress)
     recorder.snapshots = lambda: [look.snapshot()]
     recorder.meet()
     recorder.open()
@@ -53,9 +58,32 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     try:
         _measure(recorder, RankIdentity(kind, 0, 1, 0, 1, 1, "127.0.0.1", 0), look, host, progress, backend)
     except (ProbeError, RuntimeError) as error:
-        return recorder.close(Ending(why=str(error).strip().partition("\n")[0]))
+        return recorder.close(Ending(why=reason(error)))
     finally:
         timer.cancel()
+    return recorder.close()
+
+
+def look(options: Options, question: Question, kind: str, why: str, backend: Backend) -> int:
+    """Judge this node by a look at it alone, report, and return the exit code.
+
+    `why`: what keeps everything that was asked from being measured; empty: nothing was asked to be. Raises UsageError
+    where a file of the report cannot be written.
+    """
+    name = socket.gethostname()
+    node = Look(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))
+    with Waiting("looking at this machine", wanted=not options.quiet):
+        node.start()
+        snapshot, capture = node.snapshot(), node.capture()
+    if options.keep and capture:
+        write_captures(options.keep, [(name, capture)])
+    if not why:
+        return Publisher(options).publish(diagnose(question, [snapshot]))
+    left_out = tuple(SkippedRow(part, None, "unable", why) for part in options.what)
+    unable = replace(options, what=(), left_out=left_out)
+    recorder = Recorder(unable, question, Participants(kind, 1, (name,), backend, nnodes=1, fallback=why))
+    recorder.snapshots = lambda: [snapshot]
+    recorder.meet()
     return recorder.close()
 
 
@@ -71,6 +99,8 @@ def _measure(
         raise UsageError("copies need a GPU that torch can use, or --backend gloo for the host's own memory")
     from ncclprobe.session.measure.copies import Copies
 
+    if backend == "nccl":
+        recorder.take_part(replace(recorder.participants, gpus=(gpu_identity(0),)))
     measuring = Copies(identity, host, NoExchange(), progress.show, look, "cuda:0" if backend == "nccl" else "cpu")
     rows = measuring.play()
     recorder.add_copies(rows, measuring.expected)

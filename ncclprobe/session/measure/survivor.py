@@ -1,13 +1,12 @@
 """A process that makes the report where the process that should make it was killed, or stands still.
 
-``python -m ncclprobe.session.measure.survivor LOG WAIT_S LATE_S FOLDER COMMAND OPTION…`` reads its standard input,
-which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte says that the report is
-written; an end of file without one, that the owner is gone: then the run log is given WAIT_S seconds to end, for ranks
-may still be leaving, and the command makes the report of it. After LATE_S seconds without either, and ten more where
-the log has its end, the owner stands still: the report is made of what there is, and made again once the run ends.
-FOLDER, if any, is removed in the end, with the processes that work in it; whichever of the two outlives the other
-removes it. The process leads a session of its own, so that a signal to the owner's group does not reach it, and imports
-next to nothing.
+It reads its standard input, which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte
+says that the report is written; an end of file without one, that the owner is gone: then the run log is given `wait_s`
+seconds to end, for ranks may still be leaving, and the command makes the report of it. After `late_s` seconds without
+either, and ten more where the log has its end, the owner stands still: the report is made of what there is, and made
+again once the run ends. `folder`, if any, is removed in the end, with the processes that work in it; whichever of the
+two outlives the other removes it. The process leads a session of its own, so that a signal to the owner's group does
+not reach it, and imports next to nothing.
 """
 
 import contextlib
@@ -15,10 +14,12 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from ncclprobe.host.command import abandon
+from ncclprobe.host.own_child import start_own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,14 +44,12 @@ class Survivor:
         """Start it for a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
         late_s, self._folder = timeout_s + _LATE_S, folder
         path = str(folder.path) if folder else ""
-        own = [sys.executable, "-m", __name__, str(log), str(wait_s), str(late_s), path, *command]
-        self._process = subprocess.Popen(
-            own,
+        self._process = start_own(
+            f"{__name__}:begin",
+            *(str(log), str(wait_s), str(late_s), path, *command),
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
             pass_fds=[folder.lock] if folder and folder.lock is not None else [],
+            outlives=True,
         )
 
     def dismiss(self) -> None:
@@ -67,14 +66,13 @@ class Survivor:
 
 def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
-    variables = {**os.environ, LOG: str(log)}
     if _silent(late_s) and (not _has_end(log) or _silent(_LATE_S)):
-        _report(variables, command)
+        _report(log, command)
     if os.read(0, 1) != _DONE:
         until = time.monotonic() + wait_s
         while time.monotonic() < until and not _has_end(log):
             time.sleep(_POLL_S)
-        _report(variables, command)
+        _report(log, command)
         _end_processes_of(folder)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
@@ -97,10 +95,15 @@ def _end_processes_of(folder: str) -> None:
         rank_files.end_processes_of(folder)
 
 
-def _report(variables: Mapping[str, str], command: Sequence[str]) -> None:
+def _report(log: Path, command: Sequence[str]) -> None:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run([sys.executable, "-m", "ncclprobe", *command], env=variables, timeout=_REPORT_S, check=False)
+        process = start_own("ncclprobe.start:program", *command, variables={LOG: str(log)})
+        try:
+            process.wait(_REPORT_S)
+        finally:
+            abandon(process)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5:])
+def begin(log: str, wait_s: str, late_s: str, folder: str, *command: str) -> None:
+    """Be this process."""
+    main(Path(log), float(wait_s), float(late_s), folder, command)

@@ -1,7 +1,7 @@
-"""Torch's elastic agent as a program of its own: ``python -m ncclprobe.session.ranks.agent PARENT N COMMAND OPTION…``.
+"""Torch's elastic agent as a process of its own, started by a measuring command with ``--nproc``.
 
-Started by a measuring command with ``--nproc`` (process id PARENT). It starts N ranks and writes down how they
-ended. Nothing here looks at the host's name, which in a plain container means nothing.
+It starts N ranks and writes down how they ended. Nothing here looks at the host's name, which in a plain container
+means nothing.
 """
 
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ncclprobe.errors import UsageError, without_torch
+from ncclprobe.host import own_child
 from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.session.ranks import rank_files
@@ -48,7 +49,8 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
         logs_specs=DefaultLogsSpecs(log_dir=str(folder)),  # else a folder of torch's own, which it leaves behind
     )
     try:
-        elastic_launch(config, sys.executable)("-m", f"ncclprobe.{command}", *argv)
+        python, *rank = own_child.command("ncclprobe.start:program", command, *argv)
+        elastic_launch(config, python)(*rank)
     except ChildFailedError as error:
         rank_files.write_exit_codes(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
         return ExitCode.FAIL
@@ -71,9 +73,10 @@ def main(parent: int, nproc: int, command: str, argv: Sequence[str]) -> int:
     return run(nproc, command, argv, folder)
 
 
-if __name__ == "__main__":
+def begin(parent: str, nproc: str, command: str, *argv: str) -> NoReturn:
+    """Be this process."""
     try:
-        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+        sys.exit(main(int(parent), int(nproc), command, argv))
     except UsageError as error:
         sys.stderr.write(f"ncclprobe: {error}\n")
         sys.exit(ExitCode.USAGE)

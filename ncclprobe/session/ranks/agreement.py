@@ -1,5 +1,6 @@
 """What ranks send to rank 0 before anything is measured, and its decision for all. Pure; JSON over the store."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ncclprobe.model.values import Struct, field
@@ -9,10 +10,12 @@ from ncclprobe.session.ranks.identity import Backend
 class RankInfo(Struct, frozen=True):
     """What one rank says of itself.
 
-    `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none) and
-    `gpu_index` its number on the node, `backend` what it would measure with, and `note` what the reader must know of
-    that; without a `backend`, `error` says why. `falsifying` are environment variables that change what is timed.
-    `host_id` is NCCL_HOSTID, by which NCCL tells nodes apart; empty: not set.
+    `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none),
+    `backend` what it would measure with, and `note` what the reader must know of that; without a `backend`, `error`
+    says why. `falsifying` are environment variables that change what is timed.
+    `host_id` is NCCL_HOSTID, by which NCCL tells nodes apart; empty: not set. `usable` counts the GPUs that CUDA shows
+    to it, `pid` is its process, `settings` what each variable comes to that its libraries read and ranks should share.
+    `other_nccl` names an NCCL which is not the one that torch was compiled with.
     """
 
     host: str
@@ -22,18 +25,24 @@ class RankInfo(Struct, frozen=True):
     gpu: str | None = None
     note: str = ""
     error: str = ""
-    gpu_index: int | None = None
     falsifying: dict[str, str] = field(default_factory=dict)
     host_id: str = ""
+    usable: int = 0
+    pid: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    other_nccl: str = ""
 
 
 class RunConfig(Struct, frozen=True):
-    """Rank 0's decision for all ranks. With an `error` no rank measures."""
+    """Rank 0's decision for all ranks. With an `error` no rank measures. `apart`: ranks of a node may see GPUs of their
+    own alone.
+    """
 
     backend: Backend
     nodes: int
     note: str = ""
     error: str = ""
+    apart: bool = False
 
 
 def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
@@ -42,8 +51,9 @@ def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
     """
     first = infos[0]
     error = next((info.error for info in infos if info.error), "") or _disagreement(infos)
-    nodes = max(nnodes, len({info.host for info in infos}))
-    return RunConfig(first.backend or "gloo", nodes, first.note or _shared_gpu(infos), error)
+    here = Counter(info.host for info in infos)
+    apart = first.backend == "nccl" and any(info.usable < here[info.host] for info in infos)
+    return RunConfig(first.backend or "gloo", max(nnodes, len(here)), first.note or _shared_gpu(infos), error, apart)
 
 
 def _disagreement(infos: Sequence[RankInfo]) -> str:

@@ -1,18 +1,30 @@
 """The process group that is measured: open it with a deadline, wait in a barrier, examine and abort it."""
 
 import contextlib
-import json
+import math
+import os
 import re
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ncclprobe.errors import ProbeError
+from ncclprobe.facts.environment import MEASURING
+from ncclprobe.facts.files.flight_child import Refusing, loaded
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import connect, key
 
-_ABORT_S = 2.0
+_DUMPS: dict[Backend, tuple[str, ...]] = {
+    "nccl": ("_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"),
+    "gloo": ("_dump_fr_trace_json",),
+}
+"""torch's functions, in the order of asking: NCCL's calls have a recorder of their own, written as JSON since 2.5 and
+before that as a pickle; what gloo and other backends do is in a general one, since 2.8."""
+_SEQ = ("collective_seq_id", "p2p_seq_id")
+ABORT_S = 2.0
 """For NCCL to abort its communicator, or the flight recorder to answer. The process ends all the same."""
 
 
@@ -54,52 +66,116 @@ def barrier(backend: Backend, timeout_s: float) -> None:
         raise MissedBarrier(text, tuple(map(int, named[1].split(","))) if named else ()) from error
 
 
-def in_flight() -> str:
+def in_flight(backend: Backend) -> str:
     """Return what torch's flight recorder has of the call that this process is in; empty where it has none.
 
     The recorder has a lock of its own, so wait for it only a moment.
     """
     found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(_recorded()), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(_recorded(backend)), daemon=True)
     thread.start()
-    thread.join(_ABORT_S)
+    thread.join(ABORT_S)
     return found[0] if found else ""
 
 
-def _recorded() -> str:
+def _recorded(backend: Backend) -> str:
     from torch._C import _distributed_c10d as c10d
 
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-    if dump is None:
-        return ""
-    with contextlib.suppress(RuntimeError, ValueError):
-        return last_open(json.loads(dump()))
+    for name in filter(partial(hasattr, c10d), _DUMPS[backend]):
+        with contextlib.suppress(RuntimeError, Refusing):
+            if found := stuck(loaded(getattr(c10d, name)())):
+                return found
     return ""
 
 
-def last_open(record: dict[str, Any]) -> str:
-    """Describe the last call in a flight recorder's dump that was launched and has not returned."""
-    entries = [entry for entry in record.get("entries", ()) if not entry.get("retired", True)]
-    if not entries:
-        return ""
-    last = entries[-1]
-    name, number = last.get("profiling_name", "a call"), last.get("collective_seq_id", "?")
-    return f"{name}, call {number} of its group, sizes {last.get('input_sizes')}, is {last.get('state')} and not over"
+def stuck(record: Mapping[str, Any]) -> str:
+    """Describe the stuck call of a flight recorder's dump: the first that was made after the last that ended.
 
-
-def abort(backend: Backend, group: Any = None) -> None:
-    """Abort NCCL's communicator, of `group` or the default one, so that a stuck kernel keeps no process.
-
-    Only NCCL can (torch's _abort_process_group says so). The abort itself may hang, so wait only a moment.
+    What stands behind it is queued. Before it, torch leaves the parts of a batch of sends open for ever.
     """
-    if backend != "nccl":
-        return
+    entries = record.get("entries", ())
+    over = [number for number, entry in enumerate(entries) if entry.get("retired") or entry.get("state") == "completed"]
+    rest = entries[over[-1] + 1 if over else 0 :]
+    if not rest:
+        return ""
+    first = rest[0]
+    name, number = first.get("profiling_name", "a call"), first.get(_SEQ[bool(first.get("is_p2p"))], "?")
+    more = f"; {len(rest) - 1} more wait behind it" if len(rest) > 1 else ""
+    sizes, state = first.get("input_sizes"), first.get("state")
+    return f"{name}, call {number} of its group, sizes {sizes}, is {state} and not over{more}"
+
+
+def aborter(group: Any = None) -> Callable[[], object] | None:
+    """Return torch's way to abort the communicators of NCCL's `group`, or the default one; None: it has none.
+
+    The group's own method is of 2025. Until then its backend has one, and in 2.4, where none is called so, what is
+    called a shutdown aborts.
+    """
+    import torch
     import torch.distributed as dist
 
+    whole = group or dist.group.WORLD
+    if hasattr(whole, "abort"):
+        found: Callable[[], object] = whole.abort
+        return found
+    backend = whole._get_backend(torch.device("cuda"))
+    return next((getattr(backend, name) for name in ("abort", "_abort", "_shutdown") if hasattr(backend, name)), None)
+
+
+def abort(backend: Backend, group: Any = None, within_s: float = math.inf) -> bool:
+    """Abort NCCL's communicator, of `group` or the default one, so that a stuck kernel keeps no process.
+
+    Only NCCL can (torch's _abort_process_group says so). The abort itself may hang, so wait only a moment; return
+    whether it is over.
+    """
+    if backend != "nccl":
+        return True
+
     def abort_group() -> None:
-        with contextlib.suppress(RuntimeError, AttributeError, ValueError):
-            (group or dist.group.WORLD).abort()
+        with contextlib.suppress(RuntimeError, ValueError, AttributeError):  # it is over, or was never made
+            if way := aborter(group):
+                way()
 
     thread = threading.Thread(target=abort_group, daemon=True)
     thread.start()
-    thread.join(_ABORT_S)
+    thread.join(max(0.0, min(within_s, ABORT_S)))
+    return not thread.is_alive()
+
+
+def watching() -> dict[str, str | None]:
+    """Return how the process that this runs in has set what a measuring run sets otherwise."""
+    return {name: os.environ.get(name) for name in MEASURING}
+
+
+def watch_again(before: Mapping[str, str | None]) -> None:
+    """Set what :func:`watching` returned."""
+    for name, value in before.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Let what torch makes within read its settings as a measuring run sets them.
+
+    torch reads them when it makes a group, so that those made before and after keep the threads that they have.
+    """
+    before = watching()
+    os.environ.update(MEASURING)
+    try:
+        yield
+    finally:
+        watch_again(before)
+
+
+def forget(group: Any) -> None:
+    """Take `group` out of torch's tables, so that no later end of all groups waits for it."""
+    from torch.distributed import distributed_c10d as c10d
+
+    world = c10d._world
+    for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_coalesce_state):
+        table.pop(group, None)
+    for tag in {world.pg_to_tag.pop(group, ""), ""}:
+        with contextlib.suppress(ValueError, KeyError):
+            world.tags_to_pg[tag].remove(group)
+    with contextlib.suppress(RuntimeError):  # torch has forgotten it
+        c10d._unregister_process_group(group.group_name)

@@ -1,5 +1,6 @@
 """Which rank this process is, and which backend it measures with. Pure; decided before torch is imported."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Literal
 
@@ -65,12 +66,32 @@ def identify(launch: Launch, variables: Mapping[str, str]) -> RankIdentity | Non
 class Devices(Struct, frozen=True):
     """The GPUs of this node: `nodes` counts /dev/nvidia<N>, `usable` those that torch can use in this process.
 
-    `usable` is None before torch was asked.
+    `usable` is None before torch was asked. `denied` counts those that this process may not open, `listed` is
+    CUDA_VISIBLE_DEVICES; None: all.
     """
 
     nodes: int
     usable: int | None = None
     torch: str = ""
+    denied: int = 0
+    listed: str | None = None
+
+    @property
+    def shown(self) -> int:
+        """Count what CUDA shows to this process, as far as that is known without torch.
+
+        CUDA reads the list up to the first entry that it does not know (CUDA programming guide, environment variables).
+        /dev does not tell which UUIDs there are.
+        """
+        allowed = self.nodes - self.denied
+        if self.usable is not None or self.listed is None:
+            return allowed if self.usable is None else self.usable
+
+        def may_know(entry: str) -> bool:
+            return int(entry) < allowed if entry.isdecimal() else entry.upper().startswith(("GPU-", "MIG-"))
+
+        entries = (entry.strip() for entry in self.listed.split(","))
+        return min(allowed, len({*itertools.takewhile(may_know, entries)}))
 
 
 def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: Devices) -> tuple[Backend, str]:
@@ -80,7 +101,13 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
     """
     if asked == "gloo":
         return "gloo", ""
-    count = devices.nodes if devices.usable is None else devices.usable
+    count = devices.shown
+    if count == 0 and devices.nodes and devices.usable is None:
+        raise UsageError(
+            f"this process may use none of the {devices.nodes} GPUs here: look at CUDA_VISIBLE_DEVICES"
+            f"{'' if devices.listed is None else f'={devices.listed}'} and at who may open /dev/nvidia0, or ask for "
+            "--backend gloo"
+        )
     if devices.usable == 0 and devices.nodes:
         raise UsageError(
             f"this node has NVIDIA devices but torch {devices.torch} can use none; "
@@ -90,8 +117,8 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
         return "gloo", "no GPU can be seen, so this measured gloo over the CPU; that says nothing about NCCL"
     if count == 0 and devices.usable is not None:
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
-    bound_per_rank = count == 1 and kind in ("slurm", "openmpi", "pmi")  # such as srun --gpus-per-task=1
-    if 0 < count < local_ranks and not bound_per_rank:
+    alike = devices.usable is None and kind == "torchrun"  # else each rank may have its own, and all are asked for it
+    if 0 < count < local_ranks and alike:
         raise UsageError(
             f"{local_ranks} ranks on this node and {count} GPU{'s' * (count > 1)}: start one rank per GPU "
             "(--nproc-per-node=gpu), or ask for --backend gloo"

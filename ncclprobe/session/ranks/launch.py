@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
@@ -20,7 +20,8 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
-from ncclprobe.host import scratch
+from ncclprobe.host import run_log, scratch
+from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
@@ -49,34 +50,49 @@ class AgentEnd(Struct, frozen=True):
     signal: str = ""
 
 
-def launch(nproc: int, options: Options, question: Question) -> int:
+def launch(nproc: int, options: Options, question: Question, refused: Callable[[str], int] | None = None) -> int:
     """Run the command with `options` on `nproc` ranks and return the exit code of the whole.
 
+    `refused` is called where the ranks could not begin, as without a torch that fits this node, and have said why on
+    standard error; it is given that reason and returns the exit code.
     Raises UsageError where no folder can be made for the files of the ranks.
     """
     folder = _folder()
     log = log_path(options, str(folder.path)) or folder.path / FILE
     try:
         if options.keep:
-            log.unlink(missing_ok=True)  # of an earlier run
+            run_log.remove(log)  # of an earlier run
         survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, _AFTER_SIGNAL_S)
     except BaseException:  # a signal too, which is a KeyboardInterrupt here: nothing else removes the folder as yet
         folder.remove()
         raise
     try:
-        return _run(nproc, options, question, str(folder.path), log)
+        code = _run(nproc, options, question, str(folder.path), log)
+        why = _refusal(folder.path, log) if code == ExitCode.USAGE and refused else ""
     finally:
         survivor.dismiss()
+    return refused(why) if refused and why else code
+
+
+def _refusal(folder: Path, log: Path) -> str:
+    """Return why ranks that ended with wrong usage could not begin; empty: they had begun, or did not say."""
+    if not (folder / rank_files.IMPORTED).exists():
+        return "torch cannot be imported here"
+    return RunLog.read(log).foreseen if log.exists() else ""
 
 
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
     own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
     asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "ncclprobe.session.ranks.agent", *asked_for],
-        env=os.environ | own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_AFTER_SIGNAL_S))},
-        start_new_session=True,
+    agent = start_own(
+        "ncclprobe.session.ranks.agent:begin",
+        *asked_for,
+        stdin=None,
+        stdout=None,
+        stderr=None,
+        variables=own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_AFTER_SIGNAL_S))},
+        outlives=True,  # it ends when we do, and ends the ranks before
     )
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
@@ -119,7 +135,11 @@ def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: AgentEnd,
     known = run_facts(record).get(Attendance)
     named = isinstance(known, Attendance) and known.lost
     states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
-    lost = () if named else (_signalled_alone(codes, states, end) or unexpected_exits(codes))
+    crashed = unexpected_exits(codes)
+    if named:  # rank 0 saw a heart stop, and the agent what stopped it; what it kills in the end had not crashed
+        lost = tuple(rank for rank in crashed if codes[rank] != -signal.SIGKILL)
+    else:
+        lost = _signalled_alone(codes, states, end) or crashed
     found = _lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
     for rank in found:
         _print_line(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
@@ -140,8 +160,9 @@ def _new_log(request: Asked, nproc: int, host: str) -> RunLog:
 
 
 def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
-    """Return the ranks that ended badly by `codes`; else rank 0, where its log has no end and others wrote why."""
-    reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in states.items() if state.exit_reason]
+    """Return the ranks that ended badly by `codes`; else rank 0, where its log has no end and others know why."""
+    left = {rank: state for rank, state in states.items() if state.exit_reason and state.exit_code == ExitCode.FAIL}
+    reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in left.items()]
     whys = {
         rank: _exit_text(code, states[rank].signal)
         for rank, code in codes.items()

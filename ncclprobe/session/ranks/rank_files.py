@@ -11,6 +11,7 @@ import os
 import signal
 from pathlib import Path
 
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
@@ -33,7 +34,8 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 class RankState(Struct, frozen=True):
     """The phase of a rank, now or when it ended.
 
-    `exit_reason` is set where it left because of another rank; `signal` is the first of SIGINT, SIGTERM and SIGHUP that
+    `exit_reason` is set where it left because of another rank, with the `exit_code` that says whether that is known to
+    be lost (4) or time ran out (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that
     it received.
     """
 
@@ -41,6 +43,7 @@ class RankState(Struct, frozen=True):
     host: str
     phase: str = START
     exit_reason: str = ""
+    exit_code: int = ExitCode.FAIL
     signal: str = ""
 
 
@@ -56,9 +59,9 @@ class RankFile:
         """Write that this rank is in `phase` from now on."""
         self._write(replace(self._trace, phase=phase[:_MOST_CHARACTERS]))
 
-    def leave(self, why: str) -> None:
-        """Write why this rank leaves."""
-        self._write(replace(self._trace, exit_reason=why[:_MOST_CHARACTERS]))
+    def leave(self, why: str, code: int) -> None:
+        """Write why this rank leaves, and with which code."""
+        self._write(replace(self._trace, exit_reason=why[:_MOST_CHARACTERS], exit_code=int(code)))
 
     def signalled(self, name: str) -> None:
         """Write that this rank received signal `name`."""
@@ -107,8 +110,13 @@ def end_processes_of(folder: str) -> None:
             return
 
 
-def _environment(path: Path) -> bytes:
+def environment(path: Path) -> dict[str, str]:
     """Read what a process was started with; empty where it may not be seen, or has ended: a zombie has none."""
+    pairs = (each.partition("=") for each in _environment(path).decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def _environment(path: Path) -> bytes:
     try:
         return path.read_bytes() + b"\0"
     except OSError:

@@ -145,6 +145,19 @@ class Exchange:
         self._wait([name])
         return json.loads(self._store.get(name))
 
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """Return this rank's own of rank 0's JSON `values`, by rank; what the others pass is ignored."""
+        name = self._name(self._identity.rank)
+        names = {rank: self._name(rank) for rank in range(self._identity.ranks)}
+        self._round += 1
+        if values is not None and self._identity.rank == 0:
+            for rank, value in enumerate(values):
+                self._put(names[rank], value)
+            self._shared += names.values()
+            return values[0]
+        self._wait([name])
+        return json.loads(self._store.get(name))
+
     def _name(self, rank: int) -> str:
         return key(self._identity, f"exchange/{self._round}/{rank}")
 

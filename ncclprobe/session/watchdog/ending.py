@@ -4,18 +4,27 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ncclprobe.facts.run.ranks import Arrivals, Attendance
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.launcher import detect
+from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
+from ncclprobe.facts.run.rows import Rows
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.session.ranks.identity import RankIdentity, identify
+from ncclprobe.session.ranks.rank_files import environment
+from ncclprobe.units import size
 
 _REPORTING_S = 10.0
 """For writing the report: a file system that hangs must not keep the ranks."""
 
 
 _RESERVE_S = 5.0
+_STILL = ("", "Z", "X", "T", "t")
+"""States of proc(5) in which a process does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
 
 
 def reserve_s(timeout_s: float) -> float:
@@ -57,8 +66,53 @@ def wait_for_the_end() -> NoReturn:
 
 
 def lives(pid: int) -> bool:
-    """Return whether process `pid` of this host runs; a zombie does not."""
+    """Return whether process `pid` of this host exists; a zombie does not."""
+    return _state(Path(f"/proc/{pid}"))[0] not in ("", "Z", "X")
+
+
+def gone_with_rank_0(run: Mapping[type, Any]) -> tuple[LostRank, ...]:
+    """Return the ranks of this host, rank 0's, whose process has ended, by the facts of a run whose log has no end.
+
+    None while rank 0's process exists, and none where all have ended: whoever ends a job ends all of them. A launcher
+    ends the others once one has, and these take a while to leave.
+    """
+    who, rows = run.get(Participants), run.get(Rows)
+    pids = {rank: pid for rank, pid in enumerate(who.pids) if pid} if isinstance(who, Participants) else {}
+    ended = [rank for rank, pid in pids.items() if not lives(pid)]
+    if not isinstance(who, Participants) or 0 not in ended or (len(ended) == len(pids) > 1):
+        return ()
+    last = rows.measured[-1] if isinstance(rows, Rows) and rows.measured else None
+    phase = f"after {last.op} {size(last.nbytes)}" if last else "before the first row"
+    why = "its process has ended without a word, as one that is killed does"
+    return tuple(LostRank(rank, who.hosts[rank], phase, why) for rank in ended)
+
+
+def runs(pid: int) -> bool:
+    """Return whether process `pid` of this host exists and is not stopped."""
+    return _state(Path(f"/proc/{pid}"))[0] not in _STILL
+
+
+def running_siblings(own: RankIdentity) -> frozenset[int]:
+    """Return the ranks of the same job that run beside `own`, started by the same launcher: neither ended nor stopped.
+
+    A launcher that starts each rank in a process of its own has none, and nothing is known of the others.
+    """
+    parent, found = str(os.getppid()), set[int]()
+    for process in Path("/proc").glob("[0-9]*"):
+        state, started_by = _state(process)
+        if started_by == parent and state not in _STILL:
+            with contextlib.suppress(UsageError):
+                variables = environment(process / "environ")
+                other = identify(detect(variables), variables)
+                if other and replace(other, rank=own.rank, local_rank=own.local_rank) == own:
+                    found.add(other.rank)
+    return frozenset(found)
+
+
+def _state(process: Path) -> tuple[str, str]:
+    """Return the state and the parent of a process in /proc, both empty where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
+        state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return "", ""
+    return state, parent

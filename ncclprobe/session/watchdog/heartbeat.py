@@ -6,7 +6,7 @@ its own periods as well, and reports no rank as lost.
 
 from collections.abc import Callable, Collection, Mapping
 
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank
+from ncclprobe.facts.run.ranks import FAILED, Arrivals, Attendance, LostRank
 from ncclprobe.model.values import Struct
 
 PERIOD_S = 1.0
@@ -36,9 +36,11 @@ class Heartbeat(Struct, frozen=True):
 class FailureDetector:
     """Which ranks are lost, by the heartbeats that rank 0 reads. `receive` is called once a period and is the clock."""
 
-    def __init__(self, ranks: int, patience: int) -> None:
-        """`patience` is the number of periods that a phase may last."""
-        self.ranks, self.patience = ranks, patience
+    def __init__(self, ranks: int, patience: int, runs: Callable[[Heartbeat], bool] = lambda heartbeat: False) -> None:
+        """`patience` is the number of periods that a phase may last. `runs` tells whether the process that sent a
+        heartbeat is seen to run: on a busy machine one may be silent for long, and is lost only after a whole phase.
+        """
+        self.ranks, self.patience, self._runs = ranks, patience, runs
         self.last: dict[int, Heartbeat] = {}
         self._silent_periods: dict[int, int] = {}
         self._same_phase_periods: dict[int, int] = {}
@@ -85,12 +87,20 @@ class FailureDetector:
         """Return whether each of `ranks` has said that it leaves."""
         return all(rank in self.last and self.last[rank].left for rank in ranks)
 
-    def arrivals(self, out_of_time: bool, late: int = 0) -> Arrivals | None:
-        """Return the ranks that never came, after the time of a phase and `late` periods more; None before."""
-        missing = self.missing()
-        if missing and (out_of_time or self._waited > self.patience + late):
-            return Arrivals(self.ranks, missing, self._waited * PERIOD_S)
-        return None
+    def arrivals(
+        self, out_of_time: bool, late: int = 0, running: Callable[[], Collection[int]] = tuple
+    ) -> Arrivals | None:
+        """Return the ranks that never came, after the time of a phase and `late` periods more; None before.
+
+        `running` are the ranks whose processes are known to run, which is asked only then: these may come until the run
+        is out of time.
+        """
+        missing, allowed = self.missing(), self.patience + late
+        if not missing or not (out_of_time or self._waited > allowed):
+            return None
+        alive = tuple(rank for rank in running() if rank in missing)
+        found = Arrivals(self.ranks, missing, self._waited * PERIOD_S, allowed * PERIOD_S, alive)
+        return found if out_of_time or found.lost else None
 
     def unreachable(self) -> frozenset[int]:
         """Return the ranks but 0 that are silent or have said that they leave, excluded or not."""
@@ -147,6 +157,12 @@ class FailureDetector:
             if not self.last[rank].left and self.last[rank].count >= count + SILENT_PERIODS
         )
 
+    def failed(self) -> Attendance | None:
+        """Return the ranks that left because they had failed: a launcher that sees one end signals the others."""
+        left = [rank for rank, heartbeat in self.last.items() if heartbeat.left.startswith(FAILED)]
+        left = [rank for rank in left if rank not in self.excluded]
+        return self._lost(self._blamed(left), _why_failed) if left else None
+
     def signalled_alone(self) -> Attendance | None:
         """Return the ranks that a signal ended while others go on: a launcher, or Ctrl-C, signals all."""
         if not self.unsignalled():
@@ -175,14 +191,14 @@ class FailureDetector:
         leavers = [rank for rank in self._leaving() if not (signalled and self.last[rank].left.startswith(BY_SIGNAL))]
         leavers = [rank for rank in leavers if rank not in exempt]
         if leavers and (out_of_time or self._since_symptom > SILENT_PERIODS + 1):
-            return self._lost(
-                self._blamed(leavers), lambda heartbeat: heartbeat.left or "it did not come to a barrier of all"
-            )
+            return self._lost(self._blamed(leavers), _why_failed)
         return self._stuck(OUT_OF_TIME_PERIODS if out_of_time else self.patience)
 
     def silent(self, periods: int) -> list[int]:
         """Return the ranks whose heartbeat has not changed for so many periods and that did not say that they leave."""
-        return [rank for rank, quiet in self._silent_periods.items() if quiet >= periods and not self.last[rank].left]
+        found = {rank: quiet for rank, quiet in self._silent_periods.items() if quiet >= periods}
+        gone = [rank for rank, quiet in found.items() if quiet >= self.patience or not self._runs(self.last[rank])]
+        return [rank for rank in gone if not self.last[rank].left]
 
     def _leaving(self) -> list[int]:
         return [rank for rank, heartbeat in self.last.items() if heartbeat.left not in ("", DONE)]
@@ -206,3 +222,7 @@ class FailureDetector:
     def _lost(self, ranks: list[int], why: Callable[[Heartbeat], str]) -> Attendance:
         heartbeats = [self.last[rank] for rank in sorted(ranks)]
         return Attendance(self.ranks, tuple(LostRank(b.rank, b.host, b.phase, why(b)) for b in heartbeats))
+
+
+def _why_failed(heartbeat: Heartbeat) -> str:
+    return heartbeat.left or "it did not come to a barrier of all"

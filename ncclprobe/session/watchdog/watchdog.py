@@ -11,8 +11,10 @@ The main thread may be in a collective that never returns, so two other threads 
 
     seen                                     thread                  reported                           exit code
     ───────────────────────────────────────  ──────────────────────  ─────────────────────────────────  ─────────────
-    a rank never came                        rank 0's heartbeat      run.init names it                  4
+    a rank never came in --phase-timeout     rank 0's heartbeat      run.init names it                  4
+    it had less time, or its process runs    rank 0's heartbeat      run.init says so                   3
     a rank silent, failed or standing still  rank 0's heartbeat      run.rank-lost: rank, host, phase   4
+      but silent while its process runs      rank 0's heartbeat      the same, after --phase-timeout    4
     all ranks stuck in one phase             rank 0's heartbeat      run.rank-lost: the phase, no rank  4
     rank 0 stood still, and others left      rank 0's heartbeat      run.rank-lost: rank 0 itself       4
     silent or failed in a round-robin        rank 0's heartbeat      the same, when the others finish   4
@@ -23,6 +25,7 @@ The main thread may be in a collective that never returns, so two other threads 
     the store is gone                        any rank's heartbeat    rank 0 a note, others a line       rank 0 3, 4
     the store does not answer                any rank's signal       rank 0 a note, others a line       rank 0 3, 4
     before the store: --phase-timeout        any rank's signal       rank 0 a note, others a line       rank 0 3, 4
+      but rank 0 runs on the same host       any rank's signal       the same, when --timeout ran out   3
     --timeout ran out, rank 0 is silent      any rank's signal       rank 0 a note, others a line       3
     a signal before the store was reached    any rank's signal       rank 0 a note                      3
 
@@ -39,16 +42,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import NoReturn
 
-from ncclprobe.facts.run.ranks import LostRank
+from ncclprobe.facts.run.ranks import FAILED, LostRank
 from ncclprobe.interrupt import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Store, key
-from ncclprobe.session.watchdog.ending import Ending, limit_reporting, lives, wait_for_the_end
-from ncclprobe.session.watchdog.heartbeat import BY_SIGNAL, DONE, PERIOD_S, SILENT_PERIODS, FailureDetector, Heartbeat
+from ncclprobe.session.watchdog.ending import Ending, limit_reporting, lives, running_siblings, runs, wait_for_the_end
+from ncclprobe.session.watchdog.heartbeat import (
+    BY_SIGNAL,
+    DONE,
+    PERIOD_S,
+    SILENT_PERIODS,
+    FailureDetector,
+    Heartbeat,
+)
 
 _DECISION_READ_S = 1.5
 """How long rank 0 stays for the others to read its decision: each of them reads once a period."""
@@ -79,15 +90,15 @@ class Callbacks(Struct, frozen=True):
 
     `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there
     is and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now.
-    `phase` gets each new phase of this rank, `exit_reason` why it leaves where rank 0 cannot report that, and
-    `signalled` the name of the first signal that this rank received. `abort` frees what this process holds on its
-    device and its peers, after the report; it returns within seconds.
+    `phase` gets each new phase of this rank, `exit_reason` why it leaves, and with which code, where rank 0 cannot
+    report that, and `signalled` the name of the first signal that this rank received. `abort` frees what this process
+    holds on its device and its peers, after the report; it returns within seconds.
     """
 
     conclude: Callable[[Ending], int]
     save: Callable[[Ending], None] = lambda ending: None
     phase: Callable[[str], None] = lambda phase: None
-    exit_reason: Callable[[str], None] | None = None
+    exit_reason: Callable[[str, int], None] | None = None
     signalled: Callable[[str], None] = lambda name: None
     abort: Callable[[], None] = lambda: None
 
@@ -111,10 +122,13 @@ class Watchdog:
         self._heartbeat_thread: threading.Thread | None = None
         self._main_store: Store | None = None
         patience = max(1, round(limits.phase_s / PERIOD_S))
-        self._detector = FailureDetector(identity.ranks, patience)
-        self._rank_0 = FailureDetector(1, patience)  # what the others read of rank 0
+        self._detector = FailureDetector(identity.ranks, patience, self._runs_here)
+        self._rank_0 = FailureDetector(1, patience, self._runs_here)  # what the others read of rank 0
         self.tolerant = False
         """Whether the run can go on without a rank: a lost rank is then in :meth:`unreachable` and ends nothing."""
+        self.met = False
+        """Whether all ranks have met: until then one may come as late as --timeout, if it is known to run."""
+        self._look_again = 0.0
         self.late_s = 0.0
         """Seconds that this rank took to prepare: others, on the same file system, may come later by so much."""
 
@@ -163,8 +177,13 @@ class Watchdog:
         return self._unreachable
 
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
-        """Go on without `ranks`, on rank 0, and never report them again; return what was last known of each."""
-        return self._detector.exclude(ranks)
+        """Go on without `ranks`, on rank 0, and never report them again; return what was last known of each.
+
+        Where rank 0 was signalled, those that were as well are no loss: the launcher ends all of them.
+        """
+        return tuple(
+            rank for rank in self._detector.exclude(ranks) if not (self._signal and rank.why.startswith(BY_SIGNAL))
+        )
 
     def dismiss(self, code: int) -> None:
         """Send `code`, on rank 0, to the excluded ranks that still run, after all other ranks have it."""
@@ -174,7 +193,7 @@ class Watchdog:
     def failed(self, reason: str, blames: tuple[int, ...] = ()) -> NoReturn:
         """Say that this rank cannot go on, and wait for rank 0 to decide. `blames` are the ranks that it waited for."""
         self._blames = blames
-        self._left = f"it failed ({reason})"
+        self._left = "" if self._signal else f"{FAILED}({reason})"  # told to leave, then failed: its peers left too
         self._wake.set()
         if self._heartbeat_thread is None:
             self._leave(Ending(why=reason))
@@ -218,9 +237,23 @@ class Watchdog:
         if late:
             return self._out_of_time()
         longest_s = self._limits.phase_s + self.late_s + (_STUCK_S if attached else 0.0)
-        if now > self._phase_began + longest_s and not self._preparing:
+        if now > self._phase_began + longest_s and not self._preparing and not self._may_come(now, attached):
             return Ending(why=f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s")
         return None
+
+    def _may_come(self, now: float, attached: bool) -> bool:
+        """Return whether this rank still waits for others to come, and is not the one to decide that they will not.
+
+        That is rank 0, once it is there; before, its process may be seen to run beside this one. At the deadline rank
+        0 leaves first.
+        """
+        if self.met:
+            return False
+        if now > self._limits.deadline or (attached and (self._identity.rank == 0 or self._rank_0.last)):
+            return True
+        if now > self._look_again and self._identity.rank and 0 in running_siblings(self._identity):
+            self._look_again = now + PERIOD_S
+        return now <= self._look_again
 
     def _out_of_time(self) -> Ending:
         cold = ", which takes minutes from a cold network file system; start again, or raise --timeout"
@@ -247,6 +280,10 @@ class Watchdog:
                 code = ExitCode.INCONCLUSIVE if leaving and self._signal else ExitCode.FAIL
                 gone = f"{self._store_host()} is gone ({_first_line(error)})"
                 self._leave(Ending(why=f"{gone} {self._where()}", code=code))
+
+    def _runs_here(self, heartbeat: Heartbeat) -> bool:
+        """Return whether the rank that sent it is seen to run, on this host."""
+        return heartbeat.host == self._host and runs(heartbeat.pid)
 
     def _sleep(self) -> None:
         began = time.monotonic()
@@ -290,7 +327,8 @@ class Watchdog:
         """Read, on rank 0, all heartbeats, and end the run if it cannot go on."""
         detector, out_of_time = self._detector, time.monotonic() > self._limits.deadline
         detector.receive(self._read_heartbeats(store, range(self._identity.ranks)))
-        arrivals = detector.arrivals(out_of_time, late=round(self.late_s / PERIOD_S))
+        late = round(self.late_s / PERIOD_S)
+        arrivals = detector.arrivals(out_of_time, late, partial(running_siblings, self._identity))
         if arrivals:
             self._leave(Ending(arrivals=arrivals), store)
         self._unreachable = detector.unreachable()
@@ -316,8 +354,8 @@ class Watchdog:
             if self._identity.kind in ("openmpi", "pmi") and self._signal == "SIGTERM":
                 self._look_before_the_kill(store)
         if self._since_signal > SILENT_PERIODS + 2 or self._detector.settled():
-            alone = self._detector.signalled_alone()
-            self._leave(Ending(attendance=alone) if alone else ending, store)
+            first = self._detector.failed() or self._detector.signalled_alone()
+            self._leave(Ending(attendance=first) if first else ending, store)
 
     def _look_before_the_kill(self, store: Store) -> None:
         """End the run for ranks that did not react to a signal to all, before the launcher kills this process too.
@@ -374,7 +412,7 @@ class Watchdog:
         if self._signal and ending.code is ExitCode.INCONCLUSIVE:
             leave(ending.code)
         if self._callbacks.exit_reason:
-            self._callbacks.exit_reason(ending.why)
+            self._callbacks.exit_reason(ending.why, ending.code)
         elif self._identity.rank == 1 or self._identity.local_rank == 0:  # one line per node is enough
             with contextlib.suppress(OSError):
                 sys.stderr.write(f"ncclprobe: rank {self._identity.rank} on {self._host}: {ending.why}\n")

@@ -62,7 +62,7 @@ RDMA = (
 
 _HANGS = TimedOut("nvidia-smi -L: no answer within 60 s")
 _XID = "NVRM: Xid (PCI:0000:5b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-_WAITS = {"clusterUuid": [0] * 16, "status": 0, "cliqueId": 0, "state": 2, "version": 0x02000024, "healthMask": 2}
+_REFUSED = {"clusterUuid": [0] * 16, "status": 3, "cliqueId": 0, "state": 3, "version": 0x02000024, "healthMask": 2}
 
 GPUS = (
     plant(
@@ -181,10 +181,10 @@ BUSES = (
         so.says("Fabric Manager version is : 550.90.07\n", "run", "nv-fabricmanager", "--version"),
     ),
     plant(
-        "fabric-waits",
-        "a GPU that has not yet joined the fabric",
-        "warn nvl.fabric GPU2",
-        so.gpu(2, "nvmlDeviceGetGpuFabricInfoV", _WAITS),
+        "fabric-failed",
+        "a GPU whose registration with the fabric failed",
+        "fail nvl.fabric GPU2",
+        so.gpu(2, "nvmlDeviceGetGpuFabricInfoV", _REFUSED),
     ),
     replace(
         plant(

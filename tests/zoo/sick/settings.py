@@ -73,6 +73,7 @@ ENVIRONMENT = (
             ),
         ),
         like="aws-p4d",
+        also=("warn env.transport libnccl-net.so",),
     ),
     plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
     replace(
@@ -99,6 +100,16 @@ ENVIRONMENT = (
         "NCCL_SOCKET_IFNAME of an interface that is not here",
         "fail env.ifname-match NCCL_SOCKET_IFNAME",
         so.variables(NCCL_SOCKET_IFNAME="ens3"),
+    ),
+    plant("no-interface", "a network namespace without an interface", "fail env.start interfaces", so.no_network()),
+    replace(
+        plant(
+            "net-ofi",
+            "NCCL_NET=ofi beside a plugin whose network is called AWS Libfabric",
+            "fail env.start NCCL_NET",
+            so.variables(NCCL_NET="ofi"),
+        ),
+        like="aws-p4d",
     ),
     plant(
         "visible-twice",

@@ -1,0 +1,136 @@
+"""What NCCL would choose on this node as a whole: whether it starts, and which way its bytes go."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ncclprobe.checks.env import evidence, nccl_job
+from ncclprobe.checks.env.fixtures import ALONE, DOCKER_HOST, LO, PLAIN, PLAIN_HOST, TWO_NODES, having, setting
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.findings import Finding, Sources, fail, warn
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice, Part
+from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
+from ncclprobe.nccl.selection import CLOSED
+from ncclprobe.units import plural
+
+_JOBS, _IMAGES = {"blame": "job", "action": "fix-job"}, {"blame": "image", "action": "fix-image"}
+_NOTHING: Part[InterfaceChoice] = Part((), "no interface is left: NCCL does not start", True, "interfaces")
+_ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
+_UNKNOWN: Part[Any] = Part(None, "not looked at")
+_UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network is so called: NCCL does not start", True, "NCCL_NET")
+STARTS = Choices(
+    nccl="2.27.3",
+    bootstrap=_ETH0,
+    sockets=_ETH0,
+    hcas=_UNKNOWN,
+    hcas_left_out=_UNKNOWN,
+    gids=_UNKNOWN,
+    gpudirect=_UNKNOWN,
+    p2p=_UNKNOWN,
+    nvls=NvlsChoice(None, "not looked at"),
+)
+
+
+@check(
+    bad=lambda: [
+        (replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
+        (replace(STARTS, network=_UNCALLED), PLAIN_HOST, setting("NCCL_NET", "ofi")),
+    ],
+    good=lambda: [
+        (STARTS, PLAIN_HOST, PLAIN),
+        (STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO")),
+    ],
+    required=True,
+    last=True,
+    applies=nccl_job,
+)
+def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Iterator[Finding]:
+    """NCCL does not start with what it finds on this node.
+
+    Right: NCCL finds on this node what it takes to start.
+    Why: before the first byte each communicator needs a GPU that CUDA shows, an interface for its bootstrap and a
+    network, on one node too; without one it ends with "no socket interface found" (src/bootstrap.cc) or "Failed to
+    initialize any NET plugin" (src/plugin/net.cc). `ncclprobe doctor -v` shows every choice.
+    Fix: give the container an interface that is up and has an address (docker --network=host, hostNetwork: true), and
+    unset the variable that leaves nothing.
+    """
+    for subject in dict.fromkeys(part.subject for _, part in choices.refused):
+        names = [name for name, part in choices.refused if part.subject == subject]
+        why = next(part.why for _, part in choices.refused if part.subject == subject)
+        shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
+        blamed: dict[str, Any] = _JOBS if subject in settings.effective or subject.isupper() else _IMAGES
+        yield fail(subject, f"{why} (its choice of {', '.join(names)})", evidence=shown, **blamed)
+
+
+def _looked_at(name: str, interfaces: Interfaces) -> Sources:
+    if name not in ("bootstrap", "sockets"):
+        return f"NCCL's choice of {name}"
+    each = (f"{i.name} {'up' if i.running else 'down'}{'' if i.addresses else ', no address'}" for i in interfaces.all)
+    return f"/sys/class/net: {'; '.join(each) or 'no interface'}"
+
+
+_FAST = Part(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
+_IB = Part((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
+_SOCKET = Part((NetworkChoice("Socket", "", ("eth0",), 10.0, "the first"),), "the loader finds no libnccl-net.so")
+ON_IB = replace(STARTS, network=_IB, fast_nics=_FAST)
+_OVER_SOCKETS = replace(STARTS, network=_SOCKET, fast_nics=_FAST)
+_NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (_OVER_SOCKETS, PLAIN, TWO_NODES, Job()),
+        (_OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
+        (_OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
+        (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, ALONE, Job(expect_nics=8)),
+        (ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
+    ],
+    good=lambda: [
+        (ON_IB, PLAIN, TWO_NODES, Job()),
+        (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, TWO_NODES, Job()),
+        (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1)),
+    ],
+    last=True,
+    applies=nccl_job,
+)
+def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job: Job) -> Iterator[Finding]:
+    """NCCL goes over sockets although faster NICs are up.
+
+    Right: NCCL goes over the fastest NICs that are up.
+    Why: where its plugin is missing, or a setting leaves the fast NICs out, NCCL falls back to sockets without an
+    error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. One node alone runs well.
+    Fix: unset NCCL_NET, NCCL_IB_DISABLE and NCCL_IB_HCA; install the network's plugin where the loader finds it
+    (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud);
+    give the container /dev/infiniband.
+    """
+    taken, nics = choices.network.chosen, choices.fast_nics.chosen
+    if not taken or (nics is None and job.expect_nics is None):
+        raise Unlearned(choices.network.why if not taken else choices.fast_nics.why)
+    network, several = taken[0], isinstance(launch, Launch) and launch.several_nodes
+    over = 0 if network.name == "Socket" else len(network.devices)
+    subject, blamed = _kept_by(choices, settings)
+    shown = evidence(settings, subject) or f"NCCL's choice of network: {network.name}"
+    if job.expect_nics is not None and over < job.expect_nics:
+        message = f"{over} fast NICs are in NCCL's network, {job.expect_nics} expected (--expect-nics)"
+        yield fail(subject, f"{message}: it takes {network.name}, {choices.network.why}", evidence=shown, **blamed)
+    elif network.name == "Socket" and nics:
+        tell = fail if several else warn
+        up = f"{plural(len(nics), 'faster NIC')} ({nics[0].port}{' …' * bool(nics[1:])})"
+        message = f"NCCL goes over sockets ({', '.join(network.devices[:3])}) beside {up}: {choices.network.why}"
+        yield tell(subject, message, evidence=shown, **blamed)
+
+
+def _kept_by(choices: Choices, settings: Settings) -> tuple[str, dict[str, Any]]:
+    """Return what keeps NCCL off the fast NICs, and whose that is."""
+    names = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "FI_PROVIDER")
+    keeps = next((name for name in names if settings.get(name) not in (None, "", "0")), "")
+    if keeps:
+        return keeps, _JOBS
+    left_out = choices.hcas_left_out.chosen or ()
+    closed = any(each.why == CLOSED for each in left_out) or choices.fast_nics.chosen == ()
+    return "/dev/infiniband" if closed else "libnccl-net.so", _IMAGES

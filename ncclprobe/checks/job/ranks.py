@@ -1,0 +1,127 @@
+"""Ranks of a running job that keep the others waiting, by what they do."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause
+from ncclprobe.facts.job.standing import Stand
+from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
+from ncclprobe.model.standing import ClassName, RankClass, Standing
+
+_LOOKED = Certainty("high", "looked at twice while the job ran")
+
+
+def _standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
+    others = RankClass("waiting", (0, 1, 3), ("n1",), doing="waits in all_reduce #51 (group 0) for rank 2")
+    read = (seen("n1:/proc/4242", "state S, hrtimer_nanosleep"),)
+    one = RankClass(name, (2,), ("n1",), ("n1:4242",), doing, read)
+    word = {"working": "WORKING", "slow, not stuck": "SLOW", "cannot tell": "CANNOT TELL"}.get(name, "STUCK")
+    return Stand((one, others), Standing(word, "3 of 4 ranks wait"), "all_reduce #51 (group 0)", (0, 1, 3))
+
+
+@cause(
+    code="rank-crashed",
+    bad=lambda: [(_standing("dead or gone"),)],
+    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+)
+def gone(stand: Stand) -> Iterator[Finding]:
+    """A rank of the running job has no process any more.
+
+    Right: Every rank of the job has a process.
+    Why: the others wait in their next collective for a rank that cannot come, until the timeout of their group.
+    Fix: look at the end of this rank's log and at the kernel's log of its node (`journalctl -k`), then start the job
+    again.
+    """
+    yield from _found(stand, "dead or gone", "unknown", "restart")
+
+
+@cause(
+    code="timeout-straggler",
+    echoes=("rank-crashed", "collective-desync"),
+    bad=lambda: [(_standing("stuck outside"),)],
+    good=lambda: [(_standing("slow, not stuck"),), (_standing("working"),)],
+)
+def outside(stand: Stand) -> Iterator[Finding]:
+    """A rank does not come to the collective in which the others wait, and does nothing.
+
+    Right: No rank keeps the others waiting and does nothing.
+    Why: a collective ends when its last rank has come. This one waits for something outside of NCCL: a file, a lock, a
+    worker of its data loader, a person at a debugger.
+    Fix: free what it waits for, as named here; `ncclprobe attach --stacks` shows the line of the program.
+    """
+    yield from _found(stand, "stuck outside", "job", "fix-job")
+
+
+@cause(
+    code="collective-desync",
+    bad=lambda: [(_standing("desync", "rank 2 called all_gather and ranks 0-1 all_reduce"),)],
+    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+)
+def apart(stand: Stand) -> Iterator[Finding]:
+    """Ranks of the running job are in different collectives, and wait for each other.
+
+    Right: All ranks of the job are in the same collectives, as far as torch has recorded them.
+    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types.
+    Fix: make the two lines of the program agree: a branch that only some ranks take, data that end sooner on some.
+    """
+    yield from _found(stand, "desync", "job", "fix-job")
+
+
+@cause(
+    code="collective-stalled",
+    echoes=("rank-crashed", "timeout-straggler", "collective-desync"),
+    bad=lambda: [(_standing("stuck inside"),)],
+    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+)
+def inside(stand: Stand) -> Iterator[Finding]:
+    """All ranks are in the same collective, and it does not end.
+
+    Right: No collective stands still with all ranks in it.
+    Why: the programs did the same, so the network, a GPU or a rank's communication thread holds it up.
+    Fix: `ncclprobe doctor` on these nodes looks at links and ports; look at the kernel's logs for Xid and link events.
+    """
+    yield from _found(stand, "stuck inside", "unknown", "retest")
+
+
+@cause(
+    bad=lambda: [(_standing("cannot tell"),)],
+    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+)
+def untold(stand: Stand) -> Iterator[Finding]:
+    """What a rank does cannot be told.
+
+    Right: What every rank does is known.
+    Why: torch has recorded nothing that can be read of it, and its process alone does not say for whom it waits.
+    Fix: `ncclprobe attach --stacks` reads the stacks; `ncclprobe attach --prepare` says what to put into the program.
+    """
+    if stand.answer.word == "CANNOT TELL":
+        yield from _found(stand, "cannot tell", "unknown", "none", Severity.WARN)
+
+
+def _found(
+    stand: Stand, name: ClassName, blame: Blame, action: Action, severity: Severity = Severity.FAIL
+) -> Iterator[Finding]:
+    """Yield a finding for each row of ranks of one class. What the answer calls work is no failure."""
+    for each in stand.classes:
+        if each.name == name and stand.answer.word in ("STUCK", "CANNOT TELL"):
+            yield Finding(
+                severity,
+                _subject(each),
+                f"{each.doing}{_kept(stand, each)}",
+                blame,
+                action,
+                _LOOKED,
+                each.evidence,
+                nodes=each.nodes,
+                occurrence=Occurrence(ranks=each.ranks, hosts=each.nodes, peers=stand.waiting, stream=-1),
+            )
+
+
+def _subject(each: RankClass) -> str:
+    if not each.ranks:
+        return ", ".join(each.processes[:4])
+    return f"rank {each.ranks[0]}" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks"
+
+
+def _kept(stand: Stand, each: RankClass) -> str:
+    others = [rank for rank in stand.waiting if rank not in each.ranks]
+    return f"; {len(others)} ranks wait in {stand.where}" if others and each.name != "desync" else ""

@@ -1,0 +1,201 @@
+"""Ranks that ended, as launchers say it: torchrun, srun, mpirun, DeepSpeed; and what they end themselves."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import JOB, demoted
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between, number
+from ncclprobe.localise.rank_ends import rank_ends
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
+
+_SRUN = "srun: error: "
+_TASK_ENDED = ("Exited with", "Killed", "Segmentation fault", "Bus error", "Aborted", "Terminated", "Out Of Memory")
+_STEP_ENDED = ("srun: Job step aborted", "STEP CANCELLED", "JOB CANCELLED", "DUE TO TIME LIMIT", "CANCELLED AT")
+
+
+def _first_tasks_of_srun(log: JobLog) -> Iterator[LogEvent]:
+    """Yield of each log the first task of which srun says that it ended, if a signal did and the step still ran.
+
+    srun says it of the other tasks too, once it has ended them.
+    """
+    over: set[int] = set()
+    for event in log.having(*_TASK_ENDED, *_STEP_ENDED):
+        task = _SRUN in event.text or event.text.startswith(("task ", "tasks "))
+        if event.stream in over or not (task or any(text in event.text for text in _STEP_ENDED)):
+            continue
+        over.add(event.stream)
+        if event.text.startswith("task ") and event.text.endswith((": Killed", ": Segmentation fault", ": Bus error")):
+            yield event
+
+
+_KILLED, _SEGV, _BUS, _ABORTED, _TERMINATED = 9, 11, 7, 6, 15
+_WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
+
+
+def _signal(event: LogEvent) -> int | None:
+    """Return the signal of ``exitcode: -9, …`` or of a shell's 137."""
+    code = number(between(event.text, "exitcode: "))
+    if code is None:
+        return None
+    return -code if code < 0 else code - 128 if 128 < code < 160 else None
+
+
+@cause(
+    code="rank-crashed",
+    signs=(
+        "Root Cause (first observed failure)",
+        "exited on signal",
+        "exits with return code = -",
+        "failed (exitcode: -",
+        "terminated with signal ",
+        "died with <Signals.",
+        _SRUN,
+    ),
+    echoes=("oom", "gpu-hw-error", "shm-too-small"),
+    bad=lambda: [
+        "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
+        "mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault).",
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+    ],
+    good=lambda: [
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : -15 (pid: 77)\n  error_file: <N/A>\n"
+        "  traceback : Signal 15 (SIGTERM) received by PID 77\n========\n",
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : -6 (pid: 77)\n  error_file: <N/A>\n"
+        "  traceback : Signal 6 (SIGABRT) received by PID 77\n========\n",
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nsrun: error: n2: tasks 0-1: Killed",
+    ],
+)
+def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
+    """A rank was ended by a signal before any other failed.
+
+    Right: No rank was ended by a signal of its own.
+    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program; SIGABRT is how
+    torch's watchdog ends a rank after another failed, SIGTERM how a launcher does.
+    Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV: a core dump
+    or `python -X faulthandler`; SIGBUS: room in /dev/shm.
+    """
+    for event in log.events:
+        signal = _signal(event) if event.level == "ROOT CAUSE" else signal_of_launcher(event.text)
+        if signal in _WORDS:
+            codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
+            yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=_mpi_rank(event.text), **JOB)
+    for event in _first_tasks_of_srun(log):
+        yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **JOB)
+
+
+_ENDED_ITSELF = (
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+    "  rank      : 3 (local_rank: 1)\n  exitcode  : 3 (pid: 77)\n  error_file: <N/A>\n"
+    "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n========\n"
+)
+
+
+@cause(
+    code="rank-crashed",
+    signs=("Root Cause (first observed failure)",),
+    echoes=("oom", "gpu-hw-error", "shm-too-small", "collective-desync"),
+    bad=lambda: [
+        _ENDED_ITSELF,
+        "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
+        + _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+    ],
+    good=lambda: [
+        _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
+        _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
+    ],
+)
+def exited(log: JobLog) -> Iterator[Finding]:
+    """A rank ended itself with an exit code of its own.
+
+    Right: No rank ended itself with an exit code of its own.
+    Why: Python ends with 1 after an exception, which it prints; another code is the program's own, of sys.exit or
+    os._exit, or of a usage error (2). The launcher then ends the other ranks.
+    Fix: look for this exit code in the program and at what the rank printed last.
+    """
+    ends = rank_ends(log, ())
+    silent = set() if ends.unattributed else {each.rank for each in ends.silent}
+    for event in log.events:
+        code = number(between(event.text, "exitcode: ")) if event.level == "ROOT CAUSE" else None
+        if code is None or _signal(event) is not None:
+            continue
+        if code > 1 or (code == 1 and event.rank in silent):
+            without = "" if code > 1 else " and printed no exception, where others did"
+            yield said(log, event, f"ended itself with exit code {code}{without}", **JOB)
+
+
+def signal_of_launcher(text: str) -> int | None:
+    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
+    if "exited on signal " in text:
+        return number(between(text, "exited on signal "))
+    for start in ("exits with return code = -", "failed (exitcode: -"):
+        if start in text:
+            return number(between(text, start))
+    name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
+    return next((signal for signal, word in _WORDS.items() if word == name), None)
+
+
+def _mpi_rank(text: str) -> tuple[int, ...]:
+    rank = number(between(text, "process rank "))
+    return () if rank is None else (rank,)
+
+
+_ENDED = (
+    "ChildFailedError",
+    "Sending process",
+    "closing signal SIGTERM",
+    "Received 15 death signal",
+    "got signal: 15",
+    "SignalException",
+    "terminate called after throwing",
+    "ProcessExitedException",
+    "CalledProcessError",
+    "failed (exitcode: ",
+    "unexpectedly failed with exitcode=",
+    "sigkill_handler] Killing subprocess",
+)
+
+
+@cause(
+    signs=(*_ENDED, "Root Cause (first observed failure)"),
+    echoes=("*",),
+    bad=lambda: [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
+        "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'",
+        "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: /usr/bin/python",
+        "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
+    ],
+    good=lambda: ["[rank1]: loss 2"],
+)
+def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
+    """A launcher ended its ranks, or a rank aborted, after another failed.
+
+    Right: No launcher ended its ranks.
+    Why: launchers end all ranks of a host when one has failed; what they say names the victims with the culprit.
+    Fix: look at the first failure, torchrun's "Root Cause".
+    """
+    for event in log.events:
+        code = _signal(event)
+        summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
+        ended = signal_of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
+        if summary or (not demoted(event) and ended):
+            found = consequence(log, event, "a rank was ended after another failed")
+            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
+    roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
+    occurrence = found.occurrence
+    return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found

@@ -1,0 +1,69 @@
+"""``ncclprobe deploy``: write the launch files of the package for Slurm, Kubernetes, GitHub or Prometheus."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+
+from ncclprobe.commands import arguments
+from ncclprobe.errors import UsageError
+from ncclprobe.host import files
+from ncclprobe.model.findings import ExitCode
+
+FILES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "slurm": ("slurm_batch", "slurm_prolog", "slurm_health"),
+        "kubernetes": ("kubernetes_init.yaml", "kubernetes_job.yaml", "kubernetes_jobset.yaml"),
+        "github": ("github_actions.yaml",),
+        "prometheus": ("prometheus/rules.yaml", "prometheus/rules_test.yaml", "prometheus/dashboard.json"),
+    }
+)
+"""What is started by whom: names below ncclprobe/deploy."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the files of one launcher and say what each is. Raises UsageError, before any file is written."""
+    options = _parser().parse_args(argv)
+    texts = {options.out / Path(name).name: _text(name) for name in FILES[options.launcher]}
+    for path, text in texts.items():
+        if path.exists() and files.read(path, limit=len(text.encode()) + 1) != text:
+            raise UsageError(f"{path}: is there and differs; move it away, or name another folder with -o")
+    for path, text in texts.items():
+        files.write(path, text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
+        print(f"{path}{_about(text)}")
+    return ExitCode.OK
+
+
+def _text(name: str) -> str:
+    return resources.files("ncclprobe").joinpath(f"deploy/{name}").read_text(encoding="utf-8")
+
+
+def _about(text: str) -> str:
+    """Return what a file says of itself in its first comment; nothing where its format has none."""
+    comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#") and not line.startswith("#!"))
+    return next((f": {each}" for each in comments if each), "")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments.Parser(
+        "deploy",
+        "Write the launch files that come with this release to a folder. Each says in its comments what it chooses and "
+        "what to change; nothing is installed or started.",
+    )
+    parser.add_argument("launcher", choices=tuple(FILES), help="Write the files for this.")
+    parser.add_argument("-o", dest="out", type=_folder, default=Path(), metavar="DIR",
+        help="Write to this folder (default: the working directory).")  # fmt: skip
+    return parser
+
+
+def _folder(text: str) -> Path:
+    """Make a folder that others may read too, for argparse."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be made: {error.strerror}") from None
+    return path

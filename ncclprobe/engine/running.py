@@ -1,0 +1,60 @@
+"""A running job: this node looked at, or a look that was kept, and how the job stands."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ncclprobe.engine.left import LeftBehind
+from ncclprobe.engine.observe import of_capture
+from ncclprobe.errors import UsageError
+from ncclprobe.facts.job.looks import JobLooks
+from ncclprobe.facts.job.ranks import LocalRanks
+from ncclprobe.facts.job.standing import Stand
+from ncclprobe.facts.system import system
+from ncclprobe.host.capture import Replay, load
+from ncclprobe.localise.job import stand
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.units import plural
+
+
+def collectors() -> tuple[Collector, ...]:
+    """Return what learns of a running job on one node, and how the node is called."""
+    return (*discover("ncclprobe.facts", Collector, {"job"}), system)
+
+
+def stands(snapshots: Sequence[Snapshot]) -> LeftBehind:
+    """Return how the job stands that was looked at on these nodes. Raises UsageError where no rank was found."""
+    nodes: dict[str, tuple[LocalRanks, JobLooks]] = {}
+    for snapshot in snapshots:
+        here, looks = snapshot.facts[LocalRanks], snapshot.facts[JobLooks]
+        for fact in (here, looks):
+            if isinstance(fact, Absent):
+                raise UsageError(f"{snapshot.node}: ranks cannot be looked at: {fact.why}")
+        if here.others:
+            raise UsageError(f"{snapshot.node} runs several jobs: {'; '.join(here.others[:4])}; say which with --pid")
+        if here.ranks:
+            nodes[snapshot.node] = here, looks
+    if not nodes:
+        raise UsageError(_none(snapshots))
+    number = sum(len(here.ranks) for here, _ in nodes.values())
+    kind = f"{plural(number, 'rank')} of a running job on {plural(len(nodes), 'node')}"
+    return LeftBehind({Stand: stand(nodes)}, (kind,))
+
+
+def _none(snapshots: Sequence[Snapshot]) -> str:
+    hidden = sum(snapshot.facts[LocalRanks].hidden for snapshot in snapshots)
+    where = ", ".join(snapshot.node for snapshot in snapshots)
+    others = f"; of other users {hidden} processes of Python run there: attach as the job's user or as root"
+    return f"no rank of a job was found on {where}{others if hidden else ''}; --pid PID names one that sets RANK itself"
+
+
+def kept(paths: Sequence[str]) -> tuple[Snapshot, ...]:
+    """Return the looks at a running job among these captures. Raises UsageError for one that cannot be read."""
+    found = [load(Path(path)) for path in paths]
+    return tuple(of_capture(each, collectors()) for each in found if _is_of_job(each))
+
+
+def _is_of_job(capture: Replay) -> bool:
+    answers: Mapping[tuple[str | int, ...], object] = capture.answers
+    return any(question[0] == "ranks" for question in answers)

@@ -1,0 +1,130 @@
+"""What the ranks of a node do, looked at twice: what did not change between the looks stands still."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+from ncclprobe import bounds
+from ncclprobe.facts.field import attempt
+from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords, read_dumps
+from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks, decoded
+from ncclprobe.host import Host
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+
+T = TypeVar("T")
+BETWEEN_S, WITHOUT_RECORDS_S = 1.0, 5.0
+_AT_ONCE = 16
+_CHILDREN = 2
+
+
+class Child(Struct, frozen=True):
+    """A process that a rank has started, such as a worker of a data loader; see :class:`ProcessState`."""
+
+    pid: int
+    name: str
+    state: str
+    cpu_s: float
+    wchan: str = ""
+    call: str = ""
+    file: str = ""
+    faults: int = 0
+    moved_bytes: int = 0
+    pipes: tuple[str, ...] = ()
+
+
+class ProcessState(Struct, frozen=True):
+    """A rank's process at one moment.
+
+    `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
+    descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
+    `faults`, `moved_bytes` read and written, `switches` to which its first thread agreed by waiting, `held_s` by its
+    cgroup's quota. `tracer` is the process that traces it, 0: none.
+    """
+
+    time_s: float
+    state: str
+    cpu_s: float
+    wchan: str = ""
+    call: str = ""
+    file: str = ""
+    faults: int = 0
+    moved_bytes: int = 0
+    switches: int = 0
+    tracer: int = 0
+    swapped_bytes: int = 0
+    pipes: tuple[str, ...] = ()
+    children: tuple[Child, ...] = ()
+    frozen: bool = False
+    held_s: float = 0.0
+
+
+class JobLook(Struct, frozen=True):
+    """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
+
+    `stacks` are those of the first threads, innermost frame first, where they were asked for.
+    """
+
+    processes: tuple[ProcessState | Absent, ...] = ()
+    records: FlightRecords = FlightRecords(())
+    servers: tuple[str, ...] = ()
+    stacks: tuple[tuple[FlightFrame, ...] | Absent, ...] = ()
+
+
+class JobLooks(Struct, frozen=True):
+    """Two looks at the ranks of a node: a second apart, and longer where nothing tells since when a rank waits."""
+
+    first: JobLook
+    second: JobLook
+
+
+@collector
+def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
+    """Look at every rank of the job on this node, wait, and look again."""
+    if here.others:
+        return JobLooks(JobLook(), JobLook())
+    first = _look(host, here.ranks, 1, asked.stacks)
+    host.ask("wait", str(BETWEEN_S if first.records.dumps else WITHOUT_RECORDS_S))
+    return JobLooks(first, _look(host, here.ranks, 2, asked.stacks))
+
+
+def _look(host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool) -> JobLook:
+    states = [attempt(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
+    answers = _each(ranks, lambda rank: attempt(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
+    told = [(_named(rank), text.encode()) for rank, text in zip(ranks, answers, strict=True) if isinstance(text, str)]
+    return JobLook(
+        tuple(states),
+        read_dumps(told, min(_CHILDREN, len(told))) if told else FlightRecords(()),
+        tuple(each.why if isinstance(each, Absent) else "" for each in answers),
+        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank, number))) if stacks else (),
+    )
+
+
+def _named(rank: JobProcess) -> str:
+    return f"records of rank_{rank.rank}" if rank.rank is not None else f"records of process {rank.pid}, rank"
+
+
+def _each(ranks: Sequence[JobProcess], learn: Callable[[JobProcess], T]) -> list[T]:
+    """Return what is learned of each rank, of several at once: one that is stopped answers late."""
+    if not ranks:
+        return []
+    with ThreadPoolExecutor(min(_AT_ONCE, len(ranks))) as pool:
+        return list(pool.map(learn, ranks))
+
+
+def _state(host: Host, rank: JobProcess, number: int) -> ProcessState:
+    return cast(ProcessState, decoded(host.ask("process", rank.pid, rank.start, number), ProcessState))
+
+
+class _Stack(Struct, frozen=True):
+    os_thread_id: int | None
+    frames: tuple[FlightFrame, ...]
+
+
+def _stack(host: Host, rank: JobProcess, number: int) -> tuple[FlightFrame, ...] | Absent:
+    def read() -> tuple[FlightFrame, ...]:
+        threads = cast(tuple[_Stack, ...], decoded(host.ask("stacks", rank.pid, number), tuple[_Stack, ...]))
+        return next((thread.frames for thread in threads if thread.os_thread_id == rank.pid), ())
+
+    return attempt(read)

@@ -1,0 +1,78 @@
+"""Start a Python process of ours: the one place that does, so that no code of the working directory runs in any.
+
+Python looks for modules in the working directory first where it is given ``-m`` or ``-c``, and where PYTHONPATH has an
+empty or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a
+child is told what its path is before it imports anything. ``-P`` says the same for what Python imports before that
+(3.13: linecache), and is not known to 3.10, which imports nothing then.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import ncclprobe
+from ncclprobe.host.command import Stream, start
+
+_BEGIN = (
+    "import sys; end = 3 + int(sys.argv[2]); (module, _, name), sys.path[:] = sys.argv[1].partition(':'), "
+    "sys.argv[3:end]; arguments = sys.argv[end:]; del sys.argv[1:]; from importlib import import_module; "
+    "getattr(import_module(module), name)(*arguments)"
+)
+_PASSED_ON = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
+"""What our own Python may have been told for safety (sys.flags), and how a child is told it."""
+
+
+def start_own(
+    entry: str,
+    *arguments: str,
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.DEVNULL,
+    stderr: Stream = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+    variables: Mapping[str, str] | None = None,
+    outlives: bool = False,
+) -> "subprocess.Popen[bytes]":
+    """Start a process that calls `entry`, ``module:function``, with `arguments`. Raises OSError.
+
+    As :func:`ncclprobe.host.command.start` does: it leads a session of its own.
+    """
+    return start(
+        command(entry, *arguments),
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        variables={"PYTHONSAFEPATH": "1", **(variables or {})},
+        outlives=outlives,
+    )
+
+
+def command(entry: str, *arguments: str) -> list[str]:
+    """Return the command line of such a process, where another starts it: torch's agent."""
+    path = import_path()
+    flags = [flag for name, flag in _PASSED_ON.items() if getattr(sys.flags, name)]
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe, *flags, "-c", _BEGIN, entry, str(len(path)), *path, *arguments]
+
+
+def import_path() -> list[str]:
+    """Return where modules are looked for in a child: as here, but for what is meant by where we were started.
+
+    That is the working directory, unless PYTHONPATH has its whole name, and relative elements. What ncclprobe itself
+    was imported from stays, a checkout in the working directory too: its code runs already.
+    """
+    elements = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    ours = _absolute(ncclprobe.__path__[0]).rpartition("/")[0]
+    named = {os.path.normpath(each) for each in elements if each.startswith("/")}
+    by_place = {_absolute(each) for each in ("", *elements) if not each.startswith("/")} - named
+    found = [ours if _absolute(each) == ours else each for each in sys.path]
+    kept = [each for each in found if each == ours or (each.startswith("/") and _absolute(each) not in by_place)]
+    return list(dict.fromkeys((*kept, ours)))
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 - a pathlib path of "" is "."
+    except FileNotFoundError:  # the working directory was removed
+        return ""

@@ -1,0 +1,294 @@
+"""Processes of a running job, as /proc shows them: in a child, because a file of /proc may block.
+
+Who reads environ, maps or cmdline waits for the lock of that process's memory, which a page fault on a dead file server
+may hold for ever; such a read is left to a thread of the child, and the child is killed at the end. Nothing is written,
+no signal is sent and nothing is traced: reading these files changes nothing (proc(5)).
+"""
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ncclprobe import bounds
+from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing
+from ncclprobe.host.command import as_host_error
+from ncclprobe.host.limited_child import LimitedChild, framed, requests
+from ncclprobe.host.patience import within
+from ncclprobe.host.settings import recorded
+
+_BLOCKED_S = 0.2  # for one file of one process
+_MOVED = ("rchar", "wchar")
+"""What a program reads and writes; read_bytes counts pages of its libraries too, which come and go with memory."""
+_LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
+_INTERPRETER = re.compile(r"python|pt_main_thread")
+_OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
+_SYSCALLS = {
+    "x86_64": {
+        **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
+        **{35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg"},
+        **{61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 230: "nanosleep", 232: "epoll_wait"},
+        **{2: "open", 257: "open", 247: "waitid", 270: "select", 271: "poll", 281: "epoll_wait", 288: "accept"},
+        **{17: "read", 18: "write", 128: "sigtimedwait", 130: "sigsuspend", 262: "stat", 332: "stat", 4: "stat"},
+    },
+    "aarch64": {
+        **{63: "read", 64: "write", 65: "readv", 66: "writev", 72: "select", 73: "poll", 22: "epoll_wait"},
+        **{115: "nanosleep", 101: "nanosleep", 203: "connect", 202: "accept", 242: "accept", 206: "sendto"},
+        **{207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4", 25: "fcntl", 32: "flock", 82: "fsync"},
+        **{98: "futex", 56: "open", 95: "waitid", 124: "sched_yield", 67: "read", 68: "write", 79: "stat"},
+    },
+}
+"""Names of the calls in which processes wait, by their numbers (asm/unistd.h); variants of one have its name."""
+
+
+class ProcessChild:
+    """Asks about processes, in a child that starts with the first question and is killed when one is late."""
+
+    def __init__(self, recordable: Collection[str]) -> None:
+        self._child = LimitedChild(__name__)
+        self._recordable = sorted(recordable)
+
+    def ask(self, kind: str, rest: Collection[str], patience_s: float) -> str:
+        """Return the child's answer as JSON. Raises the HostError that says why there is none."""
+        request = {"do": kind, "of": list(rest), "recordable": [] if self._child.started else self._recordable}
+        answer = json.loads(self._child.ask(json.dumps(request).encode(), patience_s))
+        if "refused" in answer:
+            raise REFUSALS[answer["refused"]](answer["why"])
+        return json.dumps(answer["said"])
+
+    def close(self) -> None:
+        """Kill the child."""
+        self._child.close()
+
+
+def serve() -> None:
+    """Answer requests of standard input until it closes."""
+    sys.stdout.flush()
+    recordable: set[str] = set()
+    with os.fdopen(os.dup(0), "rb") as stream, os.fdopen(os.dup(1), "wb") as answers:
+        for request in requests(stream, bounds.PLAN_BYTES):
+            asked = json.loads(request)
+            recordable |= {*asked["recordable"]}
+            answers.write(framed(json.dumps(_answer(asked, recordable)).encode()))
+            answers.flush()
+
+
+def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any]:
+    try:
+        if asked["do"] == "ranks":
+            return {"said": _ranks(int(asked["of"][0]), asked["of"][1:], recordable)}
+        return {"said": _process(*map(int, asked["of"][:2]))}
+    except (OSError, HostError, ValueError, LookupError) as error:
+        refusal = as_host_error(error, " ".join((asked["do"], *asked["of"][:1])))
+        return {"refused": type(refusal).__name__, "why": str(refusal)}
+
+
+# Which processes may be ranks.
+
+
+def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
+    """Return the processes that have one of the variables `names`, or that `root` (0: none) is or has started."""
+    seen = {pid: stat for pid in _pids() if (stat := _stat_or_none(f"/proc/{pid}"))}
+    parents = {pid: int(stat[1]) for pid, stat in seen.items()}
+    beneath = _beneath(root, parents) if root else set()
+    found, hidden, late = [], 0, []
+    for pid, parent in parents.items():
+        if pid in (os.getpid(), os.getppid(), 2) or parent == 2:  # ourselves; threads of the kernel
+            continue
+        try:
+            variables = within(_BLOCKED_S, lambda at=pid: _variables(at), f"/proc/{pid}/environ")  # type: ignore[misc]
+            if pid in beneath or not variables.keys().isdisjoint(names):
+                kept = {name: recorded(name, value) for name, value in variables.items() if name in recordable}
+                found.append(_candidate(pid, seen[pid], parent, kept))
+        except Denied:
+            hidden += bool(_INTERPRETER.search(seen[pid][-1]))
+        except Missing:
+            continue
+        except HostError as refusal:
+            late.append(f"{pid} ({seen[pid][-1]}): {refusal}")
+    return {"time_s": time.time(), "processes": found, "hidden": hidden, "late": late[:16]}
+
+
+def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]) -> dict[str, Any]:
+    path = f"/proc/{pid}"
+    try:
+        library = within(_BLOCKED_S, lambda: bool(_LIBRARIES.search(_bytes(f"{path}/maps"))), f"{path}/maps")
+    except HostError:
+        library = None
+    return {
+        "pid": pid,
+        "parent": parent,
+        "start": int(stat[19]),
+        "name": stat[-1],
+        "user": os.stat(path).st_uid,  # noqa: PTH116
+        "library": library,
+        "python": bool(_INTERPRETER.search(stat[-1])),
+        "variables": variables,
+    }
+
+
+def _pids() -> list[int]:
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())  # noqa: PTH208
+
+
+def _beneath(root: int, parents: dict[int, int]) -> set[int]:
+    """Return `root` and all processes that it has started, and that these have."""
+    found, more = set(), {root} & parents.keys()
+    while more:
+        found |= more
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+    return found
+
+
+def _variables(pid: int) -> dict[str, str]:
+    texts = _bytes(f"/proc/{pid}/environ").decode("utf-8", "surrogateescape").split("\0")
+    return {name: value for name, equals, value in (each.partition("=") for each in texts) if equals}
+
+
+# What one process does.
+
+
+def _process(pid: int, start: int) -> dict[str, Any]:
+    """Return what process `pid`, which began at tick `start`, does now. Raises Missing where it is gone."""
+    path = f"/proc/{pid}"
+    stat = _stat_or_none(path)
+    if stat is None or int(stat[19]) != start:
+        raise Missing(f"process {pid}: it has ended{' and its number is of another' if stat else ''}")
+    tids = _threads(path)
+    written = _numbers(f"{path}/io")
+    status = _numbers(f"{path}/status")
+    return {
+        "time_s": time.time(),
+        **_state(path, stat),
+        "faults": int(stat[7]) + int(stat[9]),
+        "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
+        "switches": status.get("voluntary_ctxt_switches", 0),
+        "tracer": status.get("TracerPid", 0),
+        "swapped_bytes": status.get("VmSwap", 0) << 10,
+        "pipes": sorted(_pipes(path)),
+        "children": list(_children(path, tids)),
+        **_cgroup(path),
+    }
+
+
+def _state(path: str, stat: list[str]) -> dict[str, Any]:
+    """Return the state of a process or thread, its time, and what it waits for."""
+    return {
+        "state": stat[0],
+        "cpu_s": (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),
+        "wchan": _text_or_empty(f"{path}/wchan").strip("0\n"),
+        **_waits(path),
+    }
+
+
+def _waits(path: str) -> dict[str, Any]:
+    """Return the call that a process's first thread is in, and the file or socket that it was given."""
+    words = _text_or_empty(f"{path}/syscall").split()
+    if not words or not words[0].isdecimal():
+        return {"call": words[0] if words else ""}
+    call = _SYSCALLS.get(os.uname().machine, {}).get(int(words[0]), f"system call {words[0]}")
+    return {"call": call, "file": _link_or_empty(f"{path}/fd/{int(words[1], 16)}") if _OF_FD.fullmatch(call) else ""}
+
+
+def _threads(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(f"{path}/task"), key=int)[: bounds.JOB_THREADS]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the processes that this one has started, and what they have: workers of a data loader, compilers."""
+    waiting = [pid for tid in tids for pid in _text_or_empty(f"{path}/task/{tid}/children").split()]
+    for count, pid in enumerate(waiting):  # grows as it goes
+        own = f"/proc/{pid}"
+        stat = _stat_or_none(own)
+        if stat is None or count >= bounds.JOB_CHILDREN:
+            continue
+        waiting += _text_or_empty(f"{own}/task/{pid}/children").split()
+        written = _numbers(f"{own}/io")
+        yield {
+            "pid": int(pid),
+            "name": stat[-1],
+            **_state(own, stat),
+            "faults": int(stat[7]) + int(stat[9]),
+            "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
+            "pipes": sorted(_pipes(own)),
+        }
+
+
+def _pipes(path: str) -> set[str]:
+    """Return the pipes and FIFOs that a process has open, as ``pipe:[123]`` and by their paths."""
+    found = set()
+    with suppress(OSError):
+        for fd in os.listdir(f"{path}/fd")[: bounds.JOB_FILES]:  # noqa: PTH208
+            link = _link_or_empty(f"{path}/fd/{fd}")
+            if link.startswith("pipe:"):
+                found.add(link)
+    return found
+
+
+def _cgroup(path: str) -> dict[str, Any]:
+    """Return whether the process's cgroup is frozen, and for how long it was held back, of cgroup v2 and v1."""
+    lines = _text_or_empty(f"{path}/cgroup").splitlines()
+    groups = dict(line.split(":", 2)[1:] for line in lines if line.count(":") > 1)
+    root = Path("/sys/fs/cgroup")
+    for names, own in groups.items():
+        part = root / names if names else root
+        folder = f"{part}{own}" if Path(f"{part}{own}").is_dir() else str(part)
+        stat = _numbers(f"{folder}/cpu.stat")
+        frozen = _numbers(f"{folder}/cgroup.events").get("frozen", 0) == 1
+        if names == "freezer":
+            frozen = _text_or_empty(f"{folder}/freezer.state").strip() == "FROZEN"
+        held_s = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
+        if stat or frozen:
+            return {"frozen": frozen, "held_s": held_s}
+    return {}
+
+
+def _stat_or_none(path: str) -> list[str] | None:
+    """Return the fields of proc_pid_stat(5) from the state on, and last the name; None: it is gone."""
+    try:
+        head, _, tail = _bytes(f"{path}/stat").decode(errors="replace").rpartition(")")
+    except (OSError, Failed):
+        return None
+    fields = tail.split()
+    return [*fields, head.partition("(")[2]] if len(fields) > 20 else None
+
+
+def _numbers(path: str) -> dict[str, int]:
+    """Return the numbers of a file of ``name: number`` or ``name number`` lines; of one that cannot be read none."""
+    found = {}
+    for line in _text_or_empty(path).splitlines():
+        words = line.replace(":", " ").split()
+        if len(words) > 1 and words[1].isdecimal():
+            found[words[0]] = int(words[1])
+    return found
+
+
+def _text_or_empty(path: str) -> str:
+    return _or_empty(lambda: _bytes(path).decode(errors="replace"))
+
+
+def _link_or_empty(path: str) -> str:
+    return _or_empty(lambda: os.readlink(path).encode("utf-8", "surrogateescape").decode(errors="replace"))  # noqa: PTH115
+
+
+def _or_empty(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except OSError:
+        return ""
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        found = bytearray()
+        while len(found) < bounds.ANSWER_BYTES and (chunk := file.read(1 << 16)):
+            found += chunk
+        return bytes(found)

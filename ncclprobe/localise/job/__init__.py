@@ -1,0 +1,202 @@
+"""How a running job stands, from two looks at its ranks: pure, and of whatever nodes were looked at.
+
+What torch has recorded says who waits in which call for whom, and since when; what the kernel shows says whether these
+are at work. A rank for which others wait is stuck only if it does nothing, or nothing new, for longer than is usual: a
+checkpoint, a compilation or a slow file is work. A call in which a rank moved between the looks does not stand.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.job.looks import JobLook, JobLooks
+from ncclprobe.facts.job.ranks import LocalRanks
+from ncclprobe.facts.job.standing import Stand
+from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence
+from ncclprobe.localise.job.calls import LookedAt, Stalled, gaps, looked_at, named, stalled
+from ncclprobe.model.findings import Evidence
+from ncclprobe.model.standing import ClassName, RankClass, Standing
+
+_LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
+"""How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
+_INSIDE_LEAST_S, _QUIET_LEAST_S = 30.0, 60.0
+"""The same of a call that all have entered, and of ranks of which none is in any call."""
+_OF_USUAL, _OF_LONGEST = 3.0, 5.0
+_MOST_EVIDENCE = 6
+_HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside")
+_ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
+_PREPARE = "`ncclprobe attach --prepare` says what to put into the program; --stacks reads the stacks of this one"
+
+
+def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
+    """Return how the job stands whose ranks are on `nodes`."""
+    ranks: dict[int, Seen] = {}
+    for node, (here, looks) in nodes.items():
+        ranks |= {number: Seen(number, node) for number in here.absent}
+        ranks |= {each.rank: each for each in _seen(node, here, looks)}
+    job = looked_at(ranks, *(_joined([getattr(looks, name) for _, looks in nodes.values()]) for name in _LOOKS))
+    found = stalled(job)
+    first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
+    rows = tuple(_merged(_classes(job, found)))
+    waiting = first.waiting if first else ()
+    return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
+
+
+_LOOKS = ("first", "second")
+
+
+def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
+    for at, process in enumerate(here.ranks):
+        first, second = looks.first.processes[at], looks.second.processes[at]
+        stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
+        read = tuple(each for each in stacks if isinstance(each, tuple))
+        number = -process.pid if process.rank is None else process.rank
+        yield Seen(number, node, process, first, second, looks.second.servers[at], read)
+
+
+def _joined(looks: Sequence[JobLook]) -> FlightRecords:
+    return FlightRecords(tuple(dump for look in looks for dump in look.records.dumps))
+
+
+# The class of each rank.
+
+
+def _classes(job: LookedAt, found: Sequence[Stalled]) -> Iterator[RankClass]:
+    placed: dict[int, Stalled] = {}
+    for missing in (True, False):
+        for each in found:
+            for number in each.missing if missing else each.waiting:
+                placed.setdefault(number, each)
+    quiet = not found and _all_quiet(job)
+    for number in sorted(job.ranks.keys() | placed.keys()):
+        call = placed.get(number)
+        name, text = _alone(job, number, quiet) if call is None else _in_call(job, number, call)
+        yield _row(job, number, name, text, call.evidence if call else ())
+
+
+def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+    """Return the class of a rank that is in a call that stands, or is missing there, and what it does."""
+    rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
+    if rank is None and number in call.missing:
+        return "cannot tell", "was not looked at: attach on its node too"
+    if rank is not None and what == "gone":
+        return "dead or gone", doing(rank, what)
+    if rank is not None and what == "stopped":
+        return "stuck outside" if number in call.missing else "stuck inside", doing(rank, what)
+    if number in call.missing and rank is not None:
+        return _missing(rank, what, call)
+    return _waiting(job, call)
+
+
+def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]:
+    text = doing(rank, what)
+    if call.apart:
+        return "desync", call.apart
+    if what == "unseen":
+        return "cannot tell", text
+    changes = what == "spins" and rank.stacks and not rank.same_stack
+    long_enough = what in _LEAST_S and call.waited_s >= max(_LEAST_S[what], _OF_USUAL * call.usual_s)
+    return "stuck outside" if long_enough and not changes else "slow, not stuck", text
+
+
+def _waiting(job: LookedAt, call: Stalled) -> tuple[ClassName, str]:
+    if call.apart:
+        return "waiting", f"waits in {call.where}"
+    if others := (*call.missing, *job.held(call.waiting)):
+        return "waiting", f"waits in {call.where} for {named(others)}"
+    long_enough = call.waited_s >= max(_INSIDE_LEAST_S, _OF_USUAL * call.usual_s)
+    return "stuck inside" if long_enough else "working", f"is in {call.where}, as all are"
+
+
+def _alone(job: LookedAt, number: int, quiet: bool) -> tuple[ClassName, str]:
+    """Return the class of a rank that is in no call that stands, and what it does."""
+    what = job.activities[number]
+    text = doing(job.ranks[number], what)
+    if what in ("gone", "stopped"):
+        return "dead or gone" if what == "gone" else "stuck outside", text
+    if quiet:
+        return "stuck outside", text
+    if number in job.moved or what == "busy" or job.dump(number) is not None:
+        return "working", "is at work"
+    return "cannot tell", text
+
+
+def _all_quiet(job: LookedAt) -> bool:
+    """Return whether all ranks do nothing, and have called nothing for much longer than they ever did before."""
+    for number in job.ranks:
+        dump = job.dump(number)
+        if dump is None or not len(dump) or number in job.moved or job.activities[number] != "idle":
+            return False
+        since_s = job.time_s - dump.column("created_ns")[-1] / 1e9
+        if since_s < max(_QUIET_LEAST_S, _OF_LONGEST * max(gaps(dump), default=0.0)):
+            return False
+    return bool(job.ranks)
+
+
+def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[Evidence]) -> RankClass:
+    rank, ranks = job.ranks.get(number), (number,) if number >= 0 else ()
+    if rank is None:
+        return RankClass(name, ranks, doing=text, evidence=tuple(more))
+    process = (f"{rank.node}:{rank.process.pid}",) if rank.process else ()
+    return RankClass(name, ranks, (rank.node,), process, text, (*evidence(rank), *more))
+
+
+def _merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
+    """Yield the ranks of one class that do the same as one row, what is worst first."""
+    groups: dict[tuple[str, str], list[RankClass]] = {}
+    for each in rows:
+        groups.setdefault((each.name, each.doing), []).append(each)
+    for group in sorted(groups.values(), key=lambda group: _ORDER.index(group[0].name)):
+        ranks, nodes, processes, read = (
+            tuple(dict.fromkeys(one for each in group for one in getattr(each, name)))
+            for name in ("ranks", "nodes", "processes", "evidence")
+        )
+        yield RankClass(group[0].name, ranks, nodes, processes, group[0].doing, read[:_MOST_EVIDENCE])
+
+
+# The answer.
+
+
+def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None) -> Standing:
+    at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
+    word = _word(rows, call)
+    message = _of_no_call(job, rows, word) if call is None else _of_call(job, rows, call)
+    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else _PREPARE)
+
+
+def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:
+    names = {each.name for each in rows}
+    starts_or_ends = call is None and names & {*_HELD} == {"dead or gone"} and "working" in names
+    if names & {*_HELD} and not starts_or_ends:
+        return "STUCK"
+    if "cannot tell" in names:
+        return "CANNOT TELL"
+    return "SLOW" if "slow, not stuck" in names else "WORKING"
+
+
+def _of_no_call(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
+    looked = f"{len(job.ranks)} of {job.world} ranks were looked at"
+    if word == "WORKING":
+        return f"{looked}, and none waits for another that does not go on"
+    held = [each for each in rows if each.name in _HELD]
+    if word == "STUCK":
+        return f"{looked}: {_subject(held)} {held[0].doing}"
+    return f"{looked}, and nothing says who waits for whom"
+
+
+def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
+    since = f" since {call.waited_s:.0f} s" if call.waited_s >= 1 else ""
+    if call.apart:
+        return f"{call.apart}{since}"
+    held = (*call.missing, *job.held(call.waiting))
+    if not held:
+        return f"all {len(call.waiting)} ranks are in {call.where}{since}"
+    nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
+    waiting = len({*call.waiting} - {*held})
+    on = f" on {', '.join(nodes)}" if nodes else ""
+    return f"{waiting} of {job.world} ranks wait in {call.where}{since} for {named(held)}{on}"
+
+
+def _subject(rows: Sequence[RankClass]) -> str:
+    ranks = [rank for each in rows for rank in each.ranks]
+    return named(ranks) or ", ".join(process for each in rows for process in each.processes)

@@ -1,0 +1,177 @@
+"""What one rank's process does, from two looks at it: whether it is there, at work, or stands still, and in what."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.looks import Child, ProcessState
+from ncclprobe.facts.job.ranks import JobProcess
+from ncclprobe.localise.collectives.lanes import caller
+from ncclprobe.model.findings import Evidence, seen
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+
+Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
+_BUSY_CORES = 0.1
+"""Processor time of a process at work; answering torch's recorder and waking now and then take less."""
+_BUSY_BYTES_S = 64 << 10
+_LOOP_FAULTS = 200
+"""A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
+_ENDED = ("Z", "X")
+_CALLS = {
+    "nanosleep": "sleeps",
+    "futex": "waits for a lock or for another thread",
+    "poll": "waits for input",
+    "select": "waits for input",
+    "epoll_wait": "waits for input",
+    "wait4": "waits for a process that it has started",
+    "waitid": "waits for a process that it has started",
+    "flock": "waits for the lock on a file",
+    "fcntl": "waits for the lock on a file",
+    "open": "opens a file",
+    "connect": "connects",
+    "fsync": "waits for a disk",
+}
+_ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
+
+
+class Seen(Struct, frozen=True):
+    """One rank as it was seen: on which node, its process at both looks, the stacks of its first thread.
+
+    `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
+    """
+
+    rank: int
+    node: str
+    process: JobProcess | None = None
+    first: ProcessState | Absent = Absent("it was not looked at")
+    second: ProcessState | Absent = Absent("it was not looked at")
+    silent: str = ""
+    stacks: tuple[tuple[FlightFrame, ...], ...] = ()
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Return when it was looked at."""
+        return tuple(each.time_s for each in (self.first, self.second) if not isinstance(each, Absent))
+
+    @property
+    def still(self) -> bool:
+        """Return whether its first thread did not even wake between the looks."""
+        if isinstance(self.first, Absent) or isinstance(self.second, Absent):
+            return False
+        return self.first.switches == self.second.switches
+
+    @property
+    def same_stack(self) -> bool:
+        """Return whether its stacks were read twice and are the same."""
+        return len(self.stacks) == 2 and bool(self.stacks[0]) and self.stacks[0] == self.stacks[1]
+
+
+def activity(seen_rank: Seen) -> Activity:
+    """Return what a rank does, as far as the kernel shows it."""
+    first, second = seen_rank.first, seen_rank.second
+    if seen_rank.process is None or (isinstance(second, Absent) and second.refused == "Missing"):
+        return "gone"
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        return "unseen"
+    if second.state in _ENDED:
+        return "gone"
+    if {first.state, second.state} <= {"T", "t"} or (first.frozen and second.frozen):
+        return "stopped"
+    took_s = max(second.time_s - first.time_s, 1e-3)
+    cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
+    computes = cores >= _BUSY_CORES or first.state == second.state == "R"
+    if second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
+        return "busy"
+    if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not _working_children(first, second):
+        return "spins"
+    return "busy" if computes else "idle"
+
+
+def _grown(first: ProcessState, second: ProcessState, name: str) -> float:
+    """Return by how much a counter has grown, of a rank and of the processes that it has started."""
+    before = {child.pid: getattr(child, name) for child in first.children}
+    children = sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children)
+    return float(getattr(second, name) - getattr(first, name) + max(children, 0))
+
+
+def _working_children(first: ProcessState, second: ProcessState) -> bool:
+    before = {child.pid: child.cpu_s for child in first.children}
+    return any(child.cpu_s - before.get(child.pid, 0.0) > _BUSY_CORES for child in second.children)
+
+
+def doing(rank: Seen, what: Activity) -> str:
+    """Return what a rank does, as the rest of a sentence about it."""
+    at = rank.second
+    frame = _frame(rank)
+    place = f", {frame}" if frame else ""
+    if what == "gone":
+        return "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
+    if isinstance(at, Absent):
+        return f"is not known: {at.why}"
+    if what == "stopped":
+        by = "by a signal" if not at.tracer else f"by process {at.tracer}, a debugger"
+        return f"is {'frozen with its cgroup' if at.frozen else f'stopped {by}'}{place}"
+    if what == "spins":
+        return f"computes without reading, writing or new memory, as an endless loop does{place}"
+    if what == "busy":
+        return f"is at work{_at_what(rank)}{place}"
+    return f"{_idle(at)}{place}"
+
+
+def _at_what(rank: Seen) -> str:
+    first, second = rank.first, rank.second
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        return ""
+    took_s = max(second.time_s - first.time_s, 1e-3)
+    cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
+    held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
+    data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
+    return f" ({cores:.1f} cores{data}{held})"
+
+
+def _idle(at: ProcessState) -> str:
+    call = at.call if at.call not in ("", "running") else ""
+    where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
+    text = _CALLS.get(call, "waits") if at.state != "D" else "is in uninterruptible sleep"
+    if call in ("read", "readv", "recvfrom", "recvmsg"):
+        text = "reads what does not come"
+    if call in ("write", "writev", "sendto", "sendmsg"):
+        text = "writes what is not taken"
+    children = "; ".join(_child(child, at) for child in suspects(at))
+    return f"{text}{where}{f'; {children}' if children else ''}"
+
+
+def suspects(at: ProcessState) -> Sequence[Child]:
+    """Return the processes that a rank has started and that can not go on, those that share a pipe with it first."""
+    held = [child for child in at.children if child.state in _ASLEEP]
+    return sorted(held, key=lambda child: not {*child.pipes} & {*at.pipes})[:2]
+
+
+def _child(child: Child, at: ProcessState) -> str:
+    shared = "which shares a pipe with it, " if {*child.pipes} & {*at.pipes} else ""
+    where = f" ({child.wchan}{f', {child.file}' if child.file else ''})" if child.state == "D" and child.wchan else ""
+    return f"its process {child.pid} ({child.name}), {shared}is {_ASLEEP[child.state]}{where}"
+
+
+def _frame(rank: Seen) -> str:
+    """Return where its program is: ``in next, train.py:212 in step``."""
+    stack = rank.stacks[-1] if rank.stacks else ()
+    own = caller(stack)
+    if own is None:
+        return ""
+    inner = f"in {stack[0].name}, " if stack[0] != own else ""
+    return f"{inner}{own.filename.rpartition('/')[2]}:{own.line} in {own.name}"
+
+
+def evidence(rank: Seen) -> Iterator[Evidence]:
+    """Yield what was read of a rank."""
+    at = rank.second
+    if rank.process is not None and not isinstance(at, Absent):
+        words = [f"state {at.state}", at.wchan, at.call, at.file]
+        yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
+    if rank.silent and rank.process is not None:
+        yield seen(f"{rank.node}:worker server", rank.silent)
+    stack = rank.stacks[-1] if rank.stacks else ()
+    if rank.process is not None and (own := caller(stack)):
+        yield seen(f"py-spy --pid {rank.process.pid}", f"{own.filename}:{own.line} in {own.name}")

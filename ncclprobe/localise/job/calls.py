@@ -1,0 +1,204 @@
+"""Which calls of a running job stand, from what torch has recorded at both looks, or from stacks."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
+from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, folded, judge
+from ncclprobe.localise.collectives.lanes import SideBySide, caller
+from ncclprobe.localise.collectives.waits import blocked, roots, waits
+from ncclprobe.localise.job.activity import Activity, Seen, activity
+from ncclprobe.model.findings import Evidence, seen
+from ncclprobe.model.values import Struct, replace
+
+_MOST_GAPS = 200
+_C10D = "/torch/distributed/distributed_c10d.py"
+
+
+class Stalled(Struct, frozen=True):
+    """A call in which nothing moves: who is in it, for whom they wait, since when, and how long calls usually take.
+
+    `apart`: those who are missing made another call, in words.
+    """
+
+    where: str
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    waited_s: float = 0.0
+    usual_s: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+    apart: str = ""
+
+
+class LookedAt(Struct, frozen=True):
+    """All that is known of a job: its ranks by number, what each does, and what torch has recorded at both looks."""
+
+    ranks: Mapping[int, Seen]
+    activities: Mapping[int, Activity]
+    first: FlightRecords
+    second: FlightRecords
+    moved: frozenset[int]
+    world: int
+    time_s: float
+    took_s: float
+
+    def dump(self, rank: int) -> FlightDump | None:
+        """Return what torch has recorded of `rank`, as of the second look."""
+        return next((dump for dump in self.second.dumps if dump.rank == rank), None)
+
+    def held(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        """Return those of `ranks` that are stopped or have ended, whatever they were in."""
+        return tuple(rank for rank in ranks if self.activities.get(rank) in ("gone", "stopped"))
+
+
+def looked_at(ranks: Mapping[int, Seen], first: FlightRecords, second: FlightRecords) -> LookedAt:
+    """Return all that is known of a job."""
+    worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
+    times = [time_s for rank in ranks.values() for time_s in rank.times]
+    return LookedAt(
+        ranks,
+        {number: activity(rank) for number, rank in ranks.items()},
+        first,
+        second,
+        _moved(first, second),
+        max([*worlds, len(ranks)]),
+        max(times, default=0.0),
+        max(times, default=0.0) - min(times, default=0.0),
+    )
+
+
+def _moved(first: FlightRecords, second: FlightRecords) -> frozenset[int]:
+    """Return the ranks that entered or finished something between the looks."""
+    before = {dump.rank: _progress(dump) for dump in first.dumps}
+    known = ((dump.rank, dump) for dump in second.dumps if dump.rank in before)
+    return frozenset(rank for rank, dump in known if rank is not None and before[rank] != _progress(dump))
+
+
+def _progress(dump: FlightDump) -> tuple[object, ...]:
+    groups = tuple((group.name, group.enqueued, group.started, group.completed) for group in dump.groups)
+    return dump.first_record, dump.state, dump.seq, groups
+
+
+def stalled(job: LookedAt) -> list[Stalled]:
+    """Return the calls in which nothing moves."""
+    if not job.second.dumps:
+        return list(_by_stacks(job))
+    found = judge(job.second)
+    if any(isinstance(each, CameLate) for each in found):  # of a call that is over; who stands now is asked here
+        found = tuple(roots(SideBySide(job.second)))
+    made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
+    return made if made and all(each.missing for each in made) else list(_of_unknown_members(job)) or made
+
+
+def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
+    """Yield what stands if every rank waits, and some in a call of a group whose members torch has not recorded.
+
+    Gloo records them of no group but the first that a rank made: who is missing in such a call cannot be told.
+    """
+    side = SideBySide(job.second)
+    found = waits(side)
+    calls = blocked(side, found)
+    rarest = min({*calls.values()}, key=lambda call: [*calls.values()].count(call), default=None)
+    if rarest is None or len({*calls.values()}) < 2 or len(calls) < job.world or job.moved:
+        return
+    lane = found[rarest].lane
+    if lane is not None and not lane.group.ranks and lane.group.desc != "default_pg":
+        ranks = {call: tuple(sorted(rank for rank, at in calls.items() if at == call)) for call in calls.values()}
+        texts = [f"{named(each)} in {_where(found[call].entry)}" for call, each in ranks.items()]
+        others = tuple(sorted(calls.keys() - {*ranks[rarest]}))
+        made = _since(job, found[calls[others[0]]].entry, others, ranks[rarest])
+        yield replace(made, apart=f"ranks wait in different calls: {'; '.join(texts)}")
+
+
+def _stalled(job: LookedAt, found: object) -> Stalled | None:
+    if isinstance(found, NotEntered):
+        unheard = (rank for rank in found.undumped if rank in job.ranks)
+        return _since(job, found.entry, found.waiting, tuple(sorted({*found.missing, *unheard})))
+    if isinstance(found, AllEntered):
+        inside = tuple(sorted((*found.scheduled, *found.started, *found.ended)))
+        return _since(job, found.entry, inside, found.undumped) if inside else None
+    if isinstance(found, Parted) and not found.finished:
+        return _parted(job, found)
+    return _crossed(job, found) if isinstance(found, Crossed) else None
+
+
+def _parted(job: LookedAt, found: Parted) -> Stalled:
+    first, usual = found.others[0], found.usual
+    calls = f"{named(found.other_ranks)} called {_call(first)} and {named(found.usual_ranks)} {_call(usual)}"
+    made = _since(job, usual, found.usual_ranks, found.other_ranks)
+    apart = f"{calls} as #{first.seq} of group {first.group}"
+    return replace(made, apart=apart, evidence=(_seen(first), _seen(usual)))
+
+
+def _crossed(job: LookedAt, found: Crossed) -> Stalled:
+    calls = [f"{named(ranks)} in {_where(each)}" for each, ranks in zip(found.entries, found.ranks, strict=True)]
+    waiting = found.ranks[0]
+    missing = tuple(sorted({rank for ranks in found.ranks[1:] for rank in ranks} - {*waiting}))
+    made = _since(job, found.entries[0], waiting, missing)
+    apart = f"ranks wait for each other: {'; '.join(calls)}"
+    return replace(made, apart=apart, evidence=tuple(map(_seen, found.entries)))
+
+
+def _since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tuple[int, ...]) -> Stalled:
+    dump = job.dump(entry.rank)
+    between = sorted(gaps(dump)) if dump else []
+    usual_s = between[len(between) // 2] if between else 0.0
+    own = job.ranks.get(entry.rank)
+    now_s = max(own.times, default=job.time_s) if own else job.time_s  # clocks of nodes need not agree
+    return Stalled(_where(entry), waiting, missing, now_s - entry.time_s, usual_s, (_seen(entry),))
+
+
+def gaps(dump: FlightDump) -> list[float]:
+    """Return the seconds between the last calls of one rank."""
+    return [(later - earlier) / 1e9 for earlier, later in pairwise(dump.column("created_ns")[-_MOST_GAPS:])]
+
+
+def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
+    """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks.
+
+    Where all ranks are in calls, and not in the same, they wait for each other.
+    """
+    inside = {number: call for number, rank in job.ranks.items() if rank.same_stack and (call := _call_of(rank))}
+    others = tuple(sorted(job.ranks.keys() - inside.keys()))
+    if not inside or not all(job.ranks[number].still for number in inside):
+        return
+    calls = Counter(inside.values()).most_common()
+    where = calls[0][0]
+    if others:
+        yield Stalled(where, tuple(sorted(inside)), others, job.took_s)
+    elif len(calls) > 1 and len(inside) == job.world:
+        ranks = {call: tuple(sorted(number for number in inside if inside[number] == call)) for call, _ in calls}
+        texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
+        missing = tuple(sorted(inside.keys() - {*ranks[where]}))
+        yield Stalled(where, ranks[where], missing, job.took_s, apart=f"ranks wait in different calls: {texts}")
+
+
+def _call_of(rank: Seen) -> str:
+    """Return the function of torch.distributed that a rank is in, and from where: ``all_reduce, train.py:40``."""
+    stack = rank.stacks[-1]
+    call = next((frame.name for frame in stack if frame.filename.endswith(_C10D)), "")
+    own = caller(stack)
+    return f"{call} ({own.filename.rpartition('/')[2]}:{own.line})" if call and own else call
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Return ``rank 3``, ``ranks 0-5, 7``, ``process 4242``."""
+    known = [rank for rank in ranks if rank >= 0]
+    parts = [f"rank {known[0]}" if len(known) == 1 else f"ranks {folded(known)}"] if known else []
+    return ", ".join((*parts, *(f"process {-rank}" for rank in ranks if rank < 0)))
+
+
+def _where(entry: Entered) -> str:
+    return f"{entry.call.op} #{entry.seq} (group {entry.group})"
+
+
+def _call(entry: Entered) -> str:
+    call = entry.call
+    shape = f"{call.inputs or call.outputs} {call.input_dtype or call.output_dtype}".strip()
+    return f"{call.op}{f' of {shape}' if shape else ''}"
+
+
+def _seen(entry: Entered) -> Evidence:
+    frame = f" ({entry.caller.filename}:{entry.caller.line} in {entry.caller.name})" if entry.caller else ""
+    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{frame}")

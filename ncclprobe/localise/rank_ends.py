@@ -1,0 +1,255 @@
+"""What became of each rank of a job: who speaks of a failure, who has fallen silent, how far each came.
+
+A rank that was killed, or hangs, says nothing: it is known by what is not there. Expected are the ranks of the job's
+size, else those that any line or file names; silent are those of them that do not complain where others do.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
+from ncclprobe.facts.files.log_ranks import of_launcher
+from ncclprobe.localise.clocks import clocks
+from ncclprobe.localise.outcome import lived_on
+from ncclprobe.model.causes import Cause, Suspect
+from ncclprobe.model.values import Struct, field, replace
+
+Complains = Literal["", "closed", "timed out", "otherwise"]
+"""Of what a rank complains first: a connection that a peer closed, a wait that took too long, something else."""
+
+MOST_SUSPECTS = 8
+_MOST_RANKS = 1 << 16
+_FEW_MISSING = 7
+"""Ranks that have to complain for each that no line names, where nothing says how many there are."""
+_CLOSED = (
+    "losed by remote peer", "losed by peer", "eset by peer", "roken pipe", "unexpectedly closed", "Read error [",
+    "Write error [", "remote process exited", "likely closed", "onnection refused", "socketProgress: Connection closed",
+    "NCCL communicator was aborted", "ncclRemoteError",
+)  # fmt: skip
+_TIMED_OUT = ("imed out", "imeout", "ncclUniqueId from")
+_OF_LAUNCHERS = (
+    "Sending process", "closing signal SIGTERM", "failed (exitcode", "sigkill_handler", "CalledProcessError",
+    "ChildFailedError", "srun: error", "srun: Job", "slurmstepd: error", "exited on signal", "got signal: 15",
+)  # fmt: skip
+DUMP_SIGNAL = "Received a dump signal due to a collective timeout from"
+_PASSED_ON = ("dump signal", "preparing to dump", "Stack trace of the failed collective")
+"""What torch's watchdog says when another rank's gave up."""
+_OVER = (
+    "finish",
+    "Finish",
+    "done",
+    "Done",
+    "DONE",
+    "complete",
+    "Complete",
+    "no more data",
+    "exiting",
+    "Exiting",
+    "bye",
+)
+_LATE_S = 3.0
+"""A rank that learns of the end of others so much later than they say it was not waiting with them."""
+
+
+class RankEnd(Struct, frozen=True):
+    """How one rank ended, as far as lines tell. `last`: its last line; `said`: its first complaint; None: it has none.
+
+    `has_log`: a log of its own, or a line of it, was given. `exit_text`: what torchrun says of its end.
+    `alive`: its watchdog answered when others gave up.
+    """
+
+    rank: int
+    host: str = ""
+    last: LogEvent | None = None
+    said: LogEvent | None = None
+    complains: Complains = ""
+    has_log: bool = False
+    step: int | None = None
+    exit_text: str = ""
+    alive: bool = False
+
+    @property
+    def by_itself(self) -> bool:
+        """Return whether the launcher saw it end otherwise than by the launcher's own SIGTERM."""
+        return bool(self.exit_text) and "-15" not in self.exit_text and "Terminated" not in self.exit_text
+
+    @property
+    def over(self) -> bool:
+        """Return whether its last line says that its program came to its end."""
+        return self.last is not None and any(word in self.last.text for word in _OVER)
+
+
+class Ends(Struct, frozen=True):
+    """All ranks that are expected.
+
+    `ahead_s`: by how much the clock of each host is ahead; without it, times of hosts are compared only where
+    `one_clock` says that there is one. `first_out`: the rank that a launcher saw end first; None: it says none.
+    `unattributed`: there is an exception of which no line says whose it is.
+    """
+
+    ranks: Mapping[int, RankEnd]
+    ahead_s: Mapping[str, float] = field(default_factory=dict)
+    one_clock: bool = True
+    first_out: int | None = None
+    unattributed: bool = False
+
+    def when(self, event: LogEvent | None) -> float | None:
+        """Return when a line was written, by the clock that all share; None: there is none."""
+        if event is None or event.time_s is None or not (self.one_clock or event.host in self.ahead_s):
+            return None
+        return event.time_s - self.ahead_s.get(event.host, 0.0)
+
+    @property
+    def first_s(self) -> float | None:
+        """Return when the first of them complained; None: not all lines say when."""
+        times = [self.when(each.said) for each in self.complaining]
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def complaining(self) -> tuple[RankEnd, ...]:
+        """Return the ranks that speak of a failure."""
+        return tuple(each for each in self.ranks.values() if each.said)
+
+    @property
+    def silent(self) -> tuple[RankEnd, ...]:
+        """Return those that do not, where others do: where a launcher saw some of them end by themselves, these."""
+        silent = tuple(each for each in self.ranks.values() if not each.said) if self.complaining else ()
+        return tuple(each for each in silent if each.by_itself) or silent
+
+    @property
+    def of_what(self) -> frozenset[str]:
+        """Return of what ranks complain."""
+        return frozenset(each.complains for each in self.complaining)
+
+    @property
+    def latecomer(self) -> RankEnd | None:
+        """Return the one rank that lost connections when all others had waited until their time was over.
+
+        That it gave up later than they says nothing: where all wait for the same, the network may have failed.
+        """
+        closed = [each for each in self.complaining if each.complains == "closed"]
+        late = len(closed) == 1 and self.of_what == {"closed", "timed out"} and not self.silent
+        return closed[0] if late else None
+
+    def came_later(self, one: RankEnd) -> bool:
+        """Return whether a rank complained so much later than all others that it cannot have waited with them."""
+        others = [self.when(each.said) for each in self.complaining if each.rank != one.rank]
+        known = [when for when in others if when is not None]
+        own = self.when(one.said)
+        return own is not None and 2 * len(known) > len(others) and own > max(known) + _LATE_S
+
+
+def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
+    """Return how the ranks ended. `failing`: the lines, as index of the log and number, that speak of a failure."""
+    said = _complaints(log, failing)
+    told = {e.rank: e.text for e in reversed(log.events) if e.rank is not None and of_launcher(e)}
+    alive = _alive(log)
+    ranks = {
+        rank: _end(log.ranks.get(rank, RankLog(rank)), said.get(rank), told.get(rank, ""), rank in alive)
+        for rank in _expected(log, said)
+    }
+    found = clocks(log)
+    return Ends(ranks, found.ahead_s, found.nhosts < 2, _first_out(log), _unattributed(log))
+
+
+def _unattributed(log: JobLog) -> bool:
+    """Return whether an exception stands in a log of several ranks without its rank, and is no launcher's."""
+    return any(
+        event.level == "EXCEPTION" and event.rank is None and not _of_others(event) and not lived_on(log, event)
+        for event in log.events
+    )
+
+
+def _first_out(log: JobLog) -> int | None:
+    """Return the rank that torchrun saw fail first, or srun end first."""
+    outs = (e for e in log.events if of_launcher(e) and e.level != "FAILURE")
+    return next((each.rank for each in outs), None)
+
+
+def _end(rank: RankLog, said: LogEvent | None, exit_text: str, alive: bool) -> RankEnd:
+    last = rank.last if rank.last and not of_launcher(rank.last) else None
+    has_log = last is not None or (rank.stream is not None and rank.last is None)
+    return RankEnd(rank.rank, rank.host, last, said, _kind(said), has_log, rank.step, exit_text, alive)
+
+
+def _kind(said: LogEvent | None) -> Complains:
+    if said is None:
+        return ""
+    if any(text in said.text for text in _CLOSED):
+        return "closed"
+    return "timed out" if any(text in said.text for text in _TIMED_OUT) else "otherwise"
+
+
+def _expected(log: JobLog, said: Mapping[int, LogEvent]) -> Iterable[int]:
+    """Return the ranks of the job: of its size, else those of which there is a line or a file.
+
+    Where nearly all numbers up to the highest complain, the others are expected too.
+    """
+    known = sorted(rank for rank in {*log.ranks, *said} if rank < _MOST_RANKS)
+    if log.world_size and (known[-1] if known else 0) < log.world_size <= _MOST_RANKS:  # else it is of a smaller group
+        return range(log.world_size)
+    gaps = (known[-1] + 1 if known else 0) - len(known)
+    return range(known[-1] + 1) if gaps and gaps * _FEW_MISSING <= len(said) else known
+
+
+def _complaints(log: JobLog, failing: Collection[tuple[int, int]]) -> Mapping[int, LogEvent]:
+    """Return the first line of each rank that speaks of a failure; of lines that no check knows, those near its end."""
+    found: dict[int, LogEvent] = {}
+    for event in log.events:
+        if event.rank is None or event.rank in found or of_launcher(event) or _of_others(event):
+            continue
+        known = (event.stream, event.line) in failing
+        if known or (event.level in ("EXCEPTION", "FATAL") and not lived_on(log, event)):
+            found[event.rank] = event
+    return found
+
+
+def _of_others(event: LogEvent) -> bool:
+    """Return whether a line only passes on what launchers or other ranks say."""
+    return any(text in event.text for text in (*_OF_LAUNCHERS, *_PASSED_ON))
+
+
+def _alive(log: JobLog) -> frozenset[int]:
+    """Return the ranks whose watchdog answered to another rank's time-out: their processes lived then."""
+    found = (event for event in log.having(DUMP_SIGNAL) if "this local rank" not in event.text)
+    return frozenset(event.rank for event in found if event.rank is not None)
+
+
+def with_suspects(found: Sequence[Cause], log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Cause, ...]:
+    """Return the causes, the first with the ranks that say nothing: if it is of them, or of no rank that is known."""
+    ends = rank_ends(log, failing)
+    silent = [each.rank for each in ends.silent]
+    quiet = silent if 0 < len(silent) <= min(MOST_SUSPECTS, len(ends.complaining)) else []
+    if not quiet and ends.latecomer:
+        quiet = [ends.latecomer.rank]
+    if not found or not quiet:
+        return tuple(found)
+    first, *rest = found
+    if first.confidence == "named":
+        quiet = [rank for rank in quiet if rank in first.ranks]
+    if not quiet:
+        return tuple(found)
+    return (replace(first, suspects=suspects(log, ends, quiet)), *rest)
+
+
+def suspects(log: JobLog, ends: Ends, ranks: Collection[int]) -> tuple[Suspect, ...]:
+    """Return what is known of `ranks`, those that came least far first."""
+    known = [ends.ranks[rank] for rank in ranks if rank in ends.ranks]
+    known.sort(key=lambda each: (each.step is None, each.step or 0, each.rank))
+    furthest = max((each.step for each in ends.ranks.values() if each.step is not None), default=None)
+    return tuple(_suspect(log, each, ends, furthest) for each in known[:MOST_SUSPECTS])
+
+
+def _suspect(log: JobLog, end: RankEnd, ends: Ends, furthest: int | None) -> Suspect:
+    last, when, first_s = end.last, ends.when(end.last), ends.first_s
+    return Suspect(
+        rank=end.rank,
+        host=end.host,
+        last_line=last.text if last else "",
+        time=last.time_s if last else None,
+        source=log.streams[last.stream].name if last else "",
+        line=last.line if last else None,
+        silent_s=None if when is None or first_s is None else first_s - when,
+        step=end.step,
+        furthest_step=furthest,
+    )

@@ -1,0 +1,149 @@
+"""How each command may end: its exit code and the word of its report, by what was found and what was asked for.
+
+One table. Its lines are what `--help` and docs/reference/exit-codes.md say, and tests/test_outcomes.py makes every one
+of them happen. The rule behind it: the worst word that is printed decides the code, in every command and every format.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ncclprobe.model.findings import ExitCode, Status
+
+FAIL_ON_WARN, REQUIRE_JUDGED, EXIT_CODE = "--fail-on warn", "--require-judged", "--exit-code"
+"""The options that make another code of the same findings."""
+
+
+class Outcome(NamedTuple):
+    """One way to end: in words, with which `code`, and under which `status` of the report (None: there is none).
+
+    `under`: the codes that options make of it instead; the words printed stay the same.
+    """
+
+    words: str
+    code: ExitCode
+    status: Status | None = None
+    under: Mapping[str, ExitCode] = {}
+
+
+_OK, _USAGE, _UNKNOWN, _FAIL = ExitCode.OK, ExitCode.USAGE, ExitCode.INCONCLUSIVE, ExitCode.FAIL
+
+_TYPO = {"typo": Outcome("wrong usage, or a file that cannot be read or written", _USAGE)}
+_CLEAN = {
+    "clean": Outcome("nothing fails, and all that is required was looked at", _OK, Status.PASS),
+    "advisory unknown": Outcome("what is only advised could not be looked at", _OK, Status.PASS),
+    "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
+}
+_BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
+_FAILS = {f"fails: {blame}": Outcome("something fails, whoever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
+_BLIND = {"required unknown": Outcome("something required could not be looked at", _UNKNOWN, Status.UNKNOWN)}
+_MISSING = {"missing node": Outcome("a node of the job did not come", _UNKNOWN, Status.UNKNOWN)}
+
+_LOOKS = {**_CLEAN, **_TYPO, **_BLIND, **_MISSING, **_FAILS}
+_MEASURES = {
+    **_CLEAN,
+    "required unknown": Outcome("the machine could not be looked at", _OK, Status.PASS),
+    "idle device": Outcome("something fails on a device that the run did not use (a NOTE)", _OK, Status.PASS),
+    **_TYPO,
+    "cut short": Outcome("the run was cut short, or something asked for was not measured", _UNKNOWN, Status.UNKNOWN),
+    "late rank": Outcome("a rank had not come when the time ran out", _UNKNOWN, Status.UNKNOWN),
+    **_FAILS,
+    "lost": Outcome("a rank never came, or was lost", _FAIL, Status.FAIL),
+}
+_SIZED = {"too large": Outcome("no room for the messages asked for", _USAGE)}
+_JUDGED = {"unjudged": Outcome("no number was judged", _OK, Status.PASS, {REQUIRE_JUDGED: _UNKNOWN})}
+_NOISE = {"noise": Outcome("a number was too noisy to judge", _UNKNOWN, Status.UNKNOWN)}
+_ACCEPTS = {
+    **{name: outcome for name, outcome in _MEASURES.items() if name != "idle device"},
+    **_BLIND,
+    **_JUDGED,
+    **_NOISE,
+}
+_EXPLAINS = {
+    "ended well": Outcome("the files could be read", _OK, Status.PASS),
+    "named": Outcome("a cause is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
+    "untold": Outcome(
+        "the cause cannot be told, or is one of several", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}
+    ),
+    **_TYPO,
+}  # fmt: skip
+_ATTACHES = {
+    "working": Outcome("ranks were found and looked at", _OK, Status.PASS),
+    "named": Outcome("a rank that keeps others waiting is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
+    "untold": Outcome("it cannot be told who waits for whom", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}),
+    "nothing": Outcome("no rank was found", _USAGE),
+    **_TYPO,
+}
+
+OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
+    "accept": _ACCEPTS,
+    "doctor": _LOOKS,
+    "bandwidth": {**_MEASURES, **_SIZED, **_JUDGED, **_NOISE},
+    "pairs": {**_MEASURES, **_SIZED, **_JUDGED},
+    "copies": {**_MEASURES, **_JUDGED},
+    "affinity": {**_MEASURES, **_SIZED},
+    "workload": {**_MEASURES, **_SIZED},
+    "rails": _LOOKS,
+    "explain": _EXPLAINS,
+    "attach": _ATTACHES,
+    "expect": {
+        "clean": Outcome("numbers were shown; with --judge no row fails", _OK),
+        "unjudged": Outcome("with --judge no row could be judged", _OK),
+        **_TYPO,
+        "nothing": Outcome("nothing can be expected of this machine", _UNKNOWN),
+        "noise": Outcome("with --judge a row is too noisy to judge", _UNKNOWN),
+        "fails": Outcome("with --judge a row fails", _FAIL),
+    },
+    "baseline": {
+        "clean": Outcome("the baseline is written; the output says which rows were refused, and why", _OK),
+        **_TYPO,
+        "refused": Outcome("every row was refused, and nothing is written", _UNKNOWN),
+    },
+    "compare": {
+        "clean": Outcome("nothing is slower", _OK),
+        **_TYPO,
+        "nothing": Outcome("nothing can be compared", _UNKNOWN),
+        "noise": Outcome("a row may be slower but is too noisy", _UNKNOWN),
+        "cut short": Outcome("NEW was cut short or inconclusive and lacks rows", _UNKNOWN),
+        "slower": Outcome("a row is slower beyond noise", _FAIL),
+        "fails": Outcome("something fails that did not fail before", _FAIL),
+    },
+    "checks": {
+        "clean": Outcome("the checks are listed; with --test they keep all promises", _OK),
+        **_TYPO,
+        "broken": Outcome("with --test a promise is broken", _FAIL),
+    },
+    "report": {code.name: Outcome(f"the report carries {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
+    | {"typo": Outcome("wrong usage, a file that is no report, or the report carries 2", _USAGE)},
+    **{
+        name: {"clean": Outcome(words, _OK), **_TYPO}
+        for name, words in {
+            "capture": "the capture is written",
+            "topo": "the topology is shown",
+            "completion": "the script is printed",
+            "deploy": "the files are written",
+        }.items()
+    },
+}
+
+
+def lines(command: str) -> dict[ExitCode, str]:
+    """Return what a command's codes mean, in the order of the codes: each outcome once, those of options last."""
+    found: dict[ExitCode, dict[str, None]] = {}
+    for outcome in OUTCOMES[command].values():
+        found.setdefault(outcome.code, {})[outcome.words] = None
+    for outcome in OUTCOMES[command].values():
+        for option, code in outcome.under.items():
+            found.setdefault(code, {})[f"with {option} {outcome.words}"] = None
+    return {code: _joined(list(found[code]), code) for code in sorted(found)}
+
+
+def _joined(words: list[str], code: ExitCode) -> str:
+    """Return all that one code means; a good end is one, whatever else is so."""
+    if code is not ExitCode.OK or not words[1:]:
+        return "; ".join(words)
+    return f"{words[0]}, also where {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
+
+
+def epilog(command: str) -> str:
+    """Return what `--help` says of a command's exit codes."""
+    return "\n".join(("exit codes:", *(f"  {int(code)}  {words}" for code, words in lines(command).items())))

@@ -1,0 +1,233 @@
+"""Which network a communicator gets: that of the first plugin that starts, else NCCL's own InfiniBand, else sockets.
+
+Source: src/plugin/net.cc ncclNetInit and src/plugin/plugin_open.cc (v2.30.7): NCCL_NET_PLUGIN's libraries in their
+order, or ``libnccl-net.so``, then IB and Socket; NCCL_NET leaves out all of another name, and where none is left each
+communicator ends with "Failed to initialize any NET plugin", on one node too. Names of networks are those that the
+plugins' sources give them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import PurePosixPath
+
+from ncclprobe.facts.infiniband import Fabric, Port
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.linking import Linking
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.model.nccl_selection import HcaChoice, InterfaceChoice, NetworkChoice, Part
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.hcas import LAYERS, fast, gbps, select_by
+from ncclprobe.nccl.known import Known, part, refused
+from ncclprobe.nccl.libfabric import efa_ports, other_provider
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "ofi": ("AWS Libfabric", "Libfabric"),  # aws-ofi-nccl src/nccl_ofi_interface_nvidia.cpp, and since 1.15
+    "tcpx": ("GPUDirectTCPX",),  # GPUDirectTCPX_v7; GKE, gpudirect-tcpx/nccl-config.yaml
+    "tcpxo": ("FasTrak",),  # GKE, gpudirect-tcpxo/README.md
+    "gib": ("gIB",),  # GKE, gpudirect-rdma/nccl-rdma-installer.yaml
+    "sharp": ("IBext", "SHARP"),  # nccl-rdma-sharp-plugins src/ib_plugin.c: IBext_v8 …
+    "ucx": ("UCX",),  # the same, src/ucx_plugin.c
+}
+"""How the networks of plugins are called, by flavour; a version may follow. Of other plugins the name is not known."""
+_VERSIONED = ("tcpx", "sharp", "ucx")
+_OVER_HCAS = ("sharp", "ucx", "gib")
+"""Plugins that take the ports that NCCL's own transport would take."""
+_IFNAMES = {"tcpx": "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "tcpxo": "NCCL_FASTRAK_IFNAME"}
+_FEWEST_GVE = 4
+_HSN = re.compile(r"hsn[0-9]{1,2}")
+_DEFAULT = "libnccl-net.so"
+_NONE, _STATIC = "none", "static_plugin"
+
+
+class Asked(Struct, frozen=True):
+    """One library that NCCL would open for a network. `plugin` None: the loader finds none. `broken`: it cannot be
+    loaded. `anywhere`: it lies where the loader was not looked into, so that it may be there.
+    """
+
+    name: str
+    plugin: Plugin | None = None
+    broken: str = ""
+    anywhere: bool = False
+
+    def may_be(self, network: str) -> bool:
+        """Return whether its network may be called so."""
+        if self.plugin is None:
+            return self.anywhere
+        known = NAMES.get(self.plugin.flavour)
+        wanted = network.lower()
+        if known is None:
+            return wanted not in ("ib", "socket")
+        names = [name.lower() for name in known]
+        return wanted in names or (self.plugin.flavour in _VERSIONED and wanted.startswith(tuple(names)))
+
+
+def asked_plugins(settings: Settings, plugins: Plugins, linking: Linking | Absent) -> tuple[Asked, ...]:
+    """Return the libraries that NCCL opens for a network, in its order."""
+    text = settings.get("NCCL_NET_PLUGIN")
+    names = [_DEFAULT] if text is None else [name for name in text.split(",") if name]
+    if names[:1] == [_NONE] or (text or "").lower() == _NONE:
+        return ()
+    return tuple(_asked(name, plugins, linking) for name in names)
+
+
+def _asked(name: str, plugins: Plugins, linking: Linking | Absent) -> Asked:
+    if name.startswith("/"):
+        found = next((each for each in plugins.all if each.path == name), None)
+    else:
+        files = (name, f"libnccl-net-{name}.so")
+        ready = [each for each in plugins.all if each.reachable]
+        found = next((p for file in files for p in ready if PurePosixPath(p.path).name == file), None)
+    if found is None:
+        usual = "/" not in name and (name.startswith("libnccl") or not name.endswith(".so"))
+        return Asked(name, anywhere=not usual or name.lower() == _STATIC)
+    return Asked(name, found, _broken(found, linking))
+
+
+def _broken(plugin: Plugin, linking: Linking | Absent) -> str:
+    """Return why the plugin cannot be loaded; empty: it can, as far as is known."""
+    libraries = linking.libraries if isinstance(linking, Linking) and linking.plugin == plugin.path else ()
+    for each in libraries:
+        if each.needed_by == plugin.path and not each.path:
+            return f"it needs {each.name}, which the loader does not find"
+        if each.needed_by == plugin.path and each.lacks:
+            return f"{each.path} lacks {', '.join(each.lacks)}"
+    return ""
+
+
+def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice]) -> Part[NetworkChoice]:
+    """Return the network that NCCL takes. `hcas` and `sockets` are what its own two would go over."""
+    wanted = known.settings.get("NCCL_NET") or ""
+    passed = [known.set("NCCL_NET", "NCCL_NET_PLUGIN")]
+    for asked in asked_plugins(known.settings, known.need(Plugins), known.maybe(Linking)):
+        if wanted and not asked.may_be(wanted):
+            passed += [_other_name(asked)]
+            continue
+        taken = _of_plugin(asked, known)
+        if not isinstance(taken, str):
+            return taken
+        passed += [taken]
+    for own in _own(hcas, sockets, wanted, known):
+        if own.chosen != () or own.refused:
+            passed += [_unserved(known)] if own.chosen and own.chosen[0].name == "Socket" and not wanted else []
+            reasons = [why for why in passed if why] or [own.why]
+            return replace(own, why="; ".join(dict.fromkeys(reasons)))
+        passed += [own.why]
+    return refused("NCCL_NET", "; ".join(filter(None, passed)) or "no network is left")
+
+
+def _unserved(known: Known) -> str:
+    """Return which plugin the devices of this node wait for; empty: they need none, or it was asked."""
+    if any(asked.plugin for asked in asked_plugins(known.settings, known.need(Plugins), known.maybe(Linking))):
+        return ""
+    if any(port.state == "ACTIVE" for port in efa_ports(known.need(Fabric))) or _slingshot(known):
+        return "the loader finds no OFI plugin (libnccl-net.so)"
+    return "the loader finds none of Google's plugins (libnccl-net.so)" if _gve(known) else ""
+
+
+def _other_name(asked: Asked) -> str:
+    names = NAMES.get(asked.plugin.flavour) if asked.plugin else None
+    return f"the network of {asked.name} is called {' or '.join(names)}" if names else _missing(asked)
+
+
+def _missing(asked: Asked) -> str:
+    return "" if asked.plugin or asked.name == _DEFAULT else f"the loader finds no {asked.name}"
+
+
+def _of_plugin(asked: Asked, known: Known) -> Part[NetworkChoice] | str:
+    """Return the plugin's network, or why it is passed over."""
+    plugin = asked.plugin
+    if plugin is None:
+        if asked.anywhere:
+            return Part(None, f"the plugin {asked.name} is asked first, and what it takes is not known")
+        return _missing(asked)
+    if asked.broken:
+        return f"{plugin.path} cannot be loaded: {asked.broken}"
+    flavour = plugin.flavour or next((name for name, each in _IFNAMES.items() if known.settings.get(each)), "")
+    over = part(partial(_over, flavour), known)
+    if over.chosen is None:
+        return Part(None, f"the network plugin {plugin.path} is asked first: {over.why}")
+    if not over.chosen:
+        return f"the network plugin {plugin.path} finds no device: {over.why}"
+    return Part((_choice(NAMES[flavour][0], over.chosen, plugin.path),), f"the plugin {plugin.path}")
+
+
+def _over(flavour: str, known: Known) -> Part[HcaChoice]:
+    """Return the devices that a plugin takes; null: not known."""
+    if flavour in _OVER_HCAS:
+        ports = select_by(known.need(Fabric), known.settings, known.version).taken
+        return Part(tuple(map(hca_choice, ports)), known.set("NCCL_IB_HCA") or "no port is active")
+    if variable := _IFNAMES.get(flavour):
+        named = (known.settings.get(variable) or "").split(",")
+        rows = tuple(HcaChoice(i.name, _gbps(i), variable) for i in known.need(Interfaces).all if i.name in named)
+        return Part(rows or None, f"{variable} names {'them' if rows else 'no interface of this node'}")
+    if flavour != "ofi":
+        return Part(None, "what it takes is not known")
+    if other_provider(known.settings) and known.settings.get("FI_PROVIDER") != "cxi":
+        return Part(None, f"{known.set('FI_PROVIDER')}: what that has is not known")
+    ports, slingshot = efa_ports(known.need(Fabric)), _slingshot(known)
+    active = slingshot or tuple(hca_choice(port) for port in ports if port.state == "ACTIVE")
+    if active or ports:
+        return Part(active, "no EFA device is active")
+    return Part(None, "what libfabric has is not known")
+
+
+def _slingshot(known: Known) -> tuple[HcaChoice, ...]:
+    """Return the interfaces of HPE's Slingshot, which are no RDMA devices of the kernel."""
+    return tuple(
+        HcaChoice(i.name, _gbps(i), "Slingshot, up")
+        for i in known.need(Interfaces).all
+        if i.running and (i.driver.startswith("cxi") or _HSN.fullmatch(i.name))
+    )
+
+
+def fast_nics(known: Known) -> Part[HcaChoice]:
+    """Return the devices that are up and made for the GPUs' data: RDMA ports, EFA, Slingshot, Google's data NICs."""
+    fabric = known.need(Fabric)
+    ours = [port for device in fabric.devices if device.pci is not None for port in device.ports]
+    usable = [port for port in ours if port.state == "ACTIVE" and port.link_layer in LAYERS]
+    efa = [port for port in efa_ports(fabric) if port.state == "ACTIVE"]
+    rows = (*map(hca_choice, (*fast(usable), *efa)), *(() if usable or efa else (*_slingshot(known), *_gve(known))))
+    return Part(rows, "ACTIVE devices" if rows else "no RDMA device is ACTIVE, and there is no Slingshot")
+
+
+def _gve(known: Known) -> tuple[HcaChoice, ...]:
+    """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, where there are four more or so."""
+    found = [i for i in known.need(Interfaces).all if i.driver == "gve" and i.running]
+    return tuple(HcaChoice(i.name, _gbps(i), "gVNIC, up") for i in found[1:]) if len(found) > _FEWEST_GVE else ()
+
+
+def _gbps(interface: Interface) -> float | None:
+    return interface.speed_mbps / 1000 if interface.speed_mbps else None
+
+
+def hca_choice(port: Port) -> HcaChoice:
+    """Return a port as it is taken."""
+    return HcaChoice(port.name, gbps(port), f"{port.state}, {port.link_layer}")
+
+
+def _own(
+    hcas: Part[HcaChoice], sockets: Part[InterfaceChoice], wanted: str, known: Known
+) -> Iterator[Part[NetworkChoice]]:
+    """Yield NCCL's own networks in its order; without devices, those that have nothing to go over."""
+    if wanted.lower() in ("", "ib"):
+        rows = None if hcas.chosen is None else (_choice("IB", hcas.chosen, ""),) if hcas.chosen else ()
+        yield Part(rows, hcas.why)
+    if wanted.lower() in ("", "socket"):
+        names = tuple(each.name for each in sockets.chosen or ())
+        rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]
+        taken = (NetworkChoice("Socket", "", names, _total(rates), sockets.why),) if names else ()
+        yield Part(None if sockets.chosen is None else taken, sockets.why, sockets.refused, sockets.subject)
+
+
+def _choice(name: str, devices: Sequence[HcaChoice], plugin: str) -> NetworkChoice:
+    rate = _total([device.rate_gbps for device in devices])
+    return NetworkChoice(name, plugin, tuple(device.port for device in devices), rate, devices[0].why)
+
+
+def _total(rates: Sequence[float | None]) -> float | None:
+    """Return the rate of all devices together; None where that of one is not known."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known and len(known) == len(rates) else None

@@ -1,0 +1,69 @@
+"""The NCCL that this process calls: torch tells the release that it was compiled with, and the loader maps another.
+
+LD_LIBRARY_PATH, LD_PRELOAD or a file put over the wheel's decide what is mapped; ``torch.cuda.nccl.version()`` is a
+constant of the compilation (torch/csrc/cuda/python_nccl.cpp). So the function that torch calls is asked, found as the
+loader found it for torch.
+"""
+
+import ctypes
+import os
+from functools import cache
+
+from ncclprobe.facts.software import Version, parse_version
+from ncclprobe.model.values import Struct
+
+_CALLER = "libtorch_cuda.so"
+
+
+class LoadedNccl(Struct, frozen=True):
+    """A version of NCCL, the file that it is in (empty: not known), and the version that torch was compiled with."""
+
+    version: Version
+    path: str
+    compiled: Version
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.version))
+
+    @property
+    def note(self) -> str:
+        """Say what is mapped where torch was compiled with another; empty where they agree."""
+        if self.version == self.compiled:
+            return ""
+        compiled = ".".join(map(str, self.compiled))
+        return f"NCCL {self} is what is loaded, from {self.path}; torch was compiled with {compiled}"
+
+
+@cache
+def loaded() -> LoadedNccl | None:
+    """Return the NCCL that torch calls in this process; None: torch has none."""
+    import torch
+
+    if not torch.distributed.is_nccl_available():
+        return None
+    compiled: Version = torch.cuda.nccl.version()
+    return called_by(_CALLER, compiled) or LoadedNccl(compiled, "", compiled)
+
+
+def called_by(library: str, compiled: Version) -> LoadedNccl | None:
+    """Return the NCCL that `library`, which this process has loaded, calls; None where the loader does not tell."""
+    number, place = ctypes.c_int(), _Place()
+    try:
+        function = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).ncclGetVersion
+        found = ctypes.CDLL(None).dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(place))
+    except (OSError, AttributeError):
+        return None
+    if function(ctypes.byref(number)) or not found:
+        return None
+    return LoadedNccl(parse_version(number.value), os.path.realpath(os.fsdecode(place.file)), compiled)
+
+
+class _Place(ctypes.Structure):
+    """Dl_info of dlfcn.h."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )

@@ -1,0 +1,183 @@
+"""Which processes are ranks, what the kernel shows of them, and what torch's worker server answers."""
+
+import ctypes
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from ncclprobe.errors import Failed, Missing, TimedOut
+from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
+from ncclprobe.host import SAMPLE, debug_server, processes
+from ncclprobe.host.capture import Replay
+from ncclprobe.host.debug_server import ask_server
+
+QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
+
+
+def process(pid: int, rank: int | None, parent: int = 1, *, library: bool | None = True, **more: Any) -> dict[str, Any]:
+    """Return a process as the machine tells of it; `more`: variables."""
+    own = {} if rank is None else {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    variables = {**own, "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "WORLD_SIZE": "2", **more}
+    return {
+        "pid": pid,
+        "parent": parent,
+        "start": pid,
+        "name": "python",
+        "user": 1000,
+        "library": library,
+        "python": library is not None,
+        "variables": {name: value for name, value in variables.items() if value},
+    }
+
+
+def found(*given: dict[str, Any], pid: int = 0, **more: Any) -> LocalRanks:
+    said = json.dumps({"time_s": 1.0, "processes": given, **more})
+    host = Replay({("ranks", pid, *QUESTION): said, (SAMPLE, "attach"): json.dumps({"pid": pid})}, older=False)
+    return local_ranks.run(host, AskedJob(pid))
+
+
+def pids(ranks: LocalRanks) -> list[tuple[int, int | None]]:
+    return [(each.pid, each.rank) for each in ranks.ranks]
+
+
+def test_a_rank_is_the_topmost_process_of_its_environment_that_has_torch() -> None:
+    shell, rank, worker = process(10, 0, library=None), process(11, 0, 10), process(12, 0, 11)
+    assert pids(found(shell, rank, worker, process(20, 1))) == [(11, 0), (20, 1)]
+
+
+def test_a_rank_that_still_imports_torch_is_one() -> None:
+    assert pids(found(process(10, 0, library=False), process(20, 1))) == [(10, 0), (20, 1)]
+
+
+def test_a_shell_of_a_slurm_task_is_no_rank() -> None:
+    task = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
+    assert pids(found(process(10, None, library=None, **task))) == []
+
+
+def test_a_local_rank_without_a_process_is_absent() -> None:
+    assert found(process(10, 0)).absent == (1,)
+    assert found(process(10, 0), process(11, 1)).absent == ()
+
+
+def test_of_two_jobs_none_is_taken_and_each_is_named() -> None:
+    other = process(30, 0, MASTER_PORT="29501")
+    both = found(process(10, 0), other)
+    assert len(both.others) == 2
+    assert "(--pid 30)" in both.others[1]
+    assert pids(found(process(10, 0), other, pid=30)) == [(30, 0)]
+    assert pids(found(process(10, 0), process(31, 0, 30, MASTER_PORT="29501"), other, pid=31)) == [(30, 0)]
+
+
+def test_processes_that_someone_names_are_ranks_without_any_variable() -> None:
+    spawned = [process(11, None, 10), process(12, None, 10)]
+    assert pids(found(*spawned)) == []
+    assert pids(found(process(10, None, library=False), *spawned, pid=10)) == [(11, None), (12, None)]
+
+
+def test_processes_of_others_are_counted() -> None:
+    assert found(process(10, 0), hidden=3).hidden == 3
+
+
+# What the kernel shows, of this very process.
+
+
+def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
+    start = int(processes._stat_or_none("/proc/self")[19])  # type: ignore[index]
+    assert processes._process(os.getpid(), start)["state"] in "RS"
+    with pytest.raises(Missing, match="its number is of another"):
+        processes._process(os.getpid(), start + 1)
+
+
+def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"RANK": "0", "API_TOKEN": "hunter2", "MASTER_ADDR": "user:hunter2@n1"}
+    monkeypatch.setattr(processes, "_pids", lambda: [1])
+    monkeypatch.setattr(processes, "_variables", lambda _: environ)
+    (only,) = processes._ranks(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
+    assert "hunter2" not in json.dumps(only)
+    assert only["variables"]["RANK"] == "0"
+
+
+def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(processes, "_pids", lambda: [1])
+    monkeypatch.setattr(processes, "_BLOCKED_S", 0.01)
+    monkeypatch.setattr(processes, "_variables", lambda _: never.wait(20) and {})
+    answer = processes._ranks(0, ["RANK"], set())
+    never.set()
+    assert "no answer within 0.01 s" in answer["late"][0]
+
+
+# torch's worker server, played by a thread of this process with the name of its thread.
+
+
+@contextmanager
+def server(answer: bytes | None) -> Iterator[str]:
+    """Play a worker server that answers every call with `answer`; None: with nothing."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as listening:
+        named = threading.Event()
+
+        def serve() -> None:
+            ctypes.CDLL(None).prctl(15, b"pt_workerserver", 0, 0, 0)
+            named.set()
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, suppress(OSError):
+                    connection.recv(4096)
+                    connection.sendall(answer) if answer is not None else connection.recv(1)
+
+        playing = threading.Thread(target=serve, daemon=True)
+        playing.start()
+        named.wait(10)
+        _until_it_accepts()
+        yield str(os.getpid())
+        listening.shutdown(socket.SHUT_RDWR)
+        playing.join(10)
+
+
+def _until_it_accepts() -> None:
+    import time
+
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            debug_server._address(str(os.getpid()))
+        except Missing:
+            time.sleep(0.01)
+        else:
+            return
+
+
+def test_the_worker_server_is_asked_at_the_port_on_which_its_thread_waits() -> None:
+    with server(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}") as pid:
+        assert ask_server(pid, "fr_trace_json") == "{}"
+
+
+def test_another_answer_than_the_one_asked_for_is_refused() -> None:
+    with server(b"HTTP/1.1 302 Found\r\nLocation: http://x/\r\n\r\n") as pid, pytest.raises(Failed, match="302"):
+        ask_server(pid, "fr_trace_json")
+
+
+def test_a_server_that_answers_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug_server, "_ANSWER_S", 0.05)
+    with server(None) as pid, pytest.raises(TimedOut, match=r"no answer within 0\.05 s"):
+        ask_server(pid, "fr_trace_json")
+
+
+def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug_server, "_MOST_BYTES", 1000)
+    with server(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000) as pid, pytest.raises(Failed, match="longer than"):
+        ask_server(pid, "fr_trace_json")
+
+
+def test_a_process_without_a_worker_server_is_not_called() -> None:
+    with socket.create_server(("127.0.0.1", 0)), pytest.raises(Missing, match="runs no worker server"):
+        ask_server(str(os.getpid()), "fr_trace_json")

@@ -1,0 +1,110 @@
+"""The four forms of an answer, and the evidence against a line that only sounds like a failure."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import explain
+
+WATCHDOG = (
+    "[rank0]:[E1122 10:00:00.5 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600001 milliseconds "
+    "before timing out.\n"
+)
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n'
+CAUGHT = "RuntimeError caught: CUDA out of memory. Tried to allocate 12.00 GiB\n"
+CLOSING = "2026-11-20 08:20:00 INFO train: training finished after 90 iterations\n"
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"iteration {step:8d}/ 100 | loss 2.1\n" for step in range(first, last))
+
+
+def explained(folder: Path, text: str, *options: str) -> dict[str, Any]:
+    (folder / "train.log").write_text(text)
+    report = folder / "report.json"
+    explain.main([str(folder / "train.log"), "--json", str(report), "-q", *options])
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+WELL = {
+    "a size that did not fit was tried": f"{CAUGHT}batch size 256 fits\n{steps(0, 9)}exit code 0\n",
+    "an error was caught between steps": steps(0, 5) + CAUGHT + steps(5, 9) + CLOSING,
+    "a sample speaks of a crash": steps(0, 5) + 'sample: "Segmentation fault (core dumped)"\n' + steps(5, 9) + CLOSING,
+    "a sample is a traceback": f"{steps(0, 5)}{TRACE}ZeroDivisionError: division by zero\n{steps(5, 9)}{CLOSING}",
+    "a library warned": f"n1:7:7 [0] search.cc:9 NCCL WARN Could not find a path for pattern 4\n{steps(0, 9)}{CLOSING}",
+    "a logger has errors": f"ERROR mlflow: could not reach the server\n{steps(0, 9)}Training completed in 3 h\n",
+    "nccl-tests found no wrong value": "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 361.2\n",
+}
+
+
+@pytest.mark.parametrize("text", WELL.values(), ids=WELL)
+def test_a_job_that_ended_well_has_no_cause_whatever_its_lines_sound_like(tmp_path: Path, text: str) -> None:
+    report = explained(tmp_path, text, "--exit-code")
+    assert (report["outcome"], report["causes"], report["exit_code"]) == ("ended-well", [], 0)
+    assert report["ended_well"][0]["line"]
+
+
+FAILED = {
+    "the script says that the job is over": WATCHDOG + "Job finished at Mon Nov 23 10:00:00\n",
+    "standard output was written in blocks": f"{TRACE}FooError: x\n{steps(0, 9)}Job finished\n",
+    "a block ended in a line": f"{steps(0, 9)}iteration 9{TRACE}FooError: x\n 0/100\n{steps(10, 19)}Job finished\n",
+    "srun saw a task fail": f"{steps(0, 9)}srun: error: n3: task 3: Exited with exit code 1\nJob finished\n",
+    "a rank failed after the end of another": f"{CLOSING}[rank1]: {TRACE}[rank1]: FooError: x\n",
+    "values are wrong": "# Out of bounds values : 34 FAILED\n# Avg bus bandwidth    : 361.2\n",
+    "it was not completed": f"{steps(0, 9)}{TRACE}FooError: x\nTraining did not complete\n",
+}
+
+
+@pytest.mark.parametrize("text", FAILED.values(), ids=FAILED)
+def test_a_job_that_failed_is_never_said_to_have_ended_well(tmp_path: Path, text: str) -> None:
+    report = explained(tmp_path, text)
+    assert report["outcome"] != "ended-well"
+    assert report["causes"]
+
+
+def test_a_log_that_says_nothing_of_either_is_left_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = explained(tmp_path, f"n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n{steps(0, 9)}")
+    assert (report["outcome"], report["exit_code"]) == ("", 0)
+    assert explain.main([str(tmp_path / "train.log"), "--no-color"]) == 0
+    assert "`--failed`" in capsys.readouterr().out
+
+
+def test_the_line_of_no_known_meaning_is_shown_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"{steps(0, 9)}{WATCHDOG}[rank0]: {TRACE}[rank0]: c10::FrobError: CUDA frobnicated\n"
+    report = explained(tmp_path, text)
+    assert report["outcome"] == "unknown-line"
+    assert report["causes"][0]["evidence"][0]["text"] == "c10::FrobError: CUDA frobnicated"
+    assert [each["id"] for each in report["causes"][0]["consequences"]] == ["log.waited-in-vain"]
+    capsys.readouterr()
+    explain.main([str(tmp_path / "train.log"), "--no-color"])
+    assert "FrobError" in "".join(capsys.readouterr().out.splitlines()[:3])
+
+
+def test_who_knows_that_a_job_failed_gets_a_line_all_the_same(tmp_path: Path) -> None:
+    text = f"{steps(0, 9)}ERROR the disk frobnicates\n{CLOSING}"
+    assert explained(tmp_path, text)["outcome"] == "ended-well"
+    first = explained(tmp_path, text, "--failed")["causes"][0]
+    assert first["evidence"][0]["text"] == "ERROR the disk frobnicates"
+
+
+def test_what_a_check_makes_of_an_exception_comes_before_that_it_was_raised(tmp_path: Path) -> None:
+    text = f"[rank0]: {TRACE}[rank0]: RuntimeError: The NVIDIA driver on your system is too old (found 11040).\n"
+    (cause,) = explained(tmp_path, text)["causes"]
+    assert cause["code"] == "cuda-driver-mismatch"
+
+
+@pytest.mark.parametrize(("end", "lost"), [("", True), ("\n", False)])
+def test_a_log_that_ends_within_a_line_of_nccls_has_lost_its_end(tmp_path: Path, end: str, lost: bool) -> None:
+    info = "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    report = explained(tmp_path, f"{info}{WATCHDOG}n1:7:7 [0] NCCL INFO Connected all ri{end}")
+    assert any("NCCL_DEBUG_FILE" in note for note in report["notes"]) == lost
+
+
+def test_the_step_of_slurm_is_no_step_of_the_program(tmp_path: Path) -> None:
+    text = f"{steps(0, 9)}srun: error: Node failure on n7\nslurmstepd: error: *** STEP 99.0 ON n6 CANCELLED AT x ***\n"
+    (cause,) = explained(tmp_path, text)["causes"]
+    assert (cause["code"], cause["nodes"]) == ("rank-crashed", ["n7"])

@@ -1,0 +1,213 @@
+"""Who says nothing where others complain: ranks that were killed, that hang, that came late; and who is left alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import explain
+from ncclprobe.facts.files.log_reader import read
+
+CLOSED = "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217."
+WAITED = (
+    "RuntimeError: [third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv "
+    "operation to complete"
+)
+TRACE = 'Traceback (most recent call last):\n  File "/opt/site/torch/distributed_c10d.py", line 9, in wait\n'
+
+
+def complains(rank: int, of: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in (TRACE + of).split("\n") if line)
+
+
+def explained(folder: Path, texts: dict[str, str]) -> dict[str, Any]:
+    logs = folder / "logs"
+    logs.mkdir()
+    for name, text in texts.items():
+        (logs / name).write_text(text)
+    report = folder / "report.json"
+    assert explain.main([str(logs), "--json", str(report), "-q"]) == 0
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def files(said: dict[int, str], steps: int = 7) -> dict[str, str]:
+    """Return the logs of ranks that make steps, and then say what is given."""
+    made = "".join(f"2026-11-23 10:00:{step:02d} step {step} loss 2.0\n" for step in range(steps))
+    return {f"rank{rank}.log": made + (complains(rank, text) if text else "") for rank, text in said.items()}
+
+
+@pytest.mark.parametrize("of", [2, 8])
+def test_a_rank_whose_log_just_ends_while_the_others_lose_it_is_named(tmp_path: Path, of: int) -> None:
+    (found,) = explained(tmp_path, files({rank: "" if rank == 1 else CLOSED for rank in range(of)}))["causes"]
+    assert (found["code"], found["confidence"], found["ranks"]) == ("rank-crashed", "named", [1])
+    (suspect,) = found["suspects"]
+    assert (suspect["rank"], suspect["last_line"], suspect["step"]) == (1, "step 6 loss 2.0", 6)
+    assert suspect["source"].endswith("rank1.log")
+    assert "journalctl -k --utc --since '2026-11-23 09:59:06'" in found["collect"][0]
+
+
+def test_a_rank_that_others_only_waited_for_may_live_still(tmp_path: Path) -> None:
+    (found,) = explained(tmp_path, files({0: WAITED, 1: WAITED, 2: "", 3: WAITED}))["causes"]
+    assert (found["could_be"], found["ranks"]) == (["timeout-straggler", "rank-crashed"], [2])
+
+
+def test_a_rank_that_lost_connections_where_all_others_waited_came_late(tmp_path: Path) -> None:
+    (found,) = explained(tmp_path, files({0: WAITED, 1: WAITED, 2: CLOSED, 3: WAITED}))["causes"]
+    assert found["could_be"][0] == "timeout-straggler"
+    assert found["ranks"] == [2]
+
+
+def test_an_empty_log_is_of_a_rank_that_wrote_nothing(tmp_path: Path) -> None:
+    texts = files({0: CLOSED, 1: CLOSED, 3: CLOSED}) | {"rank2.log": ""}
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["code"], found["ranks"]) == ("rank-crashed", [2])
+    assert found["suspects"][0]["last_line"] == ""
+
+
+def test_a_rank_without_a_log_is_known_by_the_size_of_the_job(tmp_path: Path) -> None:
+    texts = files({0: CLOSED, 1: CLOSED, 3: CLOSED})
+    texts["rank0.log"] = "started, world size 4\n" + texts["rank0.log"]
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["could_be"][0], found["confidence"], found["ranks"]) == ("rank-crashed", "narrowed", [2])
+
+
+def test_a_rank_without_a_log_may_have_waited_in_another_call(tmp_path: Path) -> None:
+    texts = {name: f"world size 4\n{text}" for name, text in files({0: WAITED, 1: WAITED, 3: WAITED}).items()}
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["could_be"], found["ranks"]) == (["timeout-straggler", "rank-crashed", "collective-desync"], [2])
+
+
+def test_a_reason_that_any_rank_gives_comes_before_who_says_nothing(tmp_path: Path) -> None:
+    texts = files({0: CLOSED, 1: "ValueError: bad sample 17", 2: "", 3: CLOSED})
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["code"], found["ranks"], found["suspects"]) == ("rank-crashed", [1], [])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {0: "", 1: "", 2: ""},
+        {0: CLOSED, 1: CLOSED, 2: CLOSED, 3: CLOSED},
+        {0: CLOSED, 1: "", 2: "", 3: ""},
+    ],
+    ids=["nobody complains", "all complain", "most say nothing: they have no log of their own"],
+)
+def test_nobody_is_suspected_without_a_reason(tmp_path: Path, said: dict[int, str]) -> None:
+    for cause in explained(tmp_path, files(said))["causes"]:
+        assert cause["confidence"] == "unknown"
+        assert cause["suspects"] == []
+
+
+def test_logs_of_some_ranks_alone_accuse_no_other(tmp_path: Path) -> None:
+    """Whose log was not given is not silent, where nothing says how many ranks there are."""
+    (found,) = explained(tmp_path, files({1: WAITED, 2: WAITED}))["causes"]
+    assert (found["confidence"], found["suspects"]) == ("unknown", [])
+
+
+def test_the_receiver_of_another_size_is_not_blamed_for_what_it_received(tmp_path: Path) -> None:
+    line = "what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 20000 vs 10000."
+    texts = files({0: "", 1: CLOSED, 2: CLOSED, 3: CLOSED})
+    texts["rank0.log"] += f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  {line}\n"
+    first = explained(tmp_path, texts)["causes"][0]
+    assert (first["code"], first["ranks"], first["suspects"]) == ("collective-desync", [], [])
+
+
+SRUN = "".join(f"{rank}: step {step}\n" for step in range(5) for rank in range(4))
+
+
+def test_the_task_that_srun_saw_end_first_is_the_culprit(tmp_path: Path) -> None:
+    text = SRUN + "".join(f"{rank}: {line}" for rank in (0, 1, 3) for line in complains(rank, CLOSED).splitlines(True))
+    text += "srun: error: n1: task 2: Killed\nsrun: error: n0: tasks 0-1: Exited with exit code 1\n"
+    first = explained(tmp_path, {"slurm-4711.out": text})["causes"][0]
+    assert (first["code"], first["confidence"], first["ranks"]) == ("rank-crashed", "named", [2])
+    assert any("sacct -j 4711" in step for step in first["collect"])
+
+
+def test_a_task_that_srun_ended_after_the_others_is_none(tmp_path: Path) -> None:
+    text = SRUN + "".join(f"{rank}: {line}" for rank in (0, 1, 3) for line in complains(rank, WAITED).splitlines(True))
+    text += "srun: error: n0: tasks 0-1: Exited with exit code 1\nsrun: error: n1: task 2: Killed\n"
+    first = explained(tmp_path, {"slurm-4711.out": text})["causes"][0]
+    assert (first["could_be"][0], first["ranks"]) == ("timeout-straggler", [2])
+
+
+def test_all_ranks_of_a_host_that_say_nothing_are_a_host_that_was_lost(tmp_path: Path) -> None:
+    start = (
+        "{host}:{pid}:9 [0] NCCL INFO comm 0x5 rank {rank} nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
+    )
+    lost = "{host}:{pid}:9 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer n1<52123>\n"
+    texts = {}
+    for rank in range(4):
+        own = {"host": f"n{rank // 2}", "pid": 70 + rank, "rank": rank}
+        texts[f"{rank}.log"] = start.format(**own) + (lost.format(**own) if rank < 2 else "")
+    first = explained(tmp_path, texts)["causes"][0]
+    assert (first["could_be"][0], first["ranks"], first["nodes"]) == ("rank-crashed", [2, 3], ["n1"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "ranks"),
+    [
+        ({"a": "[rank0]: x", "b": "[rank1]: x", "c": "starts"}, [0, 1, 2]),
+        ({"a": "[rank0]: x", "b": "[rank4]: x", "c": "starts"}, [0, 4]),
+        ({"a": "[rank0]: x\n[rank1]: x", "b": "[rank2]: x", "c": "starts"}, [0, 1, 2]),
+    ],
+    ids=["of each rank one, the last is left over", "of two hosts", "of several ranks"],
+)
+def test_a_log_that_names_no_rank_is_of_the_one_that_is_left_over(texts: dict[str, str], ranks: list[int]) -> None:
+    log = read((name, [f"{text} failed\n".encode()]) for name, text in texts.items())
+    assert list(log.ranks) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("started, world size 4", 4),
+        ("world_size=16 rank=3", 16),
+        ("{'world_size': 8}", 8),
+        ("Timed out after 9 seconds waiting for clients. 3/4 clients joined.", 4),
+        ("world size unknown", None),
+        ("world_size=2\nworld_size=8\nworld_size=8", 8),
+    ],
+)
+def test_the_size_of_a_job_is_what_most_lines_say(text: str, size: int | None) -> None:
+    assert read([("a", [text.encode()])]).world_size == size
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [("rank 3: step 7 failed", 3), ("Rank 3/8 | step 7 failed", 3), ("rank 3 failed to pass", None)],
+)
+def test_a_rank_that_a_program_writes_before_its_words_is_its_writer(text: str, rank: int | None) -> None:
+    (event,) = read([("a", [text.encode()])]).events
+    assert event.rank == rank
+
+
+NCCL_WAITED = (
+    "[rank{r}]:[E1123 10:00:{s:02d}.000000000 ProcessGroupNCCL.cpp:757] [Rank {r}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=12000) ran for 12010 "
+    "milliseconds\n"
+)
+
+
+def test_a_rank_that_gave_up_the_same_collective_later_is_not_to_blame(tmp_path: Path) -> None:
+    """All waited for the same, so none is missing: what failed may be the network."""
+    texts = {f"rank{rank}.log": NCCL_WAITED.format(r=rank, s=9 if rank == 2 else 1) for rank in range(4)}
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["confidence"], found["suspects"]) == ("unknown", [])
+
+
+def test_an_exception_of_no_known_rank_may_be_of_the_one_that_seems_silent(tmp_path: Path) -> None:
+    text = SRUN.replace("0: ", "").replace("1: ", "").replace("2: ", "").replace("3: ", "") + "world size 3\n"
+    lost = "DistBackendError: NCCL error in: a.cpp:1, remote process exited or there was a network error"
+    text += f"{TRACE}torch.distributed.{lost}\n" + complains(1, CLOSED) + complains(2, CLOSED)
+    (found,) = explained(tmp_path, {"train.log": text})["causes"]
+    assert found["confidence"] == "unknown"
+
+
+def test_the_size_of_a_smaller_group_is_not_that_of_the_job(tmp_path: Path) -> None:
+    texts = {
+        name: f"tensor parallel world size 2\n{text}" for name, text in files({0: CLOSED, 1: CLOSED, 3: ""}).items()
+    }
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert found["ranks"] == [3]

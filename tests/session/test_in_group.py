@@ -1,0 +1,90 @@
+"""A call inside somebody's job: it ends at its deadline whatever torch is stuck in, and refuses what it cannot end."""
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.host.capture import Replay
+from ncclprobe.session.measure import in_group
+from ncclprobe.session.measure.in_group import Members
+
+pytest.importorskip("torch")
+
+
+class Run:
+    """What a rank does, as :class:`in_group._Run`; it may never come back."""
+
+    def __init__(self, play: Any) -> None:
+        self.phase, self.left, self._play = "all_reduce 64 KiB in place batch 2", 0, play
+
+    def __call__(self, who: Members, host: Any, timeout_s: float) -> "Run":
+        self.within_s = timeout_s
+        return self
+
+    def play(self, prepare: Any) -> Any:
+        return self._play()
+
+    def leave(self, within_s: float) -> None:
+        assert within_s > 0, "the caller waits for the abort too, before its deadline"
+        self.left += 1
+
+
+def measured(run: Run, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 30.0, took_s: float = 0.0) -> Any:
+    monkeypatch.setattr(in_group, "members", lambda group: Members((0, 1), 0, "nccl"))
+    monkeypatch.setattr(in_group, "_Run", run)
+    asked = time.monotonic() - took_s
+    return in_group.measured(None, lambda backend: pytest.fail("asked"), Replay({}, node="n"), timeout_s, asked)
+
+
+def test_what_never_comes_back_is_left_behind_at_the_deadline_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    run = Run(lambda: never.wait(60))
+    began = time.monotonic()
+    with pytest.raises(ProbeError, match=r"^rank 0: all_reduce 64 KiB in place batch 2 had not ended after 2 s$"):
+        measured(run, monkeypatch, 2.0)
+    assert time.monotonic() - began < 30
+    assert run.within_s < 2.0, "what is to end in order must end before the caller has it back"
+    assert run.left == 1
+    never.set()
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (RuntimeError("NCCL error\nLast error:\nno route"), ProbeError, "rank 0: NCCL error; last error: no route"),
+        (UsageError("sizes: no"), UsageError, "sizes: no"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+    ],
+)
+def test_what_is_raised_reaches_the_caller_once_nothing_of_ours_is_left(
+    raised: BaseException, kind: type[BaseException], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play() -> None:
+        raise raised
+
+    run = Run(play)
+    with pytest.raises(kind) as caught:
+        measured(run, monkeypatch)
+    assert (str(caught.value), run.left) == (words, 1)
+
+
+def test_the_time_that_imports_took_is_the_callers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(lambda: "the report")
+    measured(run, monkeypatch, timeout_s=40.0, took_s=30.0)
+    assert run.within_s < 10.0
+
+
+def test_the_report_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured(Run(lambda: "the report"), monkeypatch) == "the report"
+
+
+def test_a_torch_that_cannot_abort_is_refused_before_anything_is_called() -> None:
+    without = SimpleNamespace(_get_backend=lambda device: SimpleNamespace())
+    with pytest.raises(UsageError, match=r"cannot abort a communicator of NCCL.*torchrun -m ncclprobe\.bandwidth"):
+        in_group._refuse_without_abort("nccl", without)
+    in_group._refuse_without_abort("nccl", SimpleNamespace(abort=lambda: None))
+    in_group._refuse_without_abort("gloo", without)

@@ -1,0 +1,73 @@
+"""What --help shows: few options, by task, with an example; --help-all shows every one."""
+
+import importlib
+import re
+import shlex
+
+import pytest
+
+from ncclprobe.__main__ import COMMANDS, GROUPS, main
+from ncclprobe.commands.arguments import Parser
+from ncclprobe.commands.brief import BRIEF, MOST
+
+WITH_PARSER = [name for name in COMMANDS if hasattr(importlib.import_module(f"ncclprobe.commands.{name}"), "_parser")]
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def parser_of(command: str) -> Parser:
+    found = importlib.import_module(f"ncclprobe.commands.{command}")._parser()
+    assert isinstance(found, Parser)
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """The first spelling of every option that stands at the beginning of a line."""
+    return re.findall(r"^  (--?[a-z][\w-]*)", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", WITH_PARSER)
+def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(capsys, command, "--help")
+    assert len(listed(text)) <= MOST
+    assert max(len(line) for line in text.splitlines() if not re.match(r"  (srun|torchrun|ncclprobe) ", line)) <= 80
+    options = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
+    hidden = options - set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
+    assert ("--help-all" in text) is (command in BRIEF)
+    assert command in BRIEF or not hidden
+
+
+@pytest.mark.parametrize("command", WITH_PARSER)
+def test_all_options_are_in_the_whole_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown(capsys, command, "--help-all")))
+    wanted = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
+    assert found >= wanted
+
+
+@pytest.mark.parametrize("command", BRIEF)
+def test_the_examples_are_commands_that_the_parser_takes(command: str) -> None:
+    """Options only: what they name need not be there."""
+    assert BRIEF[command].examples
+    for example in BRIEF[command].examples:
+        words = shlex.split(example)
+        place = next(n for n, word in enumerate(words) if word.removeprefix("ncclprobe.") in COMMANDS)
+        parser_of(words[place].removeprefix("ncclprobe.")).parse_args(words[place + 1 :])
+
+
+def test_every_command_stands_in_one_group_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(capsys, "--help")
+    for group, commands in GROUPS.items():
+        below = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in below] == list(commands)
+    assert sum(map(len, GROUPS.values())) == len(COMMANDS)

@@ -1,0 +1,232 @@
+"""A file is written over where it is an earlier run's own of the same kind, and never where the command reads it."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostile, report
+
+from ncclprobe.__main__ import main
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.site import baselines
+from ncclprobe.host import files
+from ncclprobe.host.capture import dump
+from ncclprobe.host.run_log import FILE, RunLog, remove
+from ncclprobe.nccl_tests import writer
+from ncclprobe.report import delivery, nodes
+
+LOG = "".join(f"node1:{n}:{n} [0] NCCL INFO NET/IB : No device found.\n" for n in range(3))
+DOCTOR = "Ready for gloo jobs on 1 node. (exit 0)\nncclprobe 0.1.0\n"
+MEASURED = report(measurements=ROWS)
+REPORTS = {"healthy": HEALTHY, "sick": SICK, "inconclusive": INCONCLUSIVE, "rows": MEASURED, "fleet": fleet(9)}
+FOREIGN = {
+    "json": ['{"schema": "another/1"}', "[]", "{}", '{"capture": 1, "node": "n0"}\n'],
+    "junit": ['<?xml version="1.0" encoding="utf-8"?>\n<testsuites name="pytest tests"><testsuite/></testsuites>\n'],
+    "markdown": ["# ncclprobe\n\nncclprobe finds what is wrong\n", "## To do\n\nncclprobe first\n1. then that\n"],
+    "html": ["<!doctype html>\n<html><head><title>About ncclprobe</title></head><body></body></html>\n"],
+    "prometheus": ["# HELP node_up Up.\n# TYPE node_up gauge\nnode_up 1\n"],
+}
+
+
+def rendered(name: str, sample: str = "sick") -> str:
+    return delivery.rendered(REPORTS[sample], name)
+
+
+def other_files(name: str) -> list[str]:
+    """What no earlier run has written for `name`: logs, what another wrote in that format, what is not whole."""
+    own, whole = rendered(name), [rendered(other) for other in delivery.FORMATS if other != name]
+    return [LOG, DOCTOR + LOG, own + LOG, LOG + own, own[: len(own) // 2] + LOG, "\x00" * 9, *whole, *FOREIGN[name]]
+
+
+@pytest.mark.parametrize("sample", REPORTS)
+@pytest.mark.parametrize("name", delivery.FORMATS)
+def test_a_format_knows_its_own_files(name: str, sample: str, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text(rendered(name, sample))
+    files.refuse_other(path, delivery.recognises(name))
+    path.write_text(" \n")
+    files.refuse_other(path, delivery.recognises(name))
+
+
+@pytest.mark.parametrize("name", delivery.FORMATS)
+def test_a_format_knows_its_own_file_of_a_hostile_report(name: str) -> None:
+    assert delivery.recognises(name)(delivery.rendered(hostile(), name))
+
+
+@pytest.mark.parametrize("name", delivery.FORMATS)
+def test_a_format_takes_no_other_file_for_its_own(name: str) -> None:
+    assert [text for text in other_files(name) if delivery.recognises(name)(text)] == []
+
+
+COMMAND_LINES: dict[str, list[str]] = {
+    "accept": [],
+    "affinity": [],
+    "bandwidth": ["--nproc", "2"],
+    "copies": [],
+    "doctor": ["--local"],
+    "explain": ["LOG"],
+    "pairs": ["--nproc", "2"],
+    "rails": ["--plan"],
+    "report": ["REPORT"],
+    "workload": ["--nproc", "2", "ddp"],
+}
+"""Every command that takes --json PATH and the like."""
+
+
+def begun(name: str, folder: Path) -> list[str]:
+    (folder / "read.log").write_text(LOG)
+    (folder / "read.json").write_text(rendered("json"))
+    known = {"LOG": str(folder / "read.log"), "REPORT": str(folder / "read.json")}
+    return [name, *(known.get(word, word) for word in COMMAND_LINES[name])]
+
+
+@pytest.mark.parametrize("option", delivery.FORMATS)
+@pytest.mark.parametrize("command", COMMAND_LINES)
+def test_no_command_writes_a_report_over_a_log(
+    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the log begins with what `ncclprobe doctor` printed in the job's script."""
+    path = tmp_path / "rank1.log"
+    path.write_text(DOCTOR + LOG)
+    assert main([*begun(command, tmp_path), f"--{option}", str(path)]) == 2
+    assert f"--{option} {path}: not written over" in capsys.readouterr().err
+    assert path.read_text() == DOCTOR + LOG
+
+
+@pytest.mark.parametrize("option", delivery.FORMATS)
+def test_an_earlier_file_is_replaced(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    for sample in ("healthy", "rows"):
+        path.write_text(rendered(option, sample))
+        assert main(["explain", *begun("explain", tmp_path)[1:], "-q", f"--{option}", str(path)]) == 0
+        assert path.read_text() not in (rendered(option, sample), "")
+        assert main(["explain", *begun("explain", tmp_path)[1:], "-q", f"--{option}", str(path)]) == 0
+
+
+def test_lists_of_nodes_replace_lists_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = [*begun("report", tmp_path), "-q", "--nodes-out", str(tmp_path / "lists")]
+    for _ in range(2):
+        assert main(argv) == 4
+    (tmp_path / "lists" / "unsure").write_text("who knows?\n")
+    assert main(argv) == 2
+    assert "unsure: not written over" in capsys.readouterr().err
+    assert nodes.recognises("n[1-3,7],gpu-a.example\n")
+
+
+SAME: dict[str, Callable[[Path, Path], object]] = {
+    "a link": lambda there, read: there.symlink_to(read),
+    "a relative link": lambda there, read: there.symlink_to(read.name),
+    "one inode": lambda there, read: os.link(read, there),
+}
+
+
+@pytest.mark.parametrize("way", SAME)
+@pytest.mark.parametrize(("command", "read"), [("explain", "read.json"), ("report", "read.json")])
+def test_what_is_read_is_not_written_over_by_any_of_its_names(
+    command: str, read: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(command, tmp_path)
+    before = (tmp_path / read).read_text()
+    SAME[way](tmp_path / "there", tmp_path / read)
+    for name in ("there", read, f"../{tmp_path.name}/{read}"):
+        assert main([command, str(tmp_path / read), "--json", f"{tmp_path}/{name}"]) == 2
+        assert "this command reads it" in capsys.readouterr().err
+    assert (tmp_path / read).read_text() == before
+
+
+@pytest.mark.parametrize("named", ["", "*.*", "/../"])
+def test_what_is_read_of_a_folder_or_a_pattern_is_not_written_over(
+    named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs" / "deep"
+    folder.mkdir(parents=True)
+    begun("explain", folder)
+    assert main(["explain", f"{folder}/{named}", "--json", str(folder / "read.json")]) == 2
+    assert "this command reads it" in capsys.readouterr().err
+    assert (folder / "read.json").read_text() == rendered("json")
+    assert main(["explain", f"{folder}/{named}", "-q", "--json", str(folder / "new.json")]) == 0
+
+
+def test_standard_input_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun("explain", tmp_path)
+    kept = os.dup(0)
+    try:
+        with (tmp_path / "read.json").open() as given:
+            os.dup2(given.fileno(), 0)
+            assert main(["explain", "-", "--json", str(tmp_path / "read.json")]) == 2
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert "this command reads it" in capsys.readouterr().err
+
+
+def test_a_file_of_an_option_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun("report", tmp_path)
+    given = str(tmp_path / "read.json")
+    assert main(["bandwidth", "--nproc", "2", "--expect", given, "--json", given]) == 2
+    assert "this command reads it" in capsys.readouterr().err
+
+
+def test_a_capture_replaces_a_capture_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(dump({}, "n0"))
+    assert main(["capture", "-o", str(path)]) == 0
+    for text in (LOG, DOCTOR + LOG, path.read_text() + LOG, rendered("json")):
+        path.write_text(text)
+        assert main(["capture", "-o", str(path)]) == 2
+        assert "not written over" in capsys.readouterr().err
+        assert path.read_text() == text
+
+
+def test_of_keep_a_file_that_is_no_capture_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / files.named_after(socket.gethostname())
+    path.write_text(LOG)
+    assert main(["doctor", "--local", "--keep", str(tmp_path)]) == 2
+    assert "not written over" in capsys.readouterr().err
+    assert path.read_text() == LOG
+
+
+def test_a_run_log_replaces_a_run_log_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = RunLog(tmp_path / FILE)
+    log.add("note", "one")
+    (tmp_path / FILE).write_text((tmp_path / FILE).read_text() + '{"sample": {"no')  # it was cut short
+    remove(tmp_path / FILE)
+    assert not (tmp_path / FILE).exists()
+    RunLog(tmp_path / FILE).close()
+    RunLog(tmp_path / FILE).close()
+    for text in (LOG, (tmp_path / FILE).read_text() + LOG, dump({}, "n0")):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(UsageError, match="not written over"):
+            RunLog(tmp_path / FILE)
+        assert main(["bandwidth", "--nproc", "2", "--backend", "gloo", "--keep", str(tmp_path)]) == 2
+        assert (tmp_path / FILE).read_text() == text
+    assert "not written over" in capsys.readouterr().err
+
+
+def test_a_baseline_replaces_a_baseline_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text(rendered("json", "rows"))
+    path = tmp_path / "site.json"
+    argv = ["baseline", str(tmp_path / "run.json"), "--accept-low", "-o", str(path)]
+    assert [main(argv), main(argv)] == [0, 0]
+    assert baselines.recognises(path.read_text())
+    for text in (LOG, path.read_text() + LOG, rendered("json", "rows")):
+        path.write_text(text)
+        assert main(argv) == 2
+        assert "not written over" in capsys.readouterr().err
+        assert path.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.log"])
+def test_rows_for_nccl_tests_replace_such_rows_and_none_that_nccl_tests_wrote(name: str, tmp_path: Path) -> None:
+    (path,) = writer.save(report(measurements=[ROW]), str(tmp_path / name))
+    writer.save(report(measurements=[ROW]), path)
+    text = Path(path).read_text()
+    theirs = text.replace("Pid      0 on", "Pid   4711 on") if name == "rows.log" else json.dumps({"results": []})
+    for other in (theirs, LOG, text + LOG):
+        Path(path).write_text(other)
+        with pytest.raises(UsageError, match="not written over"):
+            writer.save(report(measurements=[ROW]), path)
+        assert Path(path).read_text() == other

@@ -1,0 +1,153 @@
+"""Starting processes: what a child of ours may import and search, and that there is one way to start one."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.host import command, own_child
+
+ROOT = Path(__file__).resolve().parents[1]
+STARTS = {"ncclprobe/host/command.py"}
+NAMES_PYTHON = {"ncclprobe/host/own_child.py"}
+ENDS_ONLY = {"Popen", "PIPE", "DEVNULL", "TimeoutExpired", "SubprocessError"}
+"""What may be named of subprocess elsewhere: a type in annotations, streams, what waiting raises."""
+STARTERS = {"fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen", "startfile"}
+
+
+def ways_to_start(tree: ast.AST) -> set[str]:
+    """What in a module starts a process, or names what does."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.partition(".")[0] in ("multiprocessing", "pty")}
+        if isinstance(node, ast.ImportFrom) and node.module in ("subprocess", "multiprocessing", "pty"):
+            found.add(node.module)
+        if isinstance(node, ast.ImportFrom) and node.module == "concurrent.futures":
+            found |= {alias.name for alias in node.names if alias.name == "ProcessPoolExecutor"}
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            whole = f"{node.value.id}.{node.attr}"
+            process = node.value.id == "subprocess" and node.attr not in ENDS_ONLY
+            of_os = node.value.id == "os" and (node.attr in STARTERS or node.attr.startswith(("exec", "spawn")))
+            found |= {whole} if process or of_os or node.attr.startswith("create_subprocess_") else set()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "subprocess.Popen":
+            found.add("subprocess.Popen()")
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted((ROOT / "ncclprobe").rglob("*.py"))
+
+
+def test_processes_are_started_in_one_place() -> None:
+    found = {str(path.relative_to(ROOT)): ways_to_start(ast.parse(path.read_text())) for path in modules()}
+    assert {path: ways for path, ways in found.items() if ways} == {path: {"subprocess.Popen()"} for path in STARTS}
+
+
+def test_a_python_is_named_to_be_started_in_one_place() -> None:
+    assert {str(path.relative_to(ROOT)) for path in modules() if "sys.executable" in path.read_text()} == {
+        *NAMES_PYTHON,
+        "ncclprobe/host/limited_child.py",  # in what it says of one that did not start
+        "ncclprobe/host/live.py",  # py-spy may lie beside it
+    }
+
+
+@pytest.mark.parametrize("way", ["subprocess.run(['x'])", "os.execvp('x', [])", "from subprocess import run",
+                                 "asyncio.create_subprocess_exec('x')", "import multiprocessing.pool"])  # fmt: skip
+def test_another_way_would_be_noticed(way: str) -> None:
+    assert ways_to_start(ast.parse(way))
+
+
+def path_of_child(monkeypatch: pytest.MonkeyPatch, pythonpath: str, *here: str) -> list[str]:
+    monkeypatch.setenv("PYTHONPATH", pythonpath)
+    monkeypatch.setattr(sys, "path", [*here, "/lib/python"])
+    return own_child.import_path()
+
+
+def test_what_is_meant_by_the_working_directory_is_not_in_the_path_of_a_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = ["", ".", "relative", str(tmp_path), f"{tmp_path}/relative", f"{tmp_path}/."]
+    assert path_of_child(monkeypatch, ":relative:.", *here) == ["/lib/python", str(ROOT)]
+
+
+def test_what_was_named_as_a_whole_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = [str(tmp_path), str(ROOT), "/opt/site"]
+    assert path_of_child(monkeypatch, f"{tmp_path}/:", *named) == [*named, "/lib/python"]
+
+
+def test_a_checkout_in_the_working_directory_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert path_of_child(monkeypatch, "", "", "/opt/site") == [str(ROOT), "/opt/site", "/lib/python"]
+
+
+def test_a_working_directory_that_was_removed_is_no_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert path_of_child(monkeypatch, "", "") == ["/lib/python", str(ROOT)]
+    monkeypatch.chdir(ROOT)
+
+
+SAYS = """\
+import json, os, sys
+def say(*words):
+    names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONINSPECT", "PYTHONSAFEPATH", "OF_OURS")
+    print(json.dumps([words, sys.argv, sys.path, {name: os.environ.get(name) for name in names}]))
+"""
+
+
+def said(*arguments: str, **variables: str) -> list[object]:
+    process = own_child.start_own("says:say", *arguments, stdout=subprocess.PIPE, variables=variables)
+    out, _ = process.communicate(timeout=60)
+    command.abandon(process)
+    found: list[object] = json.loads(out)
+    return found
+
+
+def test_a_child_is_called_with_its_arguments_and_searches_whole_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "says.py").write_text(SAYS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", ":/usr/bin:.:/bin")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib;;$ORIGIN/../lib:relative")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}::.")
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    words, argv, path, variables = said("a", "", "b c", OF_OURS="yes")
+    assert (words, argv) == (["a", "", "b c"], ["-c"])
+    assert path == own_child.import_path()
+    assert variables == {
+        "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": "/opt/lib:$ORIGIN/../lib", "PYTHONPATH": str(tmp_path),
+        "PYTHONINSPECT": None, "PYTHONSAFEPATH": "1", "OF_OURS": "yes",
+    }  # fmt: skip
+
+
+def test_paths_that_are_whole_are_passed_on_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text(SAYS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib;/opt/more")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    variables = said()[3]
+    assert isinstance(variables, dict)
+    assert (variables["LD_LIBRARY_PATH"], variables["PYTHONPATH"]) == ("/opt/lib;/opt/more", None)
+
+
+def test_a_file_of_all_of_ncclprobe_starts_its_children_from_itself(tmp_path: Path) -> None:
+    """Named by a relative path, as `python ncclprobe.pyz`."""
+    with zipfile.ZipFile(tmp_path / "whole.pyz", "w") as whole:
+        for path in sorted((ROOT / "ncclprobe").rglob("*.py")):
+            whole.write(path, path.relative_to(ROOT))
+        whole.writestr("__main__.py", "from ncclprobe.host.own_child import import_path\nprint(import_path()[0])\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "whole.pyz"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [str(tmp_path / "whole.pyz")]

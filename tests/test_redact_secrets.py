@@ -1,0 +1,212 @@
+"""What ``--redact`` takes out, wherever it stands, and what it leaves: secrets of many issuers, and what is judged."""
+
+import base64
+import json
+import random
+import string
+from pathlib import Path
+
+import pytest
+from report.samples import SICK
+
+from ncclprobe.__main__ import main
+from ncclprobe.host.capture import dump
+from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
+from ncclprobe.report import delivery
+from ncclprobe.units import whole_words
+
+LETTERS, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
+CAPITALS, SAFE = string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "-_"
+
+
+def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
+    """By issuer: how the secret is written, with {} in its place, and the secret."""
+    dice = random.Random(seed)
+
+    def some(length: int, of: str = LETTERS) -> str:
+        return "".join(dice.choice(of) for _ in range(length))
+
+    def encoded(nbytes: int) -> str:
+        return base64.b64encode(dice.randbytes(nbytes)).decode().rstrip("=")
+
+    return {
+        "Anthropic": ("sk-ant-api03-{}", some(80, SAFE)),
+        "AWS, id": ("AKIA{}", some(16, CAPITALS)),
+        "AWS, key": ("aws_secret_access_key = {}", some(40)),
+        "AWS, session": ("ASIA{}", some(16, CAPITALS)),
+        "Azure, account": ("AccountKey={};EndpointSuffix=core.windows.net", encoded(64)),
+        "Azure, signature": ("https://a.blob.core.windows.net/c?sv=2022-11-02&sp=r&sig={}%3D", some(43)),
+        "basic authentication": ("Authorization: Basic {}", encoded(18)),
+        "bearer": ("authorization: Bearer {}", some(24)),
+        "Comet": ("COMET_API_KEY={}", some(25)),
+        "cookie": ("Cookie: session={}", some(32)),
+        "Databricks": ("dapi{}", some(32, HEX)),
+        "DigitalOcean": ("dop_v1_{}", some(64, HEX)),
+        "Docker": ("dckr_pat_{}", some(27, SAFE)),
+        "GitHub": ("ghp_{}", some(36)),
+        "GitHub, fine": ("github_pat_{}", some(82)),
+        "GitLab": ("glpat-{}", some(20, SAFE)),
+        "Google": ("AIza{}", some(35, SAFE)),
+        "Google, OAuth": ("ya29.{}", some(60, SAFE)),
+        "Grafana": ("glsa_{}", some(32)),
+        "Hugging Face": ("hf_{}", some(34)),
+        "JSON": ('{{"user": 1, "api_key": "{}"}}', some(32)),
+        "JSON Web Token": ("eyJhbGciOiJIUzI1NiJ9.{}", some(43, SAFE)),
+        "Linear": ("lin_api_{}", some(40)),
+        "mail": ("{}@corp.example.com", "alice.smith"),
+        "MLflow": ("MLFLOW_TRACKING_PASSWORD={}", some(14)),
+        "Neptune": ("NEPTUNE_API_TOKEN={}", encoded(80)),
+        "npm": ("npm_{}", some(36)),
+        "NVIDIA": ("nvapi-{}", some(64, SAFE)),
+        "OpenAI": ("sk-{}", some(48)),
+        "OpenAI, project": ("sk-proj-{}", some(60, SAFE)),
+        "option": ("--password {}", some(10)),
+        "option, token": ("--hub-token={}", some(22)),
+        "private key": ("-----BEGIN RSA PRIVATE KEY----- {}", encoded(48)),
+        "PyPI": ("pypi-AgEIcHlwaS5vcmc{}", some(60, SAFE)),
+        "Replicate": ("r8_{}", some(37)),
+        "SendGrid": ("SG.{}", some(66, SAFE)),
+        "Slack": ("xoxb-123456789012-{}", some(24)),
+        "Slack, hook": ("https://hooks.slack.com/services/T01234567/B01234567/{}", some(24)),
+        "Stripe": ("sk_live_{}", some(24)),
+        "URL": ("https://alice:{}@git.corp.example/x.git", some(12)),
+        "URL, token": ("https://{}@github.com/corp/x.git", some(20)),
+        "Vault": ("hvs.{}", some(24, SAFE)),
+        "Weights & Biases": ("wandb: WANDB_API_KEY={}", some(40, HEX)),
+        "Weights & Biases, login": ("$ wandb login --relogin {}", some(40, HEX)),
+    }
+
+
+ISSUERS = sorted(secrets_of(0))
+SEEDS = range(5)
+KEPT = (
+    *(f"NCCL version 2.{minor}.{patch}+cuda{cuda}" for minor in (18, 21, 26, 29) for patch in (1, 5, 7)
+      for cuda in (12.2, 13.0)),
+    *(f"torch {major}.{minor}.0+cu{cuda}" for major in (2,) for minor in range(1, 14) for cuda in (118, 126, 130)),
+    *(f"driver {major}.{minor}.0{n}" for major in (470, 535, 550, 570, 580) for minor in (54, 86, 105, 124,
+      161) for n in (1, 5)),
+    *(f"NVIDIA {name}" for name in ("H100 80GB HBM3", "A100-SXM4-80GB", "GB200", "B200", "H200 NVL", "L40S",
+      "A10G", "Tesla V100-SXM2-32GB")),
+    *(f"NCCL_{name}" for name in ("IB_HCA=mlx5_0,mlx5_1:1", "SOCKET_IFNAME=^lo,docker0", "ALGO=Ring", "P2P_LEVEL=PIX",
+      "IB_TIMEOUT=22", "DEBUG_SUBSYS=INIT,NET", "NET_GDR_LEVEL=SYS", "BUFFSIZE=8388608",
+      "TOPO_FILE=/etc/nccl/topo.xml",
+      "NVLS_ENABLE=0", "CROSS_NIC=2", "IB_TC=106", "NCHANNELS_PER_NET_PEER=4")),
+    *(f"/sys/class/infiniband/mlx5_{n}/ports/1/state" for n in range(8)), *(f"0000:{n:02x}:00.0" for n in range(16,
+      40)),
+    *(f"{name}(ncclComm*, int, char const*)" for name in ("ncclTransportP2pSetup", "ncclParamP2pPerChannelNetBw",
+      "c10d::ProcessGroupNCCL::initNCCLComm", "_ZN4c10d16ProcessGroupNCCL8initNCCLEv",
+      "ncclDevKernel_AllReduce_Sum_f32_RING_LL")),
+    *(f"{name}" for name in ("Standard_ND96isr_H100_v5", "p5.48xlarge", "a3-highgpu-8g", "BM.GPU.H100.8",
+      "enP5p1s0f0", "libnccl.so.2.29.7",
+      "libcudart.so.13", "python3.11", "Linux 6.8.0-1021-aws x86_64", "glibc 2.39", "OFED-24.10-0.7.0",
+      "fw 28.43.2566", "CX-7 MT4129",
+      "sm_90", "sm_100",
+      "PCIe 5.0 x16", "NVLink 18 links at 26.562 GB/s", "CUDA_VISIBLE_DEVICES=0,1,2,3", "OMP_NUM_THREADS=1",
+      "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "UCX_TLS=rc,cuda_copy",
+      "FI_PROVIDER=efa",
+      "SLURM_NTASKS=16", "WORLD_SIZE=128", "MASTER_PORT=29500", "ulimit -l unlimited", "cgroup v2",
+      "kernel.numa_balancing=0")),
+)  # fmt: skip
+
+
+def survives(secret: str, text: str) -> bool:
+    """Whether `text` holds the secret, or a piece of it that is as long as a word."""
+    size = min(len(secret), 9)
+    return any(secret[at : at + size] in text for at in range(len(secret) - size + 1))
+
+
+@pytest.mark.parametrize("around", ["{}", "failed with {} at start", "x={}", '"{}"', "[{}]", "({}),", "a\n{}\nb"])
+@pytest.mark.parametrize("issuer", ISSUERS)
+def test_no_secret_survives_in_a_text(issuer: str, around: str) -> None:
+    for seed in SEEDS:
+        form, secret = secrets_of(seed)[issuer]
+        assert not survives(secret, Redactor("key").text(around.format(form.format(secret))))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"password": "correct horse battery", "rank": 1}', '{"password": "…", "rank": 1}'),
+        ("token: 'a;b c' rank 1", "token: '…' rank 1"),
+        ("password=ab,rank 1", "password=…,rank 1"),
+        (f"x {'aB3' * 4000} y", "x … y"),
+        (f"eyJ{'aaaa' * 2000} y", "eyJ… y"),
+    ],
+)
+def test_a_secret_is_taken_out_to_its_end(text: str, shown: str) -> None:
+    assert Redactor("key").text(text) == shown
+
+
+def test_what_is_judged_survives() -> None:
+    assert len(KEPT) >= 200
+    redactor = Redactor("key")
+    changed = [text for text in KEPT if redactor.text(text) != text]
+    assert len(changed) <= 1, changed
+    assert len({*KEPT} - {*redactor.report(replace(SICK, notes=KEPT)).notes}) <= 1
+
+
+def test_names_of_jobs_and_accounts_are_replaced() -> None:
+    text = "srun --job-name=tulip --account rose SLURM_JOB_NAME=tulip SBATCH_ACCOUNT=rose: rose of tulip"
+    environment = json.dumps({"SLURM_JOB_NAME": "tulip", "SLURM_JOB_ACCOUNT": "rose", "SLURM_NTASKS": "8"})
+    redacted = Redactor("key").capture(dump({("env",): environment, ("read", "/x"): text}, "n0"))
+    assert not {word for word in ("tulip", "rose") if word in redacted}
+    assert "SLURM_NTASKS" in redacted
+    assert "tulip" not in Redactor("key").text(text.partition(":")[0])
+
+
+def words(length: int) -> str:
+    return ("word " * (length // 5 + 1))[:length]
+
+
+@pytest.mark.parametrize("option", delivery.FORMATS)
+def test_no_secret_of_a_log_survives_in_any_format(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At each place in a line: also where texts are cut to what is shown of them, and to what is read of a line."""
+    log = tmp_path / "rank0.log"
+    known = secrets_of(1)
+    lines = ["node1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>"]
+    for number, (form, secret) in enumerate(known.values()):
+        for cut in (40, 120, 200, 320, 4096, 17_000):
+            before = words(max(0, cut - len(form) - number % len(secret)))
+            lines.append(f"RuntimeError: {before} {form.format(secret)} unhandled system error")
+    log.write_text("\n".join(lines))
+    assert main(["explain", str(log), "--redact", "-v", f"--{option}", str(tmp_path / "out")]) == 0
+    for text in ((tmp_path / "out").read_text(), capsys.readouterr().out):
+        assert [issuer for issuer, (_, secret) in known.items() if survives(secret, text)] == []
+
+
+@pytest.mark.parametrize("option", delivery.FORMATS)
+def test_no_secret_of_a_report_survives_in_any_format(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = secrets_of(2)
+    path = tmp_path / "r.json"
+    notes = tuple(form.format(secret) for form, secret in known.values())
+    delivery.write("json", replace(SICK, notes=notes, command=" ".join(["ncclprobe", *notes])), str(path))
+    assert main(["report", str(path), "--redact", "-v", f"--{option}", str(tmp_path / "out")]) == 4
+    for text in ((tmp_path / "out").read_text(), capsys.readouterr().out):
+        assert [issuer for issuer, (_, secret) in known.items() if survives(secret, text)] == []
+
+
+def test_no_secret_of_a_machine_survives_in_a_capture() -> None:
+    known = secrets_of(3)
+    said = {("read", f"/etc/{issuer}"): form.format(secret) for issuer, (form, secret) in known.items()}
+    said[("env",)] = json.dumps({issuer: form.format(secret) for issuer, (form, secret) in known.items()})
+    text = Redactor("key").capture(dump(said, "n0"))
+    assert [issuer for issuer, (_, secret) in known.items() if survives(secret, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("one two", 7, "one two"),
+        ("one two", 6, "one …"),
+        ("one two", 4, "one …"),
+        ('a "bcd"', 5, "a …"),
+        ("abcdef", 3, " …"),
+    ],
+)
+def test_a_text_is_cut_between_words(text: str, most: int, shown: str) -> None:
+    assert whole_words(text, most) == shown

@@ -1,0 +1,177 @@
+"""Nothing is ready that cannot start: whatever a choice of NCCL's refuses, no report of it passes."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zoo import findings
+
+from ncclprobe.checks.env.fixtures import TWO_NODES, having
+from ncclprobe.engine import diagnose
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import conclude, judge
+from ncclprobe.engine.observe import replayed
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.plugins import Plugins
+from ncclprobe.model.findings import ExitCode, Status, Verdict
+from ncclprobe.model.nccl_selection import Choices, Part
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import replace
+from ncclprobe.nccl.devices import usable_gpus
+from ncclprobe.nccl.selection import choose
+from ncclprobe.report import text
+
+CHECKS = every_check(MACHINE)
+MACHINES = ("hgx-h100", "aws-p4d", "gcp-a3-mega", "rtx4090-2", "gb200-tray")
+SETTINGS = (
+    {},
+    {"NCCL_SOCKET_IFNAME": "nowhere0"},
+    {"NCCL_SOCKET_FAMILY": "AF_INET6"},
+    {"NCCL_COMM_ID": ""},
+    {"NCCL_COMM_ID": "192.0.2.9:4711"},
+    {"NCCL_NET": "ofi"},
+    {"NCCL_NET": "IB"},
+    {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"},
+    {"NCCL_NET": "IB", "NCCL_IB_HCA": "nowhere"},
+    {"NCCL_NET": "FasTrak"},
+    {"NCCL_NET": "AWS Libfabric", "NCCL_NET_PLUGIN": "none"},
+    {"NCCL_NET": "Socket"},
+    {"NCCL_IB_DISABLE": "1"},
+    {"CUDA_VISIBLE_DEVICES": ""},
+    {"CUDA_VISIBLE_DEVICES": "-1"},
+    {"CUDA_VISIBLE_DEVICES": "99"},
+)
+LESS: dict[str, dict[type, Any]] = {
+    "whole": {},
+    "without interfaces": {Interfaces: Interfaces()},
+    "without HCAs": {Fabric: Fabric()},
+    "without plugins": {Plugins: Plugins()},
+}
+DENIED = dict.fromkeys([(one, other) for one in range(8) for other in range(8) if one != other], "NS")
+
+
+@cache
+def machine(path: Path) -> Snapshot:
+    return replayed([path], discover("ncclprobe.facts", Collector, {"machine"}))[0]
+
+
+def under(name: str, less: str, settings: dict[str, str]) -> Snapshot:
+    before = machine(findings.zoo.CAPTURES / f"{name}.jsonl")
+    variables = before.facts[Environment].variables | settings
+    facts = {**before.facts, **LESS[less], Settings: having(**settings), Environment: Environment(variables)}
+    return replace(before, facts=facts)
+
+
+def code(seen: Snapshot) -> ExitCode:
+    return conclude(judge([seen], CHECKS, Job()))[1]
+
+
+@pytest.mark.parametrize("path", findings.captures(), ids=lambda path: path.stem)
+def test_no_captured_machine_is_ready_where_nccl_does_not_start(path: Path) -> None:
+    seen = machine(path)
+    assert not choose(seen).refused or code(seen) is ExitCode.FAIL
+
+
+@pytest.mark.parametrize("less", LESS)
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_machine_is_ready_under_settings_with_which_nccl_does_not_start(name: str, less: str) -> None:
+    every = [under(name, less, settings) for settings in SETTINGS]
+    assert {code(seen) for seen in every if choose(seen).refused} == {ExitCode.FAIL}
+
+
+def test_the_settings_above_refuse_every_part_that_can_be_refused() -> None:
+    seen = [under(name, less, settings) for name in MACHINES for less in LESS for settings in SETTINGS]
+    refused = {name for each in seen for name, _ in choose(each).refused}
+    assert refused == {"bootstrap", "sockets", "network", "gpus"}
+
+
+def test_gpus_that_may_not_reach_each_other_over_nvlink_are_not_ready() -> None:
+    before = machine(findings.zoo.CAPTURES / "hgx-h100.jsonl")
+    seen = replace(before, facts={**before.facts, PeerAccess: PeerAccess(DENIED, DENIED, {})})
+    assert [(name, part.subject) for name, part in choose(seen).refused] == [("p2p", "GPU0 and GPU1")]
+    assert code(seen) is ExitCode.FAIL
+
+
+def started(name: str, **settings: str) -> Verdict:
+    seen = under(name, "whole", settings)
+    return next(verdict for verdict in judge([seen], CHECKS, Job()) if verdict.id == "env.start")
+
+
+@pytest.mark.parametrize(
+    ("settings", "check"),
+    [
+        ({"NCCL_COMM_ID": ""}, "env.comm-id"),
+        ({"NCCL_SOCKET_IFNAME": "nowhere0"}, "env.ifname-match"),
+        ({"NCCL_NET": "FasTrak"}, "env.net-name"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "env.visible"),
+    ],
+)
+def test_what_another_check_says_is_not_said_twice(settings: dict[str, str], check: str) -> None:
+    verdict = started("hgx-h100", **settings)
+    assert (verdict.findings, verdict.why) == ((), f"explained by {check}")
+
+
+@pytest.mark.parametrize("name", ["AWS Libfabric", "aws libfabric", "Libfabric", "Socket"])
+def test_the_names_of_networks_are_read_in_any_case(name: str) -> None:
+    assert not choose(under("aws-p4d", "whole", {"NCCL_NET": name})).refused
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [("1,0", ("GPU1", "GPU0")), ("0,9,1", ("GPU0",)), ("GPU-1", ("GPU1",)), ("", ()), ("MIG-1", None)],
+)
+def test_cuda_reads_its_list_up_to_the_first_entry_that_names_no_gpu(text: str, left: Any) -> None:
+    one, other = machine(findings.zoo.CAPTURES / "rtx4090-2.jsonl").facts[Gpus].all
+    two = Gpus((replace(one, uuid="GPU-0a"), replace(other, uuid="GPU-1b")), "570.86.15", (12, 8))
+    found = usable_gpus(two, Environment({"CUDA_VISIBLE_DEVICES": text}))
+    assert (found.chosen, found.refused) == (left, left == ())
+
+
+def test_a_report_of_an_older_release_refuses_nothing() -> None:
+    part: Part[Any] = Part(None, "not asked")
+    made = choose(Snapshot("n", {Settings: Absent("not asked")}))
+    assert isinstance(made, Choices)
+    assert made.refused == ()
+    assert not part.refused
+
+
+def told(seen: Snapshot) -> dict[str, Verdict]:
+    return {verdict.id: verdict for verdict in judge([seen], CHECKS, Job())}
+
+
+@pytest.mark.parametrize(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
+def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, of: str) -> None:
+    seen = under(name, "without plugins", {})
+    several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
+    for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
+        verdict = told(each)["env.transport"]
+        assert verdict.status is status
+        assert of in verdict.findings[0].message
+    question = diagnose.ask(diagnose.Asked(), ("doctor", "--local"), Job(local=True))
+    report = diagnose.diagnose(question, [seen])
+    (area,) = [each for each in report.areas if each.name == "transport"]
+    assert area.values.startswith("NCCL → sockets over ")
+    assert area.ids == ("env.transport",)
+    assert "on this node alone, with" in text.render(report)
+
+
+def test_fewer_nics_than_expected_fail() -> None:
+    seen = machine(findings.zoo.CAPTURES / "hgx-h100.jsonl")
+    eight, nine = (judge([seen], CHECKS, Job(expect_nics=number)) for number in (8, 9))
+    assert (conclude(eight)[1], conclude(nine)[1]) == (ExitCode.OK, ExitCode.FAIL)
+
+
+def test_nodes_of_which_one_goes_over_sockets_are_told_apart() -> None:
+    well, off = (under("hgx-h100", "whole", s) for s in ({}, {"NCCL_NET": "Socket"}))
+    several = [replace(each, node=f"n{i}") for i, each in enumerate((well, well, off))]
+    (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.id == "sync.transport"]
+    assert [finding.nodes for finding in verdict.findings] == [("n2",)]

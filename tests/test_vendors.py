@@ -1,0 +1,103 @@
+"""What vendors prescribe for their networks is no mistake there, and what differs from it is one."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+import zoo
+
+from ncclprobe.checks.env.fixtures import having
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.observe import replayed
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.registry import discover
+from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
+from ncclprobe.nccl import vendors
+
+BLOCKS: Mapping[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "data" / "vendors" / "blocks.toml").read_text(encoding="utf-8")
+)
+CHECKS = every_check(MACHINE)
+
+
+def settings_of(name: str) -> dict[str, str]:
+    rows = (line.partition("=") for line in BLOCKS[name]["block"].strip().splitlines())
+    return {variable: value for variable, _, value in rows}
+
+
+@cache
+def machine(name: str) -> Snapshot:
+    return replayed([zoo.CAPTURES / f"{name}.jsonl"], discover("ncclprobe.facts", Collector, {"machine"}))[0]
+
+
+def grave(like: str, variables: Mapping[str, str], cloud: str = "") -> list[Finding]:
+    before = machine(like)
+    environment = Environment({**before.facts[Environment].variables, **variables})
+    changed = {Settings: having(**variables), Environment: environment}
+    clouds = {Machine: replace(before.facts[Machine], cloud=cloud)} if cloud else {}
+    verdicts = judge([replace(before, facts={**before.facts, **changed, **clouds})], CHECKS, Job())
+    return [f for verdict in verdicts for f in verdict.findings if f.severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_that_its_vendor_prescribes_warns_of_nothing(name: str) -> None:
+    assert grave(BLOCKS[name]["like"], settings_of(name)) == []
+
+
+WRONG = [
+    ("tcpxo-2026", "NCCL_P2P_NET_CHUNKSIZE", "131072"),
+    ("tcpxo-2026", "NCCL_FASTRAK_CTRL_DEV", "eth1"),
+    ("tcpxo-2026", "NCCL_FASTRAK_IFNAME", "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth17"),
+    ("tcpxo-2026", "NCCL_FASTRAK_IFNAME", "eth1,eth2,eth3,eth4,eth5,eth6,eth7,eth7"),
+    ("tcpxo-2025", "NCCL_PROTO", "LL128"),
+    ("tcpx", "NCCL_NET_GDR_LEVEL", "pix"),
+    ("tcpx", "NCCL_ALGO", "Tree"),
+    ("gib-a4", "NCCL_IB_TC", "106"),
+    ("efa-p4d", "FI_PROVIDER", "tcp"),
+    ("efa-p5", "NCCL_BUFFSIZE", "8M"),
+    ("oci-h100", "NCCL_IB_TC", "106"),
+    ("oci-h100", "NCCL_IB_TIMEOUT", "14"),
+    ("slingshot-cscs", "FI_MR_CACHE_MONITOR", "off"),
+    ("slingshot-cscs", "NCCL_CROSS_NIC", "0"),
+    ("sharp", "NCCL_COLLNET_ENABLE", "0"),
+    ("plain-infiniband", "NCCL_IB_RETRY_CNT", "14"),
+]
+
+
+@pytest.mark.parametrize(("name", "variable", "value"), WRONG)
+def test_one_wrong_value_in_a_block_is_named(name: str, variable: str, value: str) -> None:
+    found = grave(BLOCKS[name]["like"], {**settings_of(name), variable: value})
+    assert variable in {finding.subject for finding in found}
+
+
+def test_what_a_vendor_prescribes_and_is_not_set_is_told_once() -> None:
+    less = {name: value for name, value in settings_of("tcpxo-2026").items() if name != "NCCL_BUFFSIZE"}
+    (finding,) = grave("gcp-a3-mega", less)
+    assert (finding.subject, "GPUDirect-TCPXO prescribes it" in finding.message) == ("NCCL_BUFFSIZE", True)
+
+
+@pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
+def test_what_one_vendor_prescribes_stays_a_warning_elsewhere(variables: dict[str, str]) -> None:
+    assert [finding.subject for finding in grave("hgx-h100", variables)] == [*variables]
+
+
+def test_a_cloud_makes_its_vendor_s_settings_right_and_asks_for_them() -> None:
+    slow = {"NCCL_IB_TIMEOUT": "16", "NCCL_IB_TC": "41"}
+    assert [finding.subject for finding in grave("hgx-h100", {}, "oracle")] == ["NCCL_IB_TC"]
+    assert grave("hgx-h100", slow, "oracle") == []
+
+
+def test_every_vendor_has_a_title_and_a_source() -> None:
+    sources, rows = vendors._table()
+    assert {*sources} == {*vendors.TITLES} == {row.vendor for row in rows}
+    assert all(any(year in source for year in ("2022", "2023", "2024", "2025")) for source in sources.values())
+    assert len({(row.vendor, row.name) for row in rows}) == len(rows)
