@@ -12,16 +12,21 @@ from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import check, discover
 from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Job, Snapshot
+from tests.checks.cases import checks, written
 
-CHECKS = discover("ncclprobe.checks", Check)
+CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
 IDS = [c.id for c in CHECKS]
 
 
 @pytest.mark.parametrize("rule", CHECKS, ids=IDS)
 def test_a_check_keeps_what_every_check_promises(rule: Check) -> None:
-    """Its examples hold, it explains itself, it passes nothing unlooked: :mod:`ncclprobe.engine.promises`."""
+    """Its examples and cases hold, it explains itself, it passes nothing unlooked: :mod:`ncclprobe.engine.promises`."""
     assert list(broken(rule)) == []
+
+
+def test_every_case_is_of_a_check() -> None:
+    assert set(written()) <= set(IDS)
 
 
 def test_a_machine_of_which_nothing_is_known_is_inconclusive() -> None:

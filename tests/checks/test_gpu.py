@@ -3,9 +3,9 @@
 import pytest
 
 from ncclprobe.checks.gpu import at, blanks
-from ncclprobe.checks.gpu.peers import DESKTOP, GUEST, METAL, NO_LINKS, TREE, TWO, access, p2p
-from ncclprobe.checks.gpu.state import GIB, HEALTHY, NO_SUCH_THING, REFUSED, box, busy, mig, remap, throttle
-from ncclprobe.checks.gpu.xid import BOX, BUS, CLEARED, FELL, log, xid
+from ncclprobe.checks.gpu.peers import METAL, NO_LINKS, TREE, TWO, access, p2p
+from ncclprobe.checks.gpu.state import GIB, HEALTHY, box, busy, mig, remap, throttle
+from ncclprobe.checks.gpu.xid import BOX, BUS, FELL, log, xid
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.kernel_log import Event
@@ -17,6 +17,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report.digest import copyable
+from tests.checks.cases.gpu import CLEARED, DESKTOP, GUEST, NO_SUCH_THING, REFUSED
 
 LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
 

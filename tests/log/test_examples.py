@@ -1,4 +1,4 @@
-"""Every cause on its own examples, and on all others': it names itself, and nothing else names it."""
+"""Every cause on its own examples and cases, and on all others': it names itself, and nothing else names it."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -18,8 +18,11 @@ from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job
+from tests.checks.cases import with_cases
 
-CHECKS = [check for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]]
+CHECKS = [
+    with_cases(check) for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]
+]
 RULES = {check.id: check.cause for check in CHECKS if check.cause}
 READER = Reader([sign for rule in RULES.values() for sign in rule.signs])
 NO_LINE_ALONE = {

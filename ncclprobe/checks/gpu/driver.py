@@ -11,31 +11,16 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
+from ncclprobe.facts.pci import Pci
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
-EIGHT_RANKS, NO_NVML = Launch("torchrun", 0, 8, 0, 8, 1), Absent("NVML: no libnvidia-ml.so.1", "Missing")
 NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*range(7), "ctl", "-uvm")), (), ())
-FEWER = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(7)), "570.86.15", (12, 8))
-ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
 
-_SLOT = "0000:17:00.0"
-
-
-def on_the_bus(driver: str = "") -> Pci:
-    """Return the bus of a node with one GPU, to which `driver` is bound."""
-    identity = Identity(0x030200, NVIDIA, 0x2335, driver=driver)
-    return Pci({_SLOT: Device(_SLOT, identity, PciPosition("pci0000:15", ()), Absent("not asked"))})
-
-
-_NO_NODES, _NO_DRIVER, _LOADED = Devices((), (), ()), Absent("no module", "Missing"), Driver("570.86.15", is_open=True)
+_NO_DRIVER = Absent("no module", "Missing")
 _REST = Pci(), _NO_DRIVER, Environment()
-_GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
-_PASSED_ON = on_the_bus("vfio-pci")
 NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
 
@@ -52,7 +37,7 @@ _LOAD_DRIVER = (
 
 @check(
     bad=lambda: [(Smi(wedged="nvidia-smi -L: no answer within 60 s"), Absent("not asked"))],
-    good=lambda: [(Smi(gpus=2), PAIR), (NO_SMI, PAIR)],
+    good=lambda: [(NO_SMI, PAIR)],
     required=True,
     applies=gpu_job,
 )
@@ -73,22 +58,8 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [
-        (ONE_LOST, Job(), Launch(), NODES, *_REST),
-        (PAIR, Job(expect_gpus=8), Launch(), NODES, *_REST),
-        (FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
-        (NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
-        (NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
-        (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment()),
-        (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment()),
-        (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN),
-    ],
-    good=lambda: [
-        (PAIR, Job(), Launch(), NODES, *_REST),
-        (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *_REST),
-        (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
-        (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
-    ],
+    bad=lambda: [(PAIR, Job(expect_gpus=8), Launch(), NODES, *_REST)],
+    good=lambda: [(PAIR, Job(), Launch(), NODES, *_REST)],
     required=True,
     requires="gpu.smi-canary",
     applies=gpu_job,

@@ -1,0 +1,141 @@
+"""What the checks of GPUs must object to, and what they must accept."""
+
+from ncclprobe.checks.gpu.driver import _NO_DRIVER, _REST, NODES, PAIR
+from ncclprobe.checks.gpu.peers import METAL, NO_LINKS, TREE, TWO, access
+from ncclprobe.checks.gpu.siblings import _OTHER, ALL, PROTECTED
+from ncclprobe.checks.gpu.state import GIB, HEALTHY, WELL, box
+from ncclprobe.checks.gpu.xid import BOX, BUS, FELL, log
+from ncclprobe.facts.driver import Driver
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.kernel_log import Event
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.limits import Devices
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvidia_smi import Smi
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+EIGHT_RANKS = Launch("torchrun", 0, 8, 0, 8, 1)
+NO_NVML = Absent("NVML: no libnvidia-ml.so.1", "Missing")
+FEWER = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(7)), "570.86.15", (12, 8))
+ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
+_SLOT = "0000:17:00.0"
+
+
+def on_the_bus(driver: str = "") -> Pci:
+    """Return the bus of a node with one GPU, to which `driver` is bound."""
+    identity = Identity(0x030200, NVIDIA, 0x2335, driver=driver)
+    return Pci({_SLOT: Device(_SLOT, identity, PciPosition("pci0000:15", ()), Absent("not asked"))})
+
+
+_NO_NODES = Devices((), (), ())
+_LOADED = Driver("570.86.15", is_open=True)
+_GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
+_PASSED_ON = on_the_bus("vfio-pci")
+DESKTOP = box(*(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in TWO.all))
+GUEST = Machine(virtual=True)
+WORN = replace(PROTECTED, ecc_ever=9, sram_worn=True)
+REPAIRED = replace(PROTECTED, ecc_ever=1)
+NO_SUCH_THING = Absent("NVML nvmlDeviceGetRemappedRows: Not Supported", "Failed")
+BARE = replace(HEALTHY, ecc=False, ecc_pending=False, ecc_since_reset=NO_SUCH_THING, ecc_ever=NO_SUCH_THING)
+REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
+CLEARED = Event(4000.0, "xid", BUS, "154", "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)")
+LINK = Event(3600.0, "xid", BUS, "145", "RLW_REMAP Fatal XC0 i0 Link 13", fatal=True)
+LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13", fatal=False)
+
+
+CASES = {
+    "gpu.smi-canary": Cases(good=[(Smi(gpus=2), PAIR)]),
+    "gpu.count": Cases(
+        bad=[
+            (ONE_LOST, Job(), Launch(), NODES, *_REST),
+            (FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
+            (NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
+            (NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
+            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment()),
+            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment()),
+            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN),
+        ],
+        good=[
+            (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *_REST),
+            (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
+            (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
+        ],
+    ),
+    "gpu.p2p": Cases(
+        bad=[(TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL)],
+        good=[
+            (TWO, access("OK", "NS"), TREE, NO_LINKS, METAL),
+            (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
+            (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
+            (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+        ],
+    ),
+    "gpu.ecc": Cases(
+        bad=[(box(PROTECTED, WORN),)],
+        good=[
+            (box(PROTECTED, REPAIRED),),
+            (box(PROTECTED, replace(PROTECTED, sram_worn=REFUSED)),),
+            (box(BARE, PROTECTED),),
+        ],
+    ),
+    "gpu.ecc-mode": Cases(
+        bad=[
+            (box(PROTECTED, PROTECTED, BARE), ALL),
+            (box(PROTECTED, BARE), ALL),
+        ],
+        good=[
+            (box(BARE, BARE), ALL),
+            (box(BARE, PROTECTED), Environment({"CUDA_VISIBLE_DEVICES": "1"})),
+            (box(PROTECTED, replace(HEALTHY, ecc=NO_SUCH_THING, name="NVIDIA T400")), ALL),
+        ],
+    ),
+    "gpu.model": Cases(
+        bad=[
+            (box(HEALTHY, _OTHER), ALL),
+            (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
+        ],
+        good=[
+            (WELL, ALL),
+            (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=REFUSED)), ALL),
+            (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
+        ],
+    ),
+    "gpu.throttle": Cases(
+        good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)]
+    ),
+    "gpu.remap": Cases(
+        bad=[(box(HEALTHY, replace(HEALTHY, remap_failed=True)),)],
+        good=[(box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
+    ),
+    "gpu.busy": Cases(
+        bad=[(box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),)],
+        good=[
+            (box(replace(HEALTHY, processes=(30 << 20,))),),
+            (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
+        ],
+    ),
+    "gpu.mig": Cases(
+        bad=[
+            (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
+            (box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
+        ],
+        good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
+    ),
+    "gpu.persistence": Cases(good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]),
+    "gpu.compute-mode": Cases(good=[(box(replace(HEALTHY, compute_mode="exclusive-process")),)]),
+    "gpu.xid": Cases(
+        bad=[
+            (log(LINK), BOX),
+            (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+        ],
+        good=[
+            (log(LINK_SOFT), BOX),
+            (log(FELL, CLEARED), BOX),
+            (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
+        ],
+    ),
+}
