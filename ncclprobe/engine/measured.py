@@ -26,8 +26,9 @@ from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
 from ncclprobe.host import Host
 from ncclprobe.localise.of_run import localise
+from ncclprobe.localise.pairs.peers import FEWEST
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.measurement import Band, Measurement, SkippedRow
+from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.rules import Check, Collector
@@ -253,6 +254,7 @@ def sections(run: Facts) -> dict[str, Any]:
     rows = rows_of(run)
     return {
         "measurements": rows,
+        "judged": judged(run),
         "published": published.behind(rows),
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
@@ -266,6 +268,23 @@ def sections(run: Facts) -> dict[str, Any]:
         "first_call": first.cost if isinstance(first, FirstCalls) else None,
         "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,
     }
+
+
+def judged(run: Facts) -> Judged | None:
+    """How many of the numbers of a run have a verdict; None where it measured nothing.
+
+    Pairs are compared with each other: of fewer than three nodes either of two may be the slow one, so that only an
+    expectation judges them. Nothing judges groups and steps.
+    """
+    pairs, found, expected = _rows(run, MeasuredPairs), run.get(Localised), run.get(Expected)
+    least = isinstance(expected, Expected) and pairs and expected.least_pair_GBps(pairs[0].nbytes)
+    compared = bool(least) or (isinstance(found, Localised) and found.found.nodes >= FEWEST)
+    rated = [*(row.status for row in rows_of(run)), *(row.status for row in copies_of(run))]
+    rated += [row.status for row in climbed(_rows(run, Ladder), _bands(run)) if row.busbw_GBps is not None]
+    shown = len(_rows(run, Groups)) + len(_rows(run, Steps))
+    sure = len(pairs) * compared + len(_rows(run, Affinities))
+    of = len(rated) + len(pairs) + shown + len(_rows(run, Affinities))
+    return Judged(sum(state != "unjudged" for state in rated) + sure, of) if of else None
 
 
 def in_words(run: Facts) -> str:

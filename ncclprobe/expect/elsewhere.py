@@ -11,7 +11,7 @@ from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machine_types import MachineType
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Band, Measurement
+from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.units import size
 
@@ -98,12 +98,16 @@ def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
 
 def headline(rows: Sequence[Measurement]) -> str:
     """How many rows, how many of them judged, and what they came to."""
-    shown = sum(row.status == "unjudged" for row in rows)
-    count = f"{len(rows)} row{'s' * (len(rows) != 1)} measured"
-    if shown == len(rows):
+    count, said = f"{len(rows)} row{'s' * (len(rows) != 1)} measured", judged_of(rows)
+    if not said.rows:
         return f"{count}, none judged"
     states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]
-    return f"{count}, {len(rows) - shown} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
+    return f"{count}, {said.rows} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
+
+
+def judged_of(rows: Sequence[Measurement]) -> Judged:
+    """How many of `rows` have a verdict."""
+    return Judged(sum(row.status != "unjudged" for row in rows), len(rows))
 
 
 def as_text(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> str:
@@ -168,6 +172,7 @@ def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -
         "settings": str(place.settings) or None,
         "headline": headline(rows),
         "failed": place.failed or None,
+        "judged": asdict(judged_of(rows)),
         "exit_code": int(exit_code(rows, place)),
         "rows": [_row(row, place) for row in rows],
     }

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from ncclprobe.expect.evidence import GROSS_FROM, GROSS_SHARE
 from ncclprobe.model.measurement import Expectation
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
 """Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
@@ -95,7 +96,10 @@ def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
     bound = "the wire" if line * _LINE < _STREAM_GBps else "one core per stream"
     why = f"{link.where} reports {link.gbps:g} Gb/s, {line:.3g} GB/s; {bound} decides, at {value:.3g} GB/s"
     source = "https://github.com/pytorch/gloo/issues/21 and /248: 0.88 of 1GbE, 1.1 GB/s of 40GbE"
-    return Expectation(value, 0.0, "GB/s", "datasheet", why, source, "low", worst="unjudged", known=_REPORTED)
+    found = Expectation(value, 0.0, "GB/s", "datasheet", why, source, "low", worst="unjudged", known=_REPORTED)
+    if op != "all_reduce" or nbytes < GROSS_FROM:  # other trees may cross a node's NIC once per rank
+        return found
+    return replace(found, gross=min(value * GROSS_SHARE, _SHARED_CORES_GBps))
 
 
 def nccl(op: str, link: SocketLink) -> Expectation | None:

@@ -174,6 +174,19 @@ class Expectation(Struct, frozen=True):
         """Return whether `value` fails by the gross mark alone."""
         return self.gross is not None and self.worst != "fail" and value < self.gross
 
+    def least(self, value: float) -> str:
+        """Return which mark `value` is held to, in words."""
+        if self.below_gross(value):
+            return f"below a third of the {self.value:.4g} expected, {self.gross:.4g}"
+        return f"at least {self.threshold:.4g} expected"
+
+
+class Judged(Struct, frozen=True):
+    """How many numbers were held to a mark, `of` all that were measured: collectives, pairs, copies, steps."""
+
+    rows: int
+    of: int
+
 
 class TimeStats(Struct, frozen=True):
     """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say."""

@@ -7,7 +7,7 @@ and ``_us`` seconds and microseconds.
 
 from ncclprobe.model.causes import AnswerForm, Cause, Moment, NotUnderstood, RankState
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
-from ncclprobe.model.measurement import Fingerprint, FirstCall, Measurement, SkippedRow
+from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow
 from ncclprobe.model.path_rates import PathRate
@@ -130,7 +130,8 @@ class Report(Struct, frozen=True, kw_only=True):
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
     of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
     check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
-    ``outcome`` is the form of the answer on a job that is over, and ``ended_well`` the lines that say that it ended.
+    ``judged`` is null where nothing was measured. ``outcome`` is the form of the answer on a job that is over, and
+    ``ended_well`` the lines that say that it ended.
     """
 
     tool: Tool
@@ -147,6 +148,7 @@ class Report(Struct, frozen=True, kw_only=True):
     areas: tuple[Area, ...] = ()
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    judged: Judged | None = None
     pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()

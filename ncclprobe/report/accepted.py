@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
+from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow, LadderRow
+from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
 
 _NEAR = 0.02
@@ -39,7 +41,8 @@ def line(report: Report) -> str:
         within = (_pairs(report), _ladder(report.ladder), _copies(report.copies), _widths(report))
         measured = report.measurements or report.pairs or report.copies
         parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
-    verdict = f"{report.status.value.upper()} (exit {report.exit_code})"
+    none = digest.none_judged(report) if report.status is Status.PASS else ""
+    verdict = f"{none or report.status.value.upper()} (exit {report.exit_code})"
     return printable(f"{_who(report)}: {'; '.join(part for part in (*parts, *_missing(report), verdict) if part)}")
 
 

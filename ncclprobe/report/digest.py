@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.measurement import Judged
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
@@ -220,9 +221,8 @@ def counts(report: Report) -> str:
     """Return how many checks said what, and how many rows were judged."""
     order = ("fail", "warn", "unknown", "pass", "skip")
     said = ", ".join(f"{report.coverage[s]} {s}" for s in order if report.coverage.get(s)) or "nothing checked"
-    judged = sum(m.status in ("pass", "warn", "fail") for m in report.measurements)
-    rows = f"; {plural(len(report.measurements), 'row')}, {judged} judged" if report.measurements else ""
-    return f"{said}{rows}"
+    rows = judged(report)
+    return said + (f"; {plural(rows.of, 'row')}, {rows.rows} judged" if rows.of else "")
 
 
 def none_applies(report: Report) -> str:
@@ -234,9 +234,14 @@ def none_applies(report: Report) -> str:
 
 def none_judged(report: Report) -> str:
     """Return how many rows were measured where none of them was judged; empty where one was, or none was measured."""
-    rows = report.measurements
-    none = rows and all(row.status == "unjudged" for row in rows)
-    return f"{plural(len(rows), 'row')} measured, none judged" if none else ""
+    found = judged(report)
+    return f"{plural(found.of, 'row')} measured, none judged" if found.of and not found.rows else ""
+
+
+def judged(report: Report) -> Judged:
+    """Return how many of the rows were judged; older reports do not say it, and have it in their rows."""
+    states = [*(row.status for row in report.measurements), *(row.status for row in report.copies)]
+    return report.judged or Judged(sum(state != "unjudged" for state in states), len(states))
 
 
 def verdict_line(report: Report) -> str:

@@ -229,7 +229,7 @@ def _row(row: Measurement) -> str:
         f"{row.time_us.typical:.2f}",
         f"{row.algbw_GBps:.4g}",
         f"{row.busbw_GBps:.4g}",
-        f"{row.expectation.threshold:.4g}" if row.expectation and row.status != "unjudged" else "",
+        f"{row.expectation.mark(row.busbw_GBps):.4g}" if row.expectation and row.status != "unjudged" else "",
         "not verified" if row.wrong is None else row.wrong,
         row.status,
     )

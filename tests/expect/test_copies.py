@@ -3,9 +3,11 @@
 import pytest
 
 from ncclprobe.expect import copies, sockets
+from ncclprobe.expect.site import verdict
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
 
 from .test_network import A100, H100
@@ -129,3 +131,29 @@ def _value(found: Expectation | None) -> float:
     assert found is not None
     assert found.threshold < found.value
     return found.value
+
+
+@pytest.mark.parametrize(("GBps", "status"), [(9.0, "fail"), (30.0, "unjudged")])
+def test_a_copy_both_ways_is_held_to_a_third_of_one_way_and_to_nothing_finer(GBps: float, status: str) -> None:
+    row = CopyRow(node="n0", rank=0, kind="bidirectional", device="GPU0", nbytes=1 << 28, GBps=GBps, min_GBps=GBps,
+                  max_GBps=GBps, samples=7)  # fmt: skip
+    slot = copies.host_copy(5, 16)
+    assert slot
+    assert copies.judged(row, {"host": slot}).status == status
+    assert copies.judged(replace(row, concurrent=True), {"host": slot}).status == "unjudged"
+    assert copies.judged(replace(row, near=False), {"host": slot}).status == "unjudged"
+    assert copies.judged(replace(row, nbytes=1 << 20), {"host": slot}).status == "unjudged"
+
+
+@pytest.mark.parametrize(("gbps", "GBps", "status"), [(1, 0.02, "fail"), (1, 0.1, "unjudged"), (100, 0.2, "unjudged")])
+def test_gloo_below_a_third_of_what_its_interface_reports_fails_and_shared_cores_do_not(
+    gbps: float, GBps: float, status: str
+) -> None:
+    link = SocketLink(gbps, "eth0 of n0", "reported")
+    expected = sockets.gloo("all_reduce", 64 << 20, link)
+    assert expected
+    assert verdict.once((GBps, GBps), expected).status == status
+    for op, nbytes in (("all_reduce", 32 << 20), ("broadcast", 64 << 20)):
+        small = sockets.gloo(op, nbytes, link)
+        assert small
+        assert small.gross is None

@@ -5,15 +5,17 @@ import importlib
 import pytest
 
 from ncclprobe.model.findings import Status, Verdict, fail
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Expectation, Judged, Measurement
 from ncclprobe.model.report import NodeRow
 from ncclprobe.model.values import replace
+from ncclprobe.report import html, junit, markdown
 from ncclprobe.report.digest import Problem, blame_of, headline, verdict_line
-from ncclprobe.report.text import render
+from ncclprobe.report.text import quiet, render
 from report import samples
 
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
 PASSED = replace(samples.ROW, status="pass")
+EXPECTED = Expectation(300.0, 0.0, "GB/s", "model", "links", "a run", worst="unjudged", gross=100.0)
 
 
 def line(*rows: Measurement, status: Status = Status.PASS, code: int = 0) -> str:
@@ -49,6 +51,35 @@ def test_every_format_has_the_headline(name: str, needs: str) -> None:
         replace(samples.HEALTHY, measurements=(UNJUDGED, UNJUDGED))
     )
     assert "2 rows measured, none judged" in text
+
+
+@pytest.mark.parametrize("command", ["pairs", "copies", "accept --level 1"])
+def test_pairs_and_copies_that_nothing_judged_are_no_pass_in_any_format(command: str) -> None:
+    report = replace(samples.HEALTHY, command=f"ncclprobe {command}", judged=Judged(0, 8))
+    said = "8 rows measured, none judged"
+    assert headline(report) == said
+    for text in (render(report), quiet(report), junit.render(report), markdown.render(report), html.render(report)):
+        assert said in text
+        assert "PASS" not in text
+    lines = render(report).splitlines()
+    assert said in lines[0 if command.startswith("accept") else 2]
+    assert "<skipped" in junit.render(report).partition("</testsuite>")[0]
+
+
+def test_pairs_of_which_some_were_judged_pass() -> None:
+    report = replace(samples.HEALTHY, judged=Judged(2, 8))
+    assert verdict_line(report).startswith("PASS  ")
+    assert "8 rows, 2 judged" in verdict_line(report)
+    assert "<skipped" not in junit.render(report).partition("</testsuite>")[0]
+
+
+def test_a_row_that_fails_grossly_says_so_in_every_format() -> None:
+    report = replace(
+        samples.HEALTHY, measurements=(replace(PASSED, busbw_GBps=33.0, status="fail", expectation=EXPECTED),)
+    )
+    assert "not 100 below a third of it" in " ".join(render(report).split())
+    assert "below a third of the 300 expected, 100" in junit.render(report)
+    assert "| 33 | 100 |" in markdown.render(report)
 
 
 @pytest.mark.parametrize(

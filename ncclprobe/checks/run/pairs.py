@@ -27,6 +27,7 @@ _LOOSE = Band(
     64 << 20,
     Expectation(46.0, 0.0, "GB/s", "model", "one NIC of 50 GB/s", "published runs", worst="unjudged", known="1 source"),
 )
+_GROSS = replace(_LOOSE, expectation=replace(_LOOSE.expectation, gross=46 / 3))
 _RUINED = 0.5
 """Below this share of the usual bandwidth a job is better off without: that fails, and the rest warns."""
 _FEWEST_NODES = 3
@@ -44,6 +45,7 @@ def _said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected
         _said(replace(_NONE, lost=(LostPair("n0", "n3", "timed out"),))),
         _said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
         _said(replace(_NONE, intra_node=(_SLOW_INSIDE,))),
+        _said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS),
         _said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
     ],
     good=lambda: [
@@ -175,15 +177,18 @@ def _members(found: Localisation) -> str:
 
 
 def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
-    """Note that all pairs are slow by an expectation that is too loosely known to judge by."""
+    """Note that all pairs are slow by an expectation that is too loosely known to judge by; by its gross mark fail."""
     level = _level_GBps(found)
     for band in expected.bands:
         about = band.expectation
         if band.op != PAIRS or about.worst != "unjudged" or not 0 < level < _NOTED * about.value:
             continue
-        yield note(
+        gross = about.below_gross(level)
+        yield (fail if gross else note)(
             "all pairs",
-            f"the usual pair reaches {level:.3g} GB/s one way, and {about.value:.3g} GB/s are expected: {about.why}",
+            f"the usual pair reaches {level:.3g} GB/s one way, "
+            + (about.least(level) if gross else f"and {about.value:.3g} GB/s are expected")
+            + f": {about.why}",
             action="retest",
             evidence=seen(about.source, about.known),
             remedy="if every pair is slow, look at what all share: `ncclprobe doctor` on any node, the NIC that NCCL "

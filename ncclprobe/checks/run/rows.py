@@ -239,9 +239,7 @@ def _unsure(row: Measurement) -> str:
 
 def _least(row: Measurement) -> str:
     expected = row.expectation
-    if expected and expected.below_gross(row.busbw_GBps):
-        return f"below a third of the {expected.value:.4g} expected, {expected.gross:.4g} ({expected.why})"
-    return f"at least {expected.threshold:.4g} expected ({expected.why})" if expected else ""
+    return f"{expected.least(row.busbw_GBps)} ({expected.why})" if expected else ""
 
 
 def _sources(row: Measurement) -> tuple[Evidence, ...]:

@@ -14,7 +14,7 @@ class Expected(Struct, frozen=True):
     bands: tuple[Band, ...] = ()
 
     def least_pair_GBps(self, nbytes: int) -> float | None:
-        """The threshold of the first band that speaks of pairs, or of a sendrecv, at so many bytes."""
+        """The threshold of the first band that speaks of pairs, or of a sendrecv, at so many bytes; 0: it has none."""
         bands = [band for op in (PAIRS, "sendrecv") for band in self.bands if band.op == op]
         found = (band.expectation.threshold for band in bands if band.low_bytes <= nbytes <= band.high_bytes)
         return next(found, None)

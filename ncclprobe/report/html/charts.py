@@ -202,7 +202,7 @@ def _hover(row: Measurement) -> str:
         lines.append(f"median lies in {micros(row.interval_us[0])} – {micros(row.interval_us[1])} (95 %)")
     if row.expectation:
         e = row.expectation
-        least = "" if row.status == "unjudged" else f", at least {rate(e.threshold)}"
+        least = "" if row.status == "unjudged" else f", at least {rate(e.mark(row.busbw_GBps))}"
         lines.append(f"expected {rate(e.value)}{least} GB/s ({e.basis})")
     lines.append(f"{plural(row.batches, 'batch').replace('batchs', 'batches')} of {plural(row.iters, 'call')}")
     if row.launch_bound:

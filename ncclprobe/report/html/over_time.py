@@ -148,7 +148,7 @@ def _axis(one: Series, value: float) -> str:
 
 def _threshold(one: Series, row: Measurement) -> float | None:
     """Return the least accepted bandwidth, or of a small call the longest time that it leaves."""
-    least = row.expectation.threshold if row.expectation and row.status != "unjudged" else 0.0
+    least = row.expectation.mark(row.busbw_GBps) if row.expectation and row.status != "unjudged" else 0.0
     if least <= 0:
         return None
     return row.busbw_GBps * row.time_us.typical / least if one.timed else least
