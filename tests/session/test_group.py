@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -127,14 +126,13 @@ def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatc
         def abort(self) -> None:
             aborted.append(1)
             never.wait(20)
+            aborted.append(2)
 
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=World()))
     monkeypatch.setattr(group, "ABORT_S", 0.05)
     group.abort("gloo")
     assert aborted == []
-    began = time.monotonic()
     group.abort("nccl")
-    assert time.monotonic() - began < 15
     assert aborted == [1]
     never.set()
 

@@ -43,10 +43,8 @@ def measured(run: Run, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 30.0,
 def test_what_never_comes_back_is_left_behind_at_the_deadline_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     run = Run(lambda: never.wait(60))
-    began = time.monotonic()
     with pytest.raises(ProbeError, match=r"^rank 0: all_reduce 64 KiB in place batch 2 had not ended after 2 s$"):
         measured(run, monkeypatch, 2.0)
-    assert time.monotonic() - began < 30
     assert run.within_s < 2.0, "what is to end in order must end before the caller has it back"
     assert run.left == 1
     never.set()

@@ -103,13 +103,13 @@ def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) ->
         await until(lambda: len([peer for peer in coordinator.peers if peer.settled]) == 2)
         lost.close()
         started = time.monotonic()
-        _, samples = await judged(coordinator, 20)
+        _, samples = await judged(coordinator, 100)
         await run
         return samples, time.monotonic() - started, [bool(peer.lost) for peer in coordinator.peers][:1]
 
     samples, took_s, lost = with_coordinator(tmp_path, 3, scene)
     assert (list(samples), lost) == (["id of 2"], [True])
-    assert took_s < 10
+    assert took_s < 50, "it waited for the lost node"
 
 
 async def connected(port: int, text: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import time
 
 import pytest
 from rendezvous_lab import TOKEN, soon
@@ -77,7 +76,5 @@ def test_a_second_local_rank_0_is_refused() -> None:
 
 
 def test_a_local_rank_0_that_never_comes_is_given_up() -> None:
-    started = time.monotonic()
     with pytest.raises(WireError, match="not there"):
         asyncio.run(hand_over(TOKEN, 0, 1, "", soon(0.3)))
-    assert time.monotonic() - started < 5
