@@ -16,7 +16,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.measured import about_only, counted, run_facts, unused_devices, weighed
+from ncclprobe.engine.measured import about_only, counted, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
@@ -276,6 +276,15 @@ def test_what_is_found_of_a_gpu_that_no_rank_has_is_a_note() -> None:
     assert not counts(fail("GPU7", "x", nodes=("hgx",)), node=None)
     assert counts(fail("GPU7", "x", nodes=("hgx", "other")), node=None)
     assert counts(fail("GPU7", "x", blame="node"), node=None)  # of no node: it may be any node's
+
+
+def test_what_the_run_finds_of_one_node_is_in_that_nodes_row_alone() -> None:
+    run = run_facts(log(("participants", replace(WHO, hosts=("n0", "n1"), nnodes=2))))
+    named = Verdict("run.pairs", None, Status.FAIL, "t", findings=(fail("n1", "is slow", blame="node", nodes=("n1",)),))
+    fine = Verdict("run.data", None, Status.PASS, "t")
+    assert [row.status for row in node_rows(run, [named, fine])] == [Status.PASS, Status.FAIL]
+    whole = Verdict("run.bandwidth", None, Status.FAIL, "t", findings=(fail("all_reduce 1 GiB", "is slow"),))
+    assert [row.status for row in node_rows(run, [whole, fine])] == [Status.FAIL, Status.FAIL]
 
 
 def test_a_verdict_keeps_what_it_says_of_devices_that_were_used() -> None:

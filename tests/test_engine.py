@@ -10,7 +10,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
-from ncclprobe.model.findings import Finding, Status, fail, note, warn
+from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
 from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check, collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
@@ -262,3 +262,39 @@ def test_a_comparison_says_nothing_again_of_a_subject_that_its_node_was_failed_f
     assert [finding.subject for finding in joint.findings] == ["n0 door"]
     alone = judge(told[1:], [own, differs], Job())[-1]
     assert [finding.subject for finding in alone.findings] == ["n0 wall", "n0 door"]
+
+
+def test_what_follows_from_a_graver_finding_on_its_subject_names_that_and_has_no_remedy_of_its_own() -> None:
+    own = rule()
+
+    @check(bad=tuple, good=tuple)
+    def blind(colour: Colour) -> Iterator[Finding]:
+        """A wall is dirty.
+
+        Right: All walls are clean.
+        Why: reasons.
+        Fix: wash it.
+        """
+        yield note("wall", f"{UNSEEN}it is gone", evidence="a look")
+        yield note("wall", "has been painted twice", evidence="a look")
+
+    @check(bad=tuple, good=tuple)
+    def differs(colours: Every[Colour]) -> Iterator[Finding]:
+        """A colour differs.
+
+        Right: All colours agree.
+        Why: reasons.
+        Fix: paint all the same.
+        """
+        yield warn("wall", "differs from the others", nodes=("n0",))
+        yield warn("door", "differs from the others", nodes=("n0",))
+        yield warn("wall", "differs from the others", nodes=("n1",))
+
+    told = [Snapshot("n0", {Colour: Colour("red")}), Snapshot("n1", {Colour: Colour("green")})]
+    verdicts = judge(told, [own, blind, differs], Job())
+    found = [finding for verdict in verdicts for finding in verdict.findings if verdict.id != own.id]
+    assert [(f.see_also, bool(f.remedy)) for f in found] == [
+        (f"{own.id} wall", False), ("", True),  # of n0
+        ("", True), ("", True),  # of n1, on which nothing fails
+        (f"{own.id} wall", False), ("", True), ("", True),  # between them
+    ]  # fmt: skip

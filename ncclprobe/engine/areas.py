@@ -156,7 +156,8 @@ def _nvlink(facts: Mapping[type, Any]) -> str:
         return ""
     known = [gpu for gpu in links.gpus if isinstance(gpu, tuple)]
     most = max(map(len, known), default=0)
-    return f"NVLink {min(map(_active, known))}/{most}" if most else ""
+    some = f" of {len(known)} GPUs" if len(known) < len(links.gpus) else ""
+    return f"NVLink {min(map(_active, known))}/{most}{some}" if most else ""
 
 
 def _active(links: Sequence[NvLink]) -> int:

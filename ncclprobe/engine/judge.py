@@ -14,7 +14,7 @@ from typing import Any
 from ncclprobe.engine.collect import Facts, arguments, of_node
 from ncclprobe.engine.derived import prescriptions, with_choices
 from ncclprobe.errors import NotCaptured, ParseError, Unlearned
-from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Suppression, Verdict
+from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
 from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rules import Check, Need
@@ -50,7 +50,45 @@ def judge(
     known = Judged()
     own = [verdict for snapshot in snapshots for verdict in judge_node(snapshot, checks, job, known)]
     by_id = {check.id: check for check in checks}
-    return (*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run)))
+    return _followed((*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run))))
+
+
+def _followed(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
+    """Return `verdicts` with each consequence naming its cause, and without a remedy of its own.
+
+    The cause is a finding as grave or worse on the same subject of the same node; what follows from it is that the
+    subject could not be looked at, or that the node differs from others in it.
+    """
+    causes: dict[tuple[str | None, str], list[tuple[int, Related]]] = {}
+    for v in verdicts:
+        for f in v.findings if v.node is not None and v.status in (Status.WARN, Status.FAIL) else ():
+            causes.setdefault((v.node, f.subject), []).append((_GRAVEST.index(f.severity), Related(v.id, f.subject)))
+    return tuple(_following(v, causes) if v.findings and causes else v for v in verdicts)
+
+
+_GRAVEST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
+
+
+def _following(verdict: Verdict, causes: Mapping[tuple[str | None, str], list[tuple[int, Related]]]) -> Verdict:
+    found = tuple(_of_its_cause(verdict, finding, causes) for finding in verdict.findings)
+    return verdict if found == verdict.findings else replace(verdict, findings=found)
+
+
+def _of_its_cause(
+    verdict: Verdict, finding: Finding, causes: Mapping[tuple[str | None, str], list[tuple[int, Related]]]
+) -> Finding:
+    if verdict.node is not None and not finding.message.startswith(UNSEEN):
+        return finding
+    nodes = (verdict.node,) if verdict.node is not None else finding.nodes
+    subjects = finding.subject.split(", ")
+    grave = [
+        [cause for number, cause in causes.get((node, subject), ()) if number <= _GRAVEST.index(finding.severity)]
+        for node in nodes
+        for subject in subjects
+    ]
+    if not grave or not all(grave):
+        return finding
+    return replace(finding, related=(*finding.related, *dict.fromkeys(each[0] for each in grave)), remedy="")
 
 
 def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:

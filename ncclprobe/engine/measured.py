@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ncclprobe.engine.collect import Facts, collect
-from ncclprobe.engine.judge import worst
+from ncclprobe.engine.judge import shares, worst
 from ncclprobe.errors import ParseError
 from ncclprobe.expect import copies, of_run, published
 from ncclprobe.expect.site.bands import judge_rows
@@ -200,18 +200,11 @@ def launch_row(run: Facts) -> LaunchRow:
 
 
 def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
-    """A row per host of the ranks; its status is that of the run, or its own failure."""
+    """A row per host of the ranks; a finding on the run that names nodes is these nodes' alone."""
     who = run.get(Participants)
     hosts = dict.fromkeys(who.hosts) if isinstance(who, Participants) else {}
-    return tuple(NodeRow(host, rank, host, _status_of(host, verdicts)) for rank, host in enumerate(hosts))
-
-
-def _status_of(host: str, verdicts: Sequence[Verdict]) -> Status:
-    mine = [v for v in verdicts if v.node in (None, host)]
-    for status in (Status.FAIL, Status.UNKNOWN, Status.WARN):
-        if any(v.status is status and (status is not Status.UNKNOWN or v.required) for v in mine):
-            return status
-    return Status.PASS
+    each = shares(list(hosts), verdicts, "fail")
+    return tuple(NodeRow(host, rank, host, each[host].status) for rank, host in enumerate(hosts))
 
 
 def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, NodeEnvironment]:

@@ -111,7 +111,8 @@ class Finding(Struct, frozen=True):
     """One problem: on what, what was seen where, whose fault it is and what to do about it.
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
-    An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause.
+    An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause; without
+    a remedy it is a consequence of these.
     ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` how much that is; null: no rate was compared.
     ``occurrence``: of a line of a job's log, who said it and when.
     """
@@ -161,6 +162,8 @@ class Suppression(Struct, frozen=True):
     reason: str
 
 
+UNSEEN = "not looked at: "
+"""Begins the message on a subject that could not be looked at where its siblings could."""
 Sources = str | Evidence | Iterable[str | Evidence]
 """Evidence as checks give it: a string is a source that says enough."""
 

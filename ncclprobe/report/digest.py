@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
@@ -98,8 +98,11 @@ def problems(report: Report) -> list[Problem]:
     What several subjects have in common is one problem, if it was found on the same nodes; ranks also on several.
     """
     where: dict[tuple[str, Finding], list[str]] = {}
+    known = {(verdict.id, finding.subject) for verdict in report.checks for finding in verdict.findings}
     for verdict in report.checks:
         for finding in verdict.findings:
+            if _follows(finding, known):
+                continue
             where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
     alike: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
     for (name, finding), nodes in where.items():
@@ -108,6 +111,25 @@ def problems(report: Report) -> list[Problem]:
         subjects[finding.subject] = None
     found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in alike.items()]
     return sorted(found, key=lambda problem: _cost(problem.finding))
+
+
+def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
+    """Return whether a finding is a consequence of others of the report, and stands under them."""
+    caused = finding.related and not finding.remedy
+    return bool(caused) and all((each.id, each.subject) in known for each in finding.related)
+
+
+def consequences(problem: Problem, report: Report) -> list[str]:
+    """Return what follows from a problem, a line each: ``nvl.links GPU6: not looked at: GPU is lost``."""
+    causes = {(problem.id, subject) for subject in problem.subjects}
+    return list(
+        dict.fromkeys(
+            f"{verdict.id} {finding.subject}: {finding.message}"
+            for verdict in report.checks
+            for finding in verdict.findings
+            if not finding.remedy and any((each.id, each.subject) in causes for each in finding.related)
+        )
+    )
 
 
 def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:

@@ -141,6 +141,8 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
     if left > 0 or len(subjects) > 1:
         more = f"the same for the others of {len(subjects)}" if len(subjects) > 1 else f"and {left} more in --json"
         yield f"{_INDENT}       {more}"
+    for follows in digest.consequences(problem, report):
+        yield from wrapped(f"{_INDENT}so:    ", follows, width)
     if finding.related:
         yield from wrapped(f"{_INDENT}see:   ", finding.see_also, width)
     if finding.remedy:

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from ncclprobe.model.findings import Status, Verdict, fail
+from ncclprobe.model.findings import Related, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Expectation, Judged, Measurement
 from ncclprobe.model.report import NodeRow
 from ncclprobe.model.values import replace
@@ -119,3 +119,19 @@ def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:
 def test_the_link_at_fault_is_named_where_the_finding_names_one(subjects: tuple[str, ...], said: str) -> None:
     problem = Problem("x.y", fail(subjects[0], "is slow", nodes=("n2",), blame="link"), (), subjects)
     assert blame_of(problem).startswith(said)
+
+
+def test_a_consequence_stands_under_its_cause_and_not_by_itself() -> None:
+    lost = fail("GPU6", "is lost", remedy="drain the node", blame="node")
+    follows = note("GPU6", "not looked at: GPU is lost", related=(Related("gpu.count", "GPU6"),))
+    checks = (
+        Verdict("gpu.count", "n0", Status.FAIL, "t", findings=(lost,)),
+        Verdict("nvl.links", "n0", Status.PASS, "t", findings=(follows,)),
+    )
+    report = replace(samples.HEALTHY, status=Status.FAIL, exit_code=4, checks=checks)
+    for text in (render(report), markdown.render(report)):
+        assert text.count("not looked at: GPU is lost") == 1
+        assert "explain nvl.links" not in text
+    assert "      so:    nvl.links GPU6: not looked at: GPU is lost" in render(report)
+    alone = render(replace(report, checks=checks[1:]))  # its cause was ignored, and it is not lost with it
+    assert "NOTE  nvl.links  GPU6" in alone

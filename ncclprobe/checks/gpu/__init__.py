@@ -6,7 +6,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import normal
-from ncclprobe.model.findings import Finding, Sources, note
+from ncclprobe.model.findings import UNSEEN, Finding, Sources, note
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -54,4 +54,4 @@ def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> I
     if len(unknown) >= subjects:
         raise Unlearned(why or "no GPU could be looked at")
     if unknown:
-        yield note(", ".join(unknown), f"not looked at: {why}", evidence=evidence)
+        yield note(", ".join(unknown), f"{UNSEEN}{why}", evidence=evidence)
