@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.checks.log.harmless import HARMLESS
+from ncclprobe.checks.log.harmless import harmless, understood
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.left import LeftBehind
@@ -149,7 +149,7 @@ def sections(left: LeftBehind, verdicts: Sequence[Verdict], checks: Sequence[Che
         "ranks": ranks(log, records),
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
-        "not_understood": (*left.not_understood, *(not_understood(log, verdicts, HARMLESS) if log else ())),
+        "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
     }
 
 
@@ -158,4 +158,4 @@ def _unknown_line(
 ) -> LogEvent | None:
     """Return the line that most likely says why, if no check knows it; None: there is none."""
     known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
-    return likeliest(log, known, HARMLESS, any_level=left.failed, launcher=not found)
+    return likeliest(log, known, harmless, any_level=left.failed, launcher=not found)

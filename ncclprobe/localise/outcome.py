@@ -5,8 +5,9 @@ launcher or a watchdog writes ends a process. Standard output that is written in
 was earlier: so steps count only where some stand before it too; a block that ends there would cut a line.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
@@ -64,7 +65,12 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
 
 
 def likeliest(
-    log: JobLog, known: Collection[tuple[int, int]], harmless: Sequence[str], *, any_level: bool, launcher: bool
+    log: JobLog,
+    known: Collection[tuple[int, int]],
+    harmless: Callable[[LogEvent], bool],
+    *,
+    any_level: bool,
+    launcher: bool,
 ) -> LogEvent | None:
     """Return the line that most likely says why, of those that no check knows; None: none ends a process.
 
@@ -72,14 +78,10 @@ def likeliest(
     says of a rank that ended will do as well.
     """
     levels = [("EXCEPTION", "FATAL"), ("ERROR",), ("WARN",)]
-    unknown = [
-        each
-        for each in log.events
-        if (each.stream, each.line) not in known and not any(text in each.text for text in harmless)
-    ]
+    unknown = [each for each in log.events if (each.stream, each.line) not in known]
     for some in levels if any_level else levels[:1]:
-        found = [each for each in unknown if each.level in some and (any_level or not lived_on(log, each))]
-        found = found or [each for each in unknown if launcher and of_launcher(each)]
+        found = [e for e in unknown if e.level in some and (any_level or not lived_on(log, e)) and not harmless(e)]
+        found = found or [e for e in unknown if launcher and of_launcher(e) and not harmless(e)]
         if found:
             return min(found, key=lambda each: (each.time_s is None, each.time_s or 0.0, each.stream, each.line))
     return None
@@ -102,13 +104,20 @@ def with_the_unknown_line(log: JobLog, found: Sequence[Cause], line: LogEvent | 
         code="unknown",
         id="log.unexplained",
         confidence="unknown",
-        message="this line most likely says why; ncclprobe does not know its meaning",
+        message=f"this line most likely says why; ncclprobe does not know its meaning{_origin(line)}",
         ranks=() if line.rank is None else (line.rank,),
         nodes=(line.host,) if line.host else (),
         evidence=(Evidence(log.streams[line.stream].name, line.line, line.text),),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
     return (likely, *(cause for cause in found if cause.confidence != "unknown"))
+
+
+def _origin(line: LogEvent) -> str:
+    """Return who says a line, as far as the table of messages or NCCL's head of it tells."""
+    if found := messages.said(line.text, line.level):
+        return f": {messages.origin(found)}"
+    return f": NCCL says it, in {line.place}" if line.host and line.pid and line.place else ""
 
 
 def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> AnswerForm:

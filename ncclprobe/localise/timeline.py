@@ -1,7 +1,7 @@
 """Who said what when: the moments of a failed job, what became of each rank, and lines that no check knows."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
@@ -114,10 +114,11 @@ def _evidence(log: JobLog, event: LogEvent) -> Evidence:
     return Evidence(log.streams[event.stream].name, event.line, event.text)
 
 
-def not_understood(log: JobLog, verdicts: Sequence[Verdict], harmless: Sequence[str] = ()) -> Iterator[NotUnderstood]:
-    """Yield by log how many lines speak of a failure on which no finding rests, with the first of them.
-
-    A line that holds a text of `harmless` speaks of none.
+def not_understood(
+    log: JobLog, verdicts: Sequence[Verdict], understood: Callable[[LogEvent], bool]
+) -> Iterator[NotUnderstood]:
+    """Yield by log how many lines speak of a failure on which no finding rests and which are not understood either,
+    with the first of them.
     """
     known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
     first: dict[int, LogEvent] = {}
@@ -125,7 +126,7 @@ def not_understood(log: JobLog, verdicts: Sequence[Verdict], harmless: Sequence[
     for event in log.events:
         if event.level not in ("WARN", "ERROR", *_FAILED) or (event.stream, event.line) in known:
             continue
-        if not any(text in event.text for text in harmless):
+        if not understood(event):
             first.setdefault(event.stream, event)
             count[event.stream] = count.get(event.stream, 0) + 1
     for stream, event in first.items():

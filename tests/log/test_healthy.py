@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclprobe.checks.log.harmless import HARMLESS
+from ncclprobe.checks.log.harmless import understood
 from ncclprobe.localise.timeline import not_understood
 from tests.log import healthy
 from tests.log.test_examples import explained, whole
@@ -23,12 +23,12 @@ def test_all_ranks_in_one_stream_have_no_cause_either(version: str) -> None:
 
 @pytest.mark.parametrize("version", healthy.VERSIONS)
 def test_its_warnings_are_all_known_to_be_harmless(version: str) -> None:
-    assert list(not_understood(whole(healthy.job(version)), (), HARMLESS)) == []
+    assert list(not_understood(whole(healthy.job(version)), (), understood)) == []
 
 
 def test_a_warning_that_no_release_is_known_to_live_with_is_counted() -> None:
     log = whole({"a": "n1:7:7 [0] x.cc:1 NCCL WARN Something new went wrong\n"})
-    assert [each.count for each in not_understood(log, (), HARMLESS)] == [1]
+    assert [each.count for each in not_understood(log, (), understood)] == [1]
 
 
 def test_nccl_is_read_in_these_logs() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.launchers import signal_of_launcher
 from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, failed
+from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding
 from ncclprobe.units import whole_words
@@ -47,6 +48,8 @@ def _is_own(event: LogEvent) -> bool:
     """Return whether a line is an exception, with its traceback or in torchrun's summary, of the program itself."""
     summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
     if event.level != "EXCEPTION" and not summary:
+        return False
+    if (found := messages.said(event.text, event.level)) and found.codes and "rank-crashed" not in found.codes:
         return False
     foreign = any(text in event.text for text in _NOT_OWN)
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)

@@ -1,5 +1,8 @@
 """Lines that sound like a failure and are none: of healthy jobs of every release and launcher."""
 
+from ncclprobe.facts.files import messages
+from ncclprobe.facts.files.job_log import LogEvent
+
 HARMLESS = (
     "The hostname of the client socket cannot be retrieved",
     "The IPv6 network addresses of",
@@ -38,19 +41,7 @@ HARMLESS = (
     "async event: port active",
     "async event : SM change",
     "async event: SM change",
-    "wrong magic",  # a stranger connected; NCCL waits for the next connection
-    "User asked for a m",  # channels out of bounds: NCCL takes the nearest number
-    "is too big. Limiting value to",
-    "cap it to",
-    "set both to",
-    "is not a valid value",
-    "is being ignored because it is not a power of 2",
-    "NCCL_SOCKET_NTHREADS is greater than the maximum",
-    "No NVML device handle. Skipping nvlink detection",
-    "not dumping topology",
-    "Continue without profiler",
     "CollNet is not supported or fails to initialize",
-    "Cannot initialize CollNet, using",
     "CollNet currently only supports",
     # torch's at W
     "The client socket has failed to connect to",
@@ -63,4 +54,21 @@ HARMLESS = (
     "recvValueWithTimeout failed on",
     "sendBytes failed on",
 )
-"""Texts of such lines. They are counted nowhere; where one of them matters after all, a check says so by itself."""
+"""Texts of such lines, where the table of messages does not have them: of older releases and of other programs.
+
+They are counted nowhere; where one of them matters after all, a check says so by itself.
+"""
+
+
+def harmless(event: LogEvent) -> bool:
+    """Return whether a line is one of them, or one after which its program goes on as its sources say."""
+    if any(text in event.text for text in HARMLESS):
+        return True
+    found = messages.said(event.text, event.level)
+    return found is not None and found.kind in ("harmless", "aside")
+
+
+def understood(event: LogEvent) -> bool:
+    """Return whether a line has a meaning, if only that of a symptom."""
+    found = messages.said(event.text, event.level)
+    return harmless(event) or (found is not None and found.kind != "?")

@@ -1,0 +1,86 @@
+"""What the table of messages says of lines that no other check makes anything of."""
+
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import JOB, each, failed, of_peer
+from ncclprobe.facts.files import messages
+from ncclprobe.facts.files.explained import Explained
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import address_of, number
+from ncclprobe.localise.outcome import lived_on
+from ncclprobe.model.findings import Finding
+
+_REFUSED = (
+    "Unrecognized element token",
+    "Unrecognized prefix token",
+    "All entries except the first must have a prefix",
+    "o algorithm/protocol available",
+    "no symmetric kernel available",
+    "Invalid NCCL_COMM_ID",
+    "Could not force merge NICs",
+)
+
+
+@cause(
+    code="nccl-setting",
+    signs=_REFUSED,
+    doctor="env.forced-algo",
+    bad=lambda: [
+        'n1:7:7 [0] graph/tuning.cc:9 NCCL WARN Unrecognized element token "Rng" when parsing "Rng"',
+        "n1:7:7 [0] enqueue.cc:9 NCCL WARN Error : no algorithm/protocol available for function AllReduce with "
+        "datatype ncclFloat32. NCCL_ALGO was set to NVLS.",
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring"],
+)
+def setting_refused(log: JobLog) -> Iterator[Finding]:
+    """NCCL refuses the value of a variable.
+
+    Right: NCCL took the values of all its variables.
+    Why: the variable names what NCCL does not know, or leaves no algorithm for a collective on this machine.
+    Fix: unset the variable that the line names, or write its value as NCCL's documentation has it.
+    """
+    yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
+
+
+@cause(
+    echoes=("*",),
+    bad=lambda: [(_log("Call to ibv_frob failed"), Explained()), (_log("group_desc must not be None"), Explained())],
+    good=lambda: [
+        (_log("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)}))),
+        (_log("Something new went wrong"), Explained()),
+        (_log("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
+    ],
+)
+def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
+    """A program says that something failed, in words that its sources have.
+
+    Right: no line of a failed job is known from sources alone.
+    Why: no check reads more out of the line than its message says; ncclprobe's table knows where it is in the sources,
+    what follows it there, and whether it says why or only that something failed.
+    Fix: look at what the same rank, and the peer that the line names, said before.
+    """
+    kinds = ("cause", "symptom", "consequence") if failed(log) else ("cause",)
+    for event in log.events:
+        if event.level in ("WARN", "ERROR", "EXCEPTION") and (event.stream, event.line) not in explained.lines:
+            found = messages.said(event.text, event.level)
+            if found and found.kind in kinds and not lived_on(log, event):
+                yield _finding(log, event, found)
+
+
+def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
+    """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so."""
+    text = messages.origin(found)
+    if found.codes:
+        return said(log, event, text, codes=found.codes, **(JOB if "rank-crashed" in found.codes else {}))
+    peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
+    details = {} if peer is None else {"peers": (peer,)}
+    details |= of_peer(log, address_of(found.held("address")))
+    return consequence(log, event, text, action="none", **details)
+
+
+def _log(text: str) -> JobLog:
+    from ncclprobe.facts.files.job_log import LogStream
+
+    failure = LogEvent(0, 2, "NCCL failure", level="ERROR")
+    return JobLog((LogStream("a.log", 2),), (LogEvent(0, 1, text, host="n1", pid=7, level="WARN"), failure))

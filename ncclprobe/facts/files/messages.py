@@ -1,0 +1,168 @@
+"""What single lines mean, by a table of messages that was taken from sources: ``messages.tsv``.
+
+scripts/messages.py writes the table; the column ``meaning`` is kept by hand. A meaning is one of
+
+- ``cause CODE [CODE …]``: the line says why; of several codes one of them. Codes are those of the checks;
+- ``consequence``: another rank, or an earlier line, says why;
+- ``symptom``: it says that this layer failed, and not why;
+- ``harmless``: the program goes on as if nothing were; ``aside``: of no concern to a failure;
+- ``?``: not yet judged.
+
+After ``consequence`` or ``symptom`` may stand ``peer``: whom the line names is at fault rather than who wrote it.
+A line is looked up by its rarest word and then compared with the fixed parts of a text in their order: linear in its
+length, whatever it holds. The rarest word stands in the table's first column, so that no index is made at a start.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ncclprobe.model.values import Struct
+
+TABLE = Path(__file__).with_name("messages.tsv")
+WORD = re.compile(r"[A-Za-z_]{3,}")
+_BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
+_HOLE = re.compile(r"\{([a-z]+)\}")
+_TALK = ("INFO", "TRACE", "DEBUG")
+_NAMES = {"nccl": "NCCL", "torch": "torch"}
+_MOST_SHAPES = 4096
+_MOST_WORDS = 64
+_DIGITS = str.maketrans("123456789", "0" * 9)
+_BEGINS = (":", ": ", "] ", "- ")
+"""What stands before a message if anything does: ``WARNING:root:``, ``ValueError: ``, ``[Rank 3] ``."""
+
+
+class MessageRow(NamedTuple):
+    """One row of the table."""
+
+    word: str
+    project: str
+    releases: str
+    level: str
+    then: str
+    place: str
+    meaning: str
+    text: str
+
+
+HEAD = MessageRow._fields
+
+
+class Message(Struct, frozen=True):
+    """A line's message. `holes` are the kinds of its holes, and what stands in them."""
+
+    row: MessageRow
+    holes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return the first word of its meaning."""
+        return self.row.meaning.partition(" ")[0]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Return the codes of the causes that it may be."""
+        return tuple(self.row.meaning.split()[1:]) if self.kind == "cause" else ()
+
+    def held(self, *kinds: str) -> str:
+        """Return what stands in the first hole of one of these kinds; empty: it has none."""
+        return next((text for kind, text in self.holes if kind in kinds), "")
+
+
+def rows(table: Path = TABLE) -> Iterator[MessageRow]:
+    """Yield the rows of a table."""
+    for line in table.read_text(encoding="utf-8").splitlines():
+        fields = line.split("\t")
+        if len(fields) == len(HEAD) and fields[0] != HEAD[0]:
+            yield MessageRow(*fields)
+
+
+def parts(text: str) -> list[str]:
+    """Return what is fixed in a text: what stands before, between and after its holes."""
+    return _HOLE.split(text)[::2]
+
+
+def words(text: str) -> list[str]:
+    """Return the words that a line must have to hold a text: those that no hole touches."""
+    return _BOUNDED.findall(_HOLE.sub("\1", text))
+
+
+class Lookup:
+    """The rows of a table by their rarest words, and the rows that a shape of line, its digits all alike, may hold."""
+
+    def __init__(self, table: Path = TABLE) -> None:
+        self._by_word: dict[str, list[tuple[list[str], MessageRow]]] = {}
+        for row in rows(table):
+            self._by_word.setdefault(row.word, []).append((parts(row.text), row))
+        self._shapes: dict[str, list[tuple[list[str], MessageRow]]] = {}
+
+    def message(self, text: str) -> Message | None:
+        """Return the message that a line holds, of several the one with most fixed text; None: none of the table's."""
+        shape = text.translate(_DIGITS)
+        near = self._shapes.get(shape)
+        if near is None:
+            words = dict.fromkeys(WORD.findall(shape)[:_MOST_WORDS])
+            near = [each for word in words for each in self._by_word.get(word, ())]
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[shape] = near
+        found = [(sum(map(len, fixed)), row, fixed) for fixed, row in near if _stands(fixed, text)]
+        if not found:
+            return None
+        _, row, fixed = max(found)
+        return Message(row, tuple(zip(_HOLE.findall(row.text), _held(fixed, text), strict=True)))
+
+
+@lru_cache(maxsize=1)
+def _lookup() -> Lookup:
+    return Lookup()
+
+
+def message(text: str) -> Message | None:
+    """Return the message of the package's table that a line holds; the table is read at the first asking."""
+    return _lookup().message(text)
+
+
+def said(text: str, level: str) -> Message | None:
+    """Return the message of a line of some level; what is a warning in the sources is none at INFO, where the program
+    tries something else.
+    """
+    found = message(text)
+    return None if found and level in _TALK and found.row.level != "INFO" else found
+
+
+def origin(found: Message) -> str:
+    """Return who says it, in which releases and file, and what follows."""
+    row = found.row
+    then = {"goes on": "goes on", "fails": "gives up"}.get(row.then, f"returns {row.then}")
+    then = f"raises {row.then}" if row.level == "RAISED" else then
+    return f"{_NAMES[row.project]} {row.releases} says it in {row.place} and {then}"
+
+
+def _stands(fixed: Sequence[str], text: str) -> bool:
+    """Return whether the fixed parts stand in a line in their order, the first at the beginning of what it says."""
+    at = _begin(fixed[0], text)
+    for part in fixed[1:] if at >= 0 else ():
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return at >= 0
+
+
+def _begin(first: str, text: str) -> int:
+    """Return where the text after the first part goes on; -1: it stands nowhere where a message begins."""
+    if text.startswith(first):
+        return len(first)
+    places = [text.find(before + first) + len(before) for before in _BEGINS if before + first in text]
+    return min(places, default=-1 - len(first)) + len(first)
+
+
+def _held(fixed: Sequence[str], text: str) -> Iterator[str]:
+    """Yield what stands in the holes between the fixed parts."""
+    at = _begin(fixed[0], text)
+    for number, part in enumerate(fixed[1:], start=2):
+        end = len(text) if not part and number == len(fixed) else text.find(part, at)
+        yield text[at:end].strip()
+        at = end + len(part)

@@ -1,0 +1,118 @@
+"""The table of messages: every line of it is found again, and its meaning is what `explain` makes of the line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.checks import log as rules
+from ncclprobe.checks.log.harmless import harmless
+from ncclprobe.engine.diagnose import LEFT, every_check
+from ncclprobe.engine.explained import judged
+from ncclprobe.facts.files import messages
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.messages import MessageRow
+from ncclprobe.model.snapshot import Job
+from tests.log.test_examples import explained, whole
+
+ROWS = list(messages.rows())
+CHECKS = [check for check in every_check(LEFT) if check.cause or check.id == "log.unexplained"]
+CODES = {*re.findall(r"``([a-z0-9-]+)``", rules.__doc__ or "")}
+HELD = {
+    "rank": "1", "peer": "3", "number": "7", "address": "10.0.0.7<4321>", "device": "mlx5_0", "error": "Frobnicated",
+    "text": "eth0",
+}  # fmt: skip
+
+
+def written(row: MessageRow) -> str:
+    """Return a line of a log that holds this message."""
+    text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
+    if row.project == "nccl":
+        return f"n1:7:9 [0] {row.place}:9 NCCL {row.level} {text}\n"
+    if row.level != "RAISED":
+        return f"[rank0]:[{row.level[0]}1122 10:00:00.5 x.py:7] {text}\n"
+    head = 'Traceback (most recent call last):\n[rank0]:   File "x.py", line 3, in f\n[rank0]: '
+    return (
+        f"[rank0]: {head}torch.distributed.{row.then}: {text}\n" if row.level == "RAISED" else f"{row.level} {text}\n"
+    )
+
+
+def test_every_message_is_found_by_a_line_that_holds_it() -> None:
+    for row in ROWS:
+        text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
+        found = messages.message(text)
+        assert found
+        assert len("".join(messages.parts(found.row.text))) >= len("".join(messages.parts(row.text)))
+
+
+def test_every_meaning_is_of_a_known_form_and_no_text_stands_twice() -> None:
+    for row in ROWS:
+        kind, *rest = row.meaning.split()
+        assert kind in ("cause", "consequence", "symptom", "harmless", "aside", "?")
+        assert set(rest) <= (CODES if kind == "cause" else {"peer"}), row
+        assert bool(rest) >= (kind == "cause")
+    keys = [(row.project, row.level, row.text) for row in ROWS]
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_says_why_in_the_table_is_named_by_a_check_or_by_the_table_itself() -> None:
+    """Another release's wording than those of a check's signs is found all the same."""
+    causes = [row for row in ROWS if row.meaning.startswith("cause") and row.level != "INFO"]
+    log = whole({f"{number}.log": written(row) for number, row in enumerate(causes)})
+    said: dict[int, set[str]] = {}
+    for verdict in judged(CHECKS, {JobLog: log}, Job()):
+        rule = next(check.cause for check in CHECKS if check.id == verdict.id)
+        for finding in verdict.findings:
+            if at := finding.occurrence:
+                said.setdefault(at.stream, set()).update(at.codes or ((rule.code,) if rule and rule.code else ()))
+    wrong = [(row.text, said.get(n)) for n, row in enumerate(causes) if not {*row.meaning.split()} & said.get(n, set())]
+    assert not wrong
+
+
+def test_no_harmless_message_is_a_cause() -> None:
+    rows = [row for row in ROWS if row.meaning in ("harmless", "aside") and row.level != "INFO"]
+    log = whole({f"{number}.log": written(row) for number, row in enumerate(rows)})
+    assert all(harmless(event) for event in log.events if event.level in ("WARN", "ERROR"))
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "meaning"),
+    [
+        ("Call to ibv_create_qp failed with error Cannot allocate memory errno 12", "WARN", "symptom"),
+        ("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2.", "WARN", "harmless"),
+        ("ValueError: group_desc must not be None", "EXCEPTION", "cause rank-crashed"),
+    ],
+)
+def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
+    found = messages.said(text, level)
+    assert found
+    assert found.row.meaning == meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("Something new went wrong", "WARN"),
+        ("Call to ibv_create_qp failed", "INFO"),
+        ("failed Call to ibv_create_qp", "WARN"),
+    ],
+)
+def test_other_lines_have_none(text: str, level: str) -> None:
+    assert messages.said(text, level) is None
+
+
+def test_holes_are_read_by_their_kinds() -> None:
+    found = messages.message("[Proxy Service 5] Failed to execute operation Connect from rank 3, retcode 6")
+    assert found
+    assert (found.held("rank"), found.held("peer"), found.held("address")) == ("5", "3", "")
+
+
+def test_a_line_as_long_as_any_is_looked_up_in_a_moment() -> None:
+    assert messages.message("Call to " * 500 + "from rank " * 500) is None
+
+
+def test_the_line_of_no_known_meaning_says_who_wrote_it_and_what_follows(tmp_path: Path) -> None:
+    (found,) = explained(
+        whole({"a": 'n1:7:9 [0] x.cc:1 NCCL WARN Unrecognized element token "Rng" when parsing "Rng"\n'})
+    )
+    assert (found.code, found.doctor) == ("nccl-setting", "env.forced-algo")
