@@ -28,6 +28,9 @@ _MOVED = ("rchar", "wchar")
 _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
 _INTERPRETER = re.compile(r"python|pt_main_thread")
 _OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
+_EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
+_OF_CHILD = {"wait4": 1, "waitid": 2}
+_MOST_PIDS = 1 << 22
 _SYSCALLS = {
     "x86_64": {
         **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
@@ -159,40 +162,50 @@ def _process(pid: int, start: int) -> dict[str, Any]:
     stat = _stat_or_none(path)
     if stat is None or int(stat[19]) != start:
         raise Missing(f"process {pid}: it has ended{' and its number is of another' if stat else ''}")
-    tids = _threads(path)
-    written = _numbers(f"{path}/io")
     status = _numbers(f"{path}/status")
     return {
         "time_s": time.time(),
         **_state(path, stat),
-        "faults": int(stat[7]) + int(stat[9]),
-        "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
         "switches": status.get("voluntary_ctxt_switches", 0),
         "tracer": status.get("TracerPid", 0),
+        "still_s": _still_s(path),
         "swapped_bytes": status.get("VmSwap", 0) << 10,
-        "pipes": sorted(_pipes(path)),
-        "children": list(_children(path, tids)),
+        "children": list(_children(path, _threads(path))),
         **_cgroup(path),
     }
 
 
 def _state(path: str, stat: list[str]) -> dict[str, Any]:
-    """Return the state of a process or thread, its time, and what it waits for."""
+    """Return what a process does, what it waits for, and its counters."""
+    written = _numbers(f"{path}/io")
     return {
         "state": stat[0],
         "cpu_s": (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),
         "wchan": _text_or_empty(f"{path}/wchan").strip("0\n"),
         **_waits(path),
+        "faults": int(stat[7]) + int(stat[9]),
+        "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
+        "pipes": sorted(_pipes(path)),
     }
 
 
 def _waits(path: str) -> dict[str, Any]:
-    """Return the call that a process's first thread is in, and the file or socket that it was given."""
+    """Return the call that a process's first thread is in, and the file, socket or process that it was given."""
     words = _text_or_empty(f"{path}/syscall").split()
     if not words or not words[0].isdecimal():
         return {"call": words[0] if words else ""}
     call = _SYSCALLS.get(os.uname().machine, {}).get(int(words[0]), f"system call {words[0]}")
+    if call in _OF_CHILD:
+        pid = int(words[_OF_CHILD[call]], 16)
+        return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
     return {"call": call, "file": _link_or_empty(f"{path}/fd/{int(words[1], 16)}") if _OF_FD.fullmatch(call) else ""}
+
+
+def _still_s(path: str) -> float | None:
+    """Return how long ago a process's first thread last ran (CONFIG_SCHED_DEBUG); None: the kernel does not say."""
+    ran = [_EXEC_START.search(_text_or_empty(f"{each}/sched")) for each in ("/proc/self", path)]
+    now, last = (float(found[1]) if found else None for found in ran)
+    return None if now is None or last is None else round(max(now - last, 0.0) / 1e3, 3)
 
 
 def _threads(path: str) -> list[str]:
@@ -211,15 +224,7 @@ def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
         if stat is None or count >= bounds.JOB_CHILDREN:
             continue
         waiting += _text_or_empty(f"{own}/task/{pid}/children").split()
-        written = _numbers(f"{own}/io")
-        yield {
-            "pid": int(pid),
-            "name": stat[-1],
-            **_state(own, stat),
-            "faults": int(stat[7]) + int(stat[9]),
-            "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
-            "pipes": sorted(_pipes(own)),
-        }
+        yield {"pid": int(pid), "name": stat[-1], **_state(own, stat)}
 
 
 def _pipes(path: str) -> set[str]:

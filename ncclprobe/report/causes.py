@@ -8,6 +8,7 @@ from ncclprobe import page
 from ncclprobe.model.causes import Cause, Consequence, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
+from ncclprobe.model.standing import Standing
 from ncclprobe.report import digest
 from ncclprobe.report.lines import Style, unstyled
 from ncclprobe.units import plural, printable
@@ -57,14 +58,25 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     first, *rest = _wrapped(f"{found.word}  ", found.message, width)
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
-    yield f"{_LEAD}looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}"
+    yield f"{_LEAD}{looked(found)}"
     yield ""
     wide = max((len(each.name) for each in report.classes), default=0)
-    for each in report.classes:
-        where = ", ".join(each.nodes) if each.ranks else digest.folded(each.processes)
-        yield from _wrapped(f"{_LEAD}{each.name:<{wide}}  {who(each.ranks, ())} ", f"{where}: {each.doing}", width)
+    for name, ranks, where, doing in class_rows(report):
+        yield from _wrapped(f"{_LEAD}{name:<{wide}}  {ranks} ", f"{where}: {doing}", width)
     if found.prepare:
         yield from _wrapped(f"{_LEAD}to see more: ", found.prepare, width)
+
+
+def looked(found: Standing) -> str:
+    """Return for how long a running job was looked at, and when."""
+    return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}"
+
+
+def class_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each class of a running job's ranks: its name, the ranks, where these run, and what they do."""
+    for each in report.classes:
+        where = ", ".join(each.nodes) if each.ranks else digest.folded(each.processes)
+        yield each.name, who(each.ranks, ()), where, each.doing
 
 
 _WORDS = {"STUCK": "fail", "SLOW": "warn", "WORKING": "pass", "CANNOT TELL": "unknown"}

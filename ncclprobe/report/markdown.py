@@ -5,7 +5,7 @@ job summary, Usage limits: annotations). What comes from a machine stays text: n
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ncclprobe import page
@@ -30,6 +30,7 @@ _BEGINNINGS = (
     *("## ", "### ", "- ", "  - ", "|", "    ", "`", ", by `", "<details>", "</details>"),
     *("… and ", "Did not report: ", "ncclprobe "),
 )
+_CLASSES = ("class", "ranks", "on", "what they do")
 _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
 
@@ -101,6 +102,8 @@ def _command(text: str, also: str = "") -> str:
 def _sections(report: Report) -> Iterator[Section]:
     if report.files:
         yield Section("", [_caption(report)])
+        ranks = [_line_of(row) for row in causes.class_rows(report)]
+        yield Section("Ranks by what they do", ranks, head=_head_of(_CLASSES))
         yield Section("Why it failed", [_cause(cause) for cause in report.causes])
         yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
         yield Section("Timeline", [_moment(moment) for moment in report.timeline[:_MOST_MOMENTS]], folded=True)
@@ -117,12 +120,12 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Problems", [_problem(problem, report) for problem in bad])
     yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
     slow = [row for row in report.measurements if row.status in ("fail", "warn", "inconclusive")]
-    yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_header())
+    yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_head_of(_TABLE))
     yield Section("Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"])
     yield Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
     yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
-                  folded=True, head=_header())  # fmt: skip
+                  folded=True, head=_head_of(_TABLE))  # fmt: skip
     tables = [
         line for block in training.blocks(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
     ]
@@ -138,6 +141,7 @@ def _sections(report: Report) -> Iterator[Section]:
 
 def _caption(report: Report) -> str:
     about = f"{report.tool.name} {report.tool.version} read {', '.join(report.files)}"
+    about += f"; {causes.looked(report.standing)}" if report.standing else ""
     return f"## {text(causes.headline(report))}\n\n{text(about)}"
 
 
@@ -218,12 +222,16 @@ def _gap(gap: digest.Gap, report: Report) -> str:
     return f"- {', '.join(map(code, gap.ids))}{f' on {code(where)}' if where else ''}: {text(gap.why)}"
 
 
-def _header() -> str:
-    return f"| {' | '.join(_TABLE)} |\n|{' --- |' * len(_TABLE)}"
+def _head_of(columns: Sequence[str]) -> str:
+    return f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
+
+
+def _line_of(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(text(str(cell)) for cell in cells)} |"
 
 
 def _row(row: Measurement) -> str:
-    cells: Iterable[object] = (
+    cells = (
         row.op if row.redop in (None, "sum") else f"{row.op} {row.redop}",
         size(row.nbytes),
         row.place,
@@ -234,7 +242,7 @@ def _row(row: Measurement) -> str:
         "not verified" if row.wrong is None else row.wrong,
         row.status,
     )
-    return f"| {' | '.join(text(str(cell)) for cell in cells)} |"
+    return _line_of(cells)
 
 
 def _copy(row: CopyRow) -> str:

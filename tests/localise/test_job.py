@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe.checks.log.fixtures import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
-from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, ProcessState
+from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, RankProcess
 from ncclprobe.facts.job.ranks import JobProcess, LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.facts.launcher import Launch
@@ -17,10 +17,10 @@ from ncclprobe.model.values import replace
 
 NOW_S = 1000.0
 NOTHING = FlightRecords(())
-IDLE = ProcessState(NOW_S, "S", 5.0, "futex_do_wait", "futex", switches=7)
-SLEEPS = ProcessState(NOW_S, "S", 5.0, "hrtimer_nanosleep", "nanosleep", switches=7)
-STOPPED = ProcessState(NOW_S, "T", 5.0, "do_signal_stop")
-ENDED = ProcessState(NOW_S, "Z", 5.0)
+IDLE = RankProcess("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=NOW_S)
+SLEEPS = RankProcess("S", 5.0, "hrtimer_nanosleep", "nanosleep", switches=7, time_s=NOW_S)
+STOPPED = RankProcess("T", 5.0, "do_signal_stop", time_s=NOW_S)
+ENDED = RankProcess("Z", 5.0, time_s=NOW_S)
 GONE = Absent("process 102: it has ended", "Missing")
 UNSEEN = Absent("process 102: permission denied", "Denied")
 WAIT_OF_51 = {0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_reduce*@970", 2: "all_reduce@960"}
@@ -31,13 +31,13 @@ IN_ALL_REDUCE = (
 IN_LOADER = (FlightFrame("recv", "/usr/lib/python3.11/connection.py", 3), FlightFrame("step", "/home/u/train.py", 12))
 
 
-def later(state: ProcessState, **changes: Any) -> ProcessState:
-    """Return a state a second later."""
-    return replace(state, time_s=state.time_s + 1.0, **changes)
+def later(state: RankProcess, after_s: float = 1.0, **changes: Any) -> RankProcess:
+    """Return a state some time later."""
+    return replace(state, time_s=state.time_s + after_s, **changes)
 
 
 def looked(
-    states: Mapping[int, tuple[ProcessState | Absent, ProcessState | Absent]],
+    states: Mapping[int, tuple[RankProcess | Absent, RankProcess | Absent]],
     first: FlightRecords = NOTHING,
     second: FlightRecords | None = None,
     stacks: Mapping[int, tuple[tuple[FlightFrame, ...], tuple[FlightFrame, ...]]] | None = None,
@@ -55,7 +55,7 @@ def looked(
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
 
-def waits_for_2(first: ProcessState | Absent, second: ProcessState | Absent) -> Stand:
+def waits_for_2(first: RankProcess | Absent, second: RankProcess | Absent) -> Stand:
     waiting = (IDLE, later(IDLE))
     return looked({0: waiting, 1: waiting, 2: (first, second)}, recorded(WAIT_OF_51, backend="gloo"))
 
@@ -102,15 +102,17 @@ def test_a_loop_is_stuck_when_others_have_waited_for_a_minute() -> None:
 
 
 def test_a_child_at_work_is_work_of_its_rank() -> None:
-    compiler = Child(7, "cc1plus", "R", 3.0)
+    compiler = Child("R", 3.0, pid=7, name="cc1plus")
     first = later(IDLE, children=(compiler,))
     found = waits_for_2(IDLE, first)
     assert classes(found)["slow, not stuck"] == (2,)
 
 
 def test_a_worker_that_cannot_go_on_is_named_and_its_pipe() -> None:
-    worker = Child(4242, "pt_data_worker", "D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", pipes=("pipe:[9]",))
-    polls = ProcessState(NOW_S, "S", 5.0, "do_poll", "poll", pipes=("pipe:[9]",), children=(worker,))
+    worker = Child(
+        "D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", pipes=("pipe:[9]",), pid=4242, name="pt_data_worker"
+    )
+    polls = RankProcess("S", 5.0, "do_poll", "poll", pipes=("pipe:[9]",), children=(worker,), time_s=NOW_S)
     (outside, _) = waits_for_2(polls, later(polls)).classes
     wanted = "its process 4242 (pt_data_worker), which shares a pipe with it, is in uninterruptible sleep"
     assert f"waits for input (poll); {wanted} (nfs_wait_on_request, /data/7.tar)" in outside.doing
@@ -183,7 +185,7 @@ def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:
 
 def test_stacks_name_the_rank_where_torch_has_recorded_nothing() -> None:
     stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (IN_LOADER,) * 2}
-    five_later = ProcessState(NOW_S + 5.0, "S", 5.0, "futex_do_wait", "futex", switches=7)
+    five_later = later(IDLE, 5.0)
     found = looked(dict.fromkeys(range(3), (IDLE, five_later)), stacks=stacks)
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
     assert found.classes[0].doing.endswith("in recv, train.py:12 in step")
@@ -201,7 +203,7 @@ def test_stacks_in_different_calls_wait_for_each_other_where_all_are_in_one() ->
 
 def test_waiting_ranks_that_woke_between_the_looks_prove_nothing_by_their_stacks() -> None:
     stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_LOADER,) * 2}
-    woke = ProcessState(NOW_S + 5.0, "S", 5.0, "futex_do_wait", "futex", switches=9)
+    woke = later(IDLE, 5.0, switches=9)
     found = looked({0: (IDLE, woke), 1: (IDLE, woke)}, stacks=stacks)
     assert found.answer.word == "CANNOT TELL"
 
@@ -226,3 +228,72 @@ def test_ranks_that_all_do_nothing_outside_of_any_call_are_stuck_after_minutes()
     assert classes(looked(states, recorded(texts))) == {"stuck outside": (0, 1)}
     texts = dict.fromkeys(range(2), "all_reduce@600 all_reduce@800")  # they pause as long now and then
     assert classes(looked(states, recorded(texts))) == {"working": (0, 1)}
+
+
+def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None:
+    idle = Child("S", 3.0, "do_poll", "poll", pipes=("pipe:[9]",), pid=60, name="pt_data_worker")
+    shell = Child("S", 0.1, "do_wait", "wait4", awaits=78, pid=77, name="sh")
+    reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
+    waits = replace(IDLE, call="wait4", wchan="do_wait", awaits=77, pipes=("pipe:[9]",), children=(idle, shell, reader))
+    (outside, _) = waits_for_2(waits, later(waits)).classes
+    wanted = "waits for a process that it has started (wait4); its process 78 (cat) opens a file (open)"
+    assert outside.doing == wanted
+
+
+@pytest.mark.parametrize(("call", "named"), [("write", True), ("poll", False)])
+def test_who_does_not_read_the_pipe_that_a_rank_writes_to_is_named(call: str, named: bool) -> None:
+    reader = Child("S", 0.1, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=60, name="tee")
+    writes = replace(IDLE, call=call, file="pipe:[9]", pipes=("pipe:[9]",), children=(reader,))
+    (outside, _) = waits_for_2(writes, later(writes)).classes
+    assert ("its process 60 (tee), which shares a pipe with it, sleeps" in outside.doing) is named
+
+
+def test_a_rank_whose_stack_is_in_another_call_made_another_call() -> None:
+    receives = (FlightFrame("recv", IN_ALL_REDUCE[0].filename, 2000), FlightFrame("step", "/home/u/train.py", 12))
+    for stack, name in ((receives, "desync"), (IN_LOADER, "stuck outside"), (IN_ALL_REDUCE, "stuck outside")):
+        stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
+        found = looked(
+            dict.fromkeys(range(3), (IDLE, later(IDLE))), recorded(WAIT_OF_51, backend="gloo"), stacks=stacks
+        )
+        assert classes(found) == {name: (2,), "waiting": (0, 1)}
+    assert classes(waits_for_2(IDLE, later(IDLE)))["stuck outside"] == (2,)
+
+
+def test_stacks_tell_of_a_call_that_torch_does_not_record() -> None:
+    barrier = (replace(IN_ALL_REDUCE[0], name="monitored_barrier"), IN_ALL_REDUCE[1])
+    texts = dict.fromkeys(range(3), "all_reduce@970 all_reduce@971")
+    states = {0: (IDLE, later(IDLE, still_s=28.0)), 1: (IDLE, later(IDLE, still_s=12.0)), 2: (SLEEPS, later(SLEEPS))}
+    stacks = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
+    found = looked(states, recorded(texts, backend="gloo"), stacks=stacks)
+    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
+    assert "wait in monitored_barrier (train.py:40) since 12 s for rank 2" in found.answer.message
+    assert looked(states, recorded(texts, backend="gloo")).answer.word == "CANNOT TELL"
+
+
+@pytest.mark.parametrize(
+    ("function", "still_s", "name"),
+    [
+        ("recv", 1.0, "desync"),
+        ("all_reduce", 40.0, "stuck inside"),
+        ("all_reduce", 5.0, "working"),
+        ("all_reduce", None, "cannot tell"),
+    ],
+)
+def test_all_ranks_in_one_call_by_their_stacks(function: str, still_s: float | None, name: str) -> None:
+    stack = (replace(IN_ALL_REDUCE[0], name=function), IN_ALL_REDUCE[1])
+    states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=still_s)))
+    assert classes(looked(states, stacks=dict.fromkeys(range(2), (stack, stack)))) == {name: (0, 1)}
+
+
+def test_a_rank_for_which_others_wait_no_longer_than_a_step_may_take_is_slow() -> None:
+    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_LOADER,) * 2}
+    for still_s, word in ((5.0, "SLOW"), (10.0, "STUCK")):
+        states = {0: (IDLE, later(IDLE, still_s=still_s)), 1: (IDLE, later(IDLE))}
+        assert looked(states, stacks=stacks).answer.word == word
+
+
+def test_ranks_that_wait_for_a_lock_in_no_call_that_is_known_are_not_accused() -> None:
+    texts = dict.fromkeys(range(2), "all_reduce@600 all_reduce@610")
+    states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS))}
+    found = looked(states, recorded(texts))
+    assert (found.answer.word, set(classes(found))) == ("CANNOT TELL", {"cannot tell"})

@@ -16,8 +16,9 @@ from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.standing import RankClass, Standing
 from ncclprobe.model.values import replace
-from ncclprobe.report import delivery
+from ncclprobe.report import causes, delivery, html, markdown
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.ranks.rank_files import FOLDER
@@ -32,6 +33,20 @@ def saved(tmp_path: Path) -> str:
     path = str(tmp_path / "saved.json")
     as_json.write(SICK, path)
     return path
+
+
+def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_page() -> None:
+    rows = (
+        RankClass("stuck outside", (3,), ("n4",), ("n4:7",), "sleeps (nanosleep), a|b.py:2 in <step>"),
+        RankClass("waiting", (0, 1, 2), ("n1", "n4"), (), "waits in all_reduce #51"),
+    )
+    made = replace(SICK, files=("1 capture",), causes=(), classes=rows, standing=Standing("STUCK", "3 of 4 ranks wait"))
+    assert "| waiting | ranks 0-2 | n1, n4 | waits in all\\_reduce #51 |" in markdown.render(made)
+    assert "a\\|b.py:2 in &lt;step&gt; |" in markdown.render(made)
+    assert "waiting        ranks 0-2 n1, n4: waits in all_reduce #51" in causes.render(made)
+    assert "<td>ranks 0-2</td><td>n1, n4</td><td>waits in all_reduce #51</td>" in html.render(made)
+    assert "in &lt;step&gt;</td>" in html.render(made)
+    assert all("Ranks by what they do" not in form.render(SICK) for form in (markdown, html))
 
 
 @pytest.mark.parametrize("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])

@@ -14,36 +14,19 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 T = TypeVar("T")
-BETWEEN_S, WITHOUT_RECORDS_S = 1.0, 5.0
+BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _AT_ONCE = 16
 _CHILDREN = 2
 
 
-class Child(Struct, frozen=True):
-    """A process that a rank has started, such as a worker of a data loader; see :class:`ProcessState`."""
-
-    pid: int
-    name: str
-    state: str
-    cpu_s: float
-    wchan: str = ""
-    call: str = ""
-    file: str = ""
-    faults: int = 0
-    moved_bytes: int = 0
-    pipes: tuple[str, ...] = ()
-
-
 class ProcessState(Struct, frozen=True):
-    """A rank's process at one moment.
+    """What a process does at one moment.
 
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
     descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written, `switches` to which its first thread agreed by waiting, `held_s` by its
-    cgroup's quota. `tracer` is the process that traces it, 0: none.
+    `faults`, `moved_bytes` read and written. `awaits` is the process whose end it waits for, 0: none, or any.
     """
 
-    time_s: float
     state: str
     cpu_s: float
     wchan: str = ""
@@ -51,10 +34,29 @@ class ProcessState(Struct, frozen=True):
     file: str = ""
     faults: int = 0
     moved_bytes: int = 0
+    pipes: tuple[str, ...] = ()
+    awaits: int = 0
+
+
+class Child(ProcessState, frozen=True, kw_only=True):
+    """A process that a rank has started, such as a worker of a data loader."""
+
+    pid: int
+    name: str
+
+
+class RankProcess(ProcessState, frozen=True, kw_only=True):
+    """What a rank's process does at one moment, and the processes that it has started.
+
+    Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota. `tracer` is the
+    process that traces it, 0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not say.
+    """
+
+    time_s: float
     switches: int = 0
     tracer: int = 0
+    still_s: float | None = None
     swapped_bytes: int = 0
-    pipes: tuple[str, ...] = ()
     children: tuple[Child, ...] = ()
     frozen: bool = False
     held_s: float = 0.0
@@ -66,7 +68,7 @@ class JobLook(Struct, frozen=True):
     `stacks` are those of the first threads, innermost frame first, where they were asked for.
     """
 
-    processes: tuple[ProcessState | Absent, ...] = ()
+    processes: tuple[RankProcess | Absent, ...] = ()
     records: FlightRecords = FlightRecords(())
     servers: tuple[str, ...] = ()
     stacks: tuple[tuple[FlightFrame, ...] | Absent, ...] = ()
@@ -85,7 +87,8 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
     if here.others:
         return JobLooks(JobLook(), JobLook())
     first = _look(host, here.ranks, 1, asked.stacks)
-    host.ask("wait", str(BETWEEN_S if first.records.dumps else WITHOUT_RECORDS_S))
+    timed = first.records.dumps or any(isinstance(p, RankProcess) and p.still_s is not None for p in first.processes)
+    host.ask("wait", str(BETWEEN_S if timed else UNTIMED_S))
     return JobLooks(first, _look(host, here.ranks, 2, asked.stacks))
 
 
@@ -113,8 +116,8 @@ def _each(ranks: Sequence[JobProcess], learn: Callable[[JobProcess], T]) -> list
         return list(pool.map(learn, ranks))
 
 
-def _state(host: Host, rank: JobProcess, number: int) -> ProcessState:
-    return cast(ProcessState, decoded(host.ask("process", rank.pid, rank.start, number), ProcessState))
+def _state(host: Host, rank: JobProcess, number: int) -> RankProcess:
+    return cast(RankProcess, decoded(host.ask("process", rank.pid, rank.start, number), RankProcess))
 
 
 class _Stack(Struct, frozen=True):

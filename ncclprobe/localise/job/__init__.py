@@ -12,20 +12,21 @@ from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.looks import JobLook, JobLooks
 from ncclprobe.facts.job.ranks import LocalRanks
 from ncclprobe.facts.job.standing import Stand
-from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence
-from ncclprobe.localise.job.calls import LookedAt, Stalled, gaps, looked_at, named, stalled
+from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence, waits_outside
+from ncclprobe.localise.job.calls import LookedAt, Stalled, call_of, function, gaps, looked_at, named, stalled
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.standing import ClassName, RankClass, Standing
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
-_INSIDE_LEAST_S, _QUIET_LEAST_S = 30.0, 60.0
-"""The same of a call that all have entered, and of ranks of which none is in any call."""
+_INSIDE_LEAST_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 60.0, 10.0
+"""The same of a call that all have entered, of ranks of which none is in a call, and until these may not be at work."""
 _OF_USUAL, _OF_LONGEST = 3.0, 5.0
 _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside")
 _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
-_PREPARE = "`ncclprobe attach --prepare` says what to put into the program; --stacks reads the stacks of this one"
+_PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
+_STACKS = "; --stacks reads the stacks of this one"
 
 
 def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
@@ -67,10 +68,10 @@ def _classes(job: LookedAt, found: Sequence[Stalled]) -> Iterator[RankClass]:
         for each in found:
             for number in each.missing if missing else each.waiting:
                 placed.setdefault(number, each)
-    quiet = not found and _all_quiet(job)
+    quiet = not found and all(_quiet(job, number) for number in job.ranks)
     for number in sorted(job.ranks.keys() | placed.keys()):
         call = placed.get(number)
-        name, text = _alone(job, number, quiet) if call is None else _in_call(job, number, call)
+        name, text = _alone(job, number, quiet, found) if call is None else _in_call(job, number, call)
         yield _row(job, number, name, text, call.evidence if call else ())
 
 
@@ -92,6 +93,9 @@ def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]
     text = doing(rank, what)
     if call.apart:
         return "desync", call.apart
+    own = call_of(rank)
+    if own and function(own) != function(call.where):
+        return "desync", f"waits in {own}, which others have not called"
     if what == "unseen":
         return "cannot tell", text
     changes = what == "spins" and rank.stacks and not rank.same_stack
@@ -108,29 +112,27 @@ def _waiting(job: LookedAt, call: Stalled) -> tuple[ClassName, str]:
     return "stuck inside" if long_enough else "working", f"is in {call.where}, as all are"
 
 
-def _alone(job: LookedAt, number: int, quiet: bool) -> tuple[ClassName, str]:
+def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:
     """Return the class of a rank that is in no call that stands, and what it does."""
     what = job.activities[number]
     text = doing(job.ranks[number], what)
     if what in ("gone", "stopped"):
         return "dead or gone" if what == "gone" else "stuck outside", text
-    if quiet:
+    if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
         return "stuck outside", text
-    if number in job.moved or what == "busy" or job.dump(number) is not None:
+    dump = job.dump(number)
+    if number in job.moved or what == "busy" or (dump is not None and (found or not _quiet(job, number, _PAUSE_S))):
         return "working", "is at work"
     return "cannot tell", text
 
 
-def _all_quiet(job: LookedAt) -> bool:
-    """Return whether all ranks do nothing, and have called nothing for much longer than they ever did before."""
-    for number in job.ranks:
-        dump = job.dump(number)
-        if dump is None or not len(dump) or number in job.moved or job.activities[number] != "idle":
-            return False
-        since_s = job.time_s - dump.column("created_ns")[-1] / 1e9
-        if since_s < max(_QUIET_LEAST_S, _OF_LONGEST * max(gaps(dump), default=0.0)):
-            return False
-    return bool(job.ranks)
+def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:
+    """Return whether a rank does nothing, and has called nothing for much longer than it ever did before."""
+    dump = job.dump(number)
+    if dump is None or not len(dump) or number in job.moved or job.activities[number] != "idle":
+        return False
+    since_s = job.time_s - dump.column("created_ns")[-1] / 1e9
+    return since_s >= max(least_s, _OF_LONGEST * max(gaps(dump), default=0.0))
 
 
 def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[Evidence]) -> RankClass:
@@ -161,7 +163,8 @@ def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None) -> S
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
     message = _of_no_call(job, rows, word) if call is None else _of_call(job, rows, call)
-    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else _PREPARE)
+    more = "" if any(rank.stacks for rank in job.ranks.values()) else _STACKS
+    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else f"{_PREPARE}{more}")
 
 
 def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.looks import Child, ProcessState
+from ncclprobe.facts.job.looks import Child, ProcessState, RankProcess
 from ncclprobe.facts.job.ranks import JobProcess
 from ncclprobe.localise.collectives.lanes import caller
 from ncclprobe.model.findings import Evidence, seen
@@ -32,6 +32,9 @@ _CALLS = {
     "connect": "connects",
     "fsync": "waits for a disk",
 }
+_READS, _WRITES = ("read", "readv", "recvfrom", "recvmsg"), ("write", "writev", "sendto", "sendmsg")
+_FOR_A_CHILD = ("wait4", "waitid")
+_OUTSIDE = (*_READS, *_WRITES, "flock", "fcntl", "open", "connect", "fsync")
 _ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
 
 
@@ -44,8 +47,8 @@ class Seen(Struct, frozen=True):
     rank: int
     node: str
     process: JobProcess | None = None
-    first: ProcessState | Absent = Absent("it was not looked at")
-    second: ProcessState | Absent = Absent("it was not looked at")
+    first: RankProcess | Absent = Absent("it was not looked at")
+    second: RankProcess | Absent = Absent("it was not looked at")
     silent: str = ""
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
 
@@ -88,14 +91,14 @@ def activity(seen_rank: Seen) -> Activity:
     return "busy" if computes else "idle"
 
 
-def _grown(first: ProcessState, second: ProcessState, name: str) -> float:
+def _grown(first: RankProcess, second: RankProcess, name: str) -> float:
     """Return by how much a counter has grown, of a rank and of the processes that it has started."""
     before = {child.pid: getattr(child, name) for child in first.children}
     children = sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children)
     return float(getattr(second, name) - getattr(first, name) + max(children, 0))
 
 
-def _working_children(first: ProcessState, second: ProcessState) -> bool:
+def _working_children(first: RankProcess, second: RankProcess) -> bool:
     before = {child.pid: child.cpu_s for child in first.children}
     return any(child.cpu_s - before.get(child.pid, 0.0) > _BUSY_CORES for child in second.children)
 
@@ -130,28 +133,57 @@ def _at_what(rank: Seen) -> str:
     return f" ({cores:.1f} cores{data}{held})"
 
 
-def _idle(at: ProcessState) -> str:
+def _idle(at: RankProcess) -> str:
+    others = "; ".join(_child(child, at) for child in suspects(at))
+    return f"{_waits(at)}{f'; {others}' if others else ''}"
+
+
+def _waits(at: ProcessState) -> str:
+    """Return what a process that does nothing waits for, as the rest of a sentence about it."""
+    if at.state in _ASLEEP:
+        where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
+        return f"is {_ASLEEP[at.state]}{f' ({where})' if where else ''}"
     call = at.call if at.call not in ("", "running") else ""
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
-    text = _CALLS.get(call, "waits") if at.state != "D" else "is in uninterruptible sleep"
-    if call in ("read", "readv", "recvfrom", "recvmsg"):
+    text = _CALLS.get(call, "waits")
+    if call in _READS:
         text = "reads what does not come"
-    if call in ("write", "writev", "sendto", "sendmsg"):
+    if call in _WRITES:
         text = "writes what is not taken"
-    children = "; ".join(_child(child, at) for child in suspects(at))
-    return f"{text}{where}{f'; {children}' if children else ''}"
+    return f"{text}{where}"
 
 
-def suspects(at: ProcessState) -> Sequence[Child]:
-    """Return the processes that a rank has started and that can not go on, those that share a pipe with it first."""
-    held = [child for child in at.children if child.state in _ASLEEP]
-    return sorted(held, key=lambda child: not {*child.pipes} & {*at.pipes})[:2]
+def waits_outside(rank: Seen) -> bool:
+    """Return whether a rank waits for what is no other rank; a lock or a socket may be of a collective."""
+    at = rank.second
+    return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *_OUTSIDE))
 
 
-def _child(child: Child, at: ProcessState) -> str:
-    shared = "which shares a pipe with it, " if {*child.pipes} & {*at.pipes} else ""
-    where = f" ({child.wchan}{f', {child.file}' if child.file else ''})" if child.state == "D" and child.wchan else ""
-    return f"its process {child.pid} ({child.name}), {shared}is {_ASLEEP[child.state]}{where}"
+def suspects(at: RankProcess) -> Sequence[Child]:
+    """Return the processes that a rank has started and for which it waits, or that can not go on.
+
+    That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
+    """
+    known, pid, awaited = {child.pid: child for child in at.children}, at.awaits, dict[Child, None]()
+    while (child := known.pop(pid, None)) is not None:
+        awaited, pid = {child: None}, child.awaits
+    held = [child for child in at.children if child.state in _ASLEEP or (_shared(child, at) and _held_up(child, at))]
+    return [*(awaited | dict.fromkeys(sorted(held, key=lambda child: not _shared(child, at))))][:2]
+
+
+def _shared(child: Child, at: RankProcess) -> bool:
+    return bool({*child.pipes} & {*at.pipes})
+
+
+def _held_up(child: Child, at: RankProcess) -> bool:
+    """Return whether a process waits for what is not the rank, or does not take what the rank writes."""
+    outside = child.call in _OUTSIDE and not child.file.startswith("pipe:")
+    return outside or (at.call in _WRITES and at.file in child.pipes)
+
+
+def _child(child: Child, at: RankProcess) -> str:
+    shared = ", which shares a pipe with it," if _shared(child, at) else ""
+    return f"its process {child.pid} ({child.name}){shared} {_waits(child)}"
 
 
 def _frame(rank: Seen) -> str:
@@ -168,7 +200,8 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
     """Yield what was read of a rank."""
     at = rank.second
     if rank.process is not None and not isinstance(at, Absent):
-        words = [f"state {at.state}", at.wchan, at.call, at.file]
+        for_s = f"since {at.still_s:.0f} s" if at.still_s is not None and at.still_s >= 1 else ""
+        words = [f"state {at.state}", at.wchan, at.call, at.file, for_s]
         yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
     if rank.silent and rank.process is not None:
         yield seen(f"{rank.node}:worker server", rank.silent)

@@ -1,6 +1,5 @@
 """Which calls of a running job stand, from what torch has recorded at both looks, or from stacks."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -10,10 +9,14 @@ from ncclprobe.localise.collectives.lanes import SideBySide, caller
 from ncclprobe.localise.collectives.waits import blocked, roots, waits
 from ncclprobe.localise.job.activity import Activity, Seen, activity
 from ncclprobe.model.findings import Evidence, seen
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
 _MOST_GAPS = 200
 _C10D = "/torch/distributed/distributed_c10d.py"
+_UNKNOWN_USUAL_S = 3.0
+"""What passes between two calls of a job of which nothing but stacks is known."""
+_ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
 class Stalled(Struct, frozen=True):
@@ -88,7 +91,9 @@ def stalled(job: LookedAt) -> list[Stalled]:
     if any(isinstance(each, CameLate) for each in found):  # of a call that is over; who stands now is asked here
         found = tuple(roots(SideBySide(job.second)))
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
-    return made if made and all(each.missing for each in made) else list(_of_unknown_members(job)) or made
+    if made and all(each.missing for each in made):
+        return made
+    return list(_of_unknown_members(job)) or made or ([] if job.moved else list(_by_stacks(job)))
 
 
 def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
@@ -157,29 +162,49 @@ def gaps(dump: FlightDump) -> list[float]:
 def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks.
 
-    Where all ranks are in calls, and not in the same, they wait for each other.
+    Where all ranks are in calls, and not in the same, or all receive and none sends, they wait for each other.
     """
-    inside = {number: call for number, rank in job.ranks.items() if rank.same_stack and (call := _call_of(rank))}
+    inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
     if not inside or not all(job.ranks[number].still for number in inside):
         return
-    calls = Counter(inside.values()).most_common()
-    where = calls[0][0]
+    ranks: dict[str, tuple[int, ...]] = {}
+    for number, call in sorted(inside.items()):
+        ranks[call] = (*ranks.get(call, ()), number)
+    where = max(ranks, key=lambda call: len(ranks[call]))
+    texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
+    timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
+    made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
     if others:
-        yield Stalled(where, tuple(sorted(inside)), others, job.took_s)
-    elif len(calls) > 1 and len(inside) == job.world:
-        ranks = {call: tuple(sorted(number for number in inside if inside[number] == call)) for call, _ in calls}
-        texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
+        yield replace(made, waiting=tuple(sorted(inside)))
+    elif len(inside) < job.world:
+        return
+    elif len(ranks) > 1:
         missing = tuple(sorted(inside.keys() - {*ranks[where]}))
-        yield Stalled(where, ranks[where], missing, job.took_s, apart=f"ranks wait in different calls: {texts}")
+        yield replace(made, missing=missing, apart=f"ranks wait in different calls: {texts}")
+    elif function(where) in _ONE_SIDED:
+        yield replace(
+            made, waiting=(), missing=made.waiting, apart=f"every rank waits in {where}, and none in its other side"
+        )
+    elif timed:
+        yield made
 
 
-def _call_of(rank: Seen) -> str:
-    """Return the function of torch.distributed that a rank is in, and from where: ``all_reduce, train.py:40``."""
-    stack = rank.stacks[-1]
-    call = next((frame.name for frame in stack if frame.filename.endswith(_C10D)), "")
+def _still_s(rank: Seen) -> float | None:
+    return None if isinstance(rank.second, Absent) else rank.second.still_s
+
+
+def call_of(rank: Seen) -> str:
+    """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
+    stack = rank.stacks[-1] if rank.same_stack else ()
+    call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(_C10D)), "")
     own = caller(stack)
     return f"{call} ({own.filename.rpartition('/')[2]}:{own.line})" if call and own else call
+
+
+def function(where: str) -> str:
+    """Return which function a rank is in: the first word of where."""
+    return where.partition(" ")[0]
 
 
 def named(ranks: Sequence[int]) -> str:
