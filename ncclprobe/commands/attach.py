@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     from ncclprobe.model.snapshot import Job
     from ncclprobe.model.values import replace
 
-    question = replace(diagnose.ask(options, ("attach", *argv), Job(), diagnose.RUNNING), gates=options.exit_code)
+    question = replace(diagnose.ask(options, ("attach", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
     report = _looked(options, question)
     report = redactor.report(report) if redactor else report
     from ncclprobe.report import delivery

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
 LEFT: frozenset[Source] = frozenset({"files", "job"})
-RUNNING: frozenset[Source] = frozenset({"job"})
 
 
 class Judging(Protocol):

@@ -6,12 +6,14 @@ from pathlib import Path
 from ncclprobe.engine.left import LeftBehind
 from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import UsageError
+from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.looks import JobLooks
 from ncclprobe.facts.job.ranks import LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.facts.system import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.localise.job import stand
+from ncclprobe.localise.job.calls import confirmed
 from ncclprobe.model.registry import discover
 from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
@@ -39,7 +41,10 @@ def stands(snapshots: Sequence[Snapshot]) -> LeftBehind:
         raise UsageError(_none(snapshots))
     number = sum(len(here.ranks) for here, _ in nodes.values())
     kind = f"{plural(number, 'rank')} of a running job on {plural(len(nodes), 'node')}"
-    return LeftBehind({Stand: stand(nodes)}, (kind,))
+    facts: dict[type, object] = {Stand: stand(nodes)}
+    if answers := [each for _, looks in nodes.values() if (each := confirmed(looks)) is not None]:
+        facts[RasStatus] = RasStatus(tuple(answers))
+    return LeftBehind(facts, (kind,))
 
 
 def _none(snapshots: Sequence[Snapshot]) -> str:

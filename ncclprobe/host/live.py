@@ -345,6 +345,13 @@ def _server(pid: str, path: str, look: str) -> str:
     return ask_server(pid, path)
 
 
+def _ras(address: str, look: str, *pids: str) -> str:
+    """Return what NCCL's RAS of the ranks `pids` answers."""
+    from ncclprobe.host.ras_client import ask_ras
+
+    return ask_ras(address, pids)
+
+
 def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
     import shutil
@@ -408,6 +415,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "wait": _wait,
     "server": _server,
     "stacks": _stacks,
+    "ras": _ras,
 }
 _STACKS_S = 2.0
 _PATIENCE_S = {
@@ -427,6 +435,7 @@ _PATIENCE_S = {
     "ranks": 5.0,
     "process": 1.0,
     "server": 1.5,
+    "ras": 4.0,
     "stacks": _STACKS_S + 1.0,
     "wait": 60.0,
     "files": 10.0,  # a NIC's firmware is asked for each of its counters

@@ -80,6 +80,17 @@ def test_processes_that_someone_names_are_ranks_without_any_variable() -> None:
     assert pids(found(process(10, None, library=False), *spawned, pid=10)) == [(11, None), (12, None)]
 
 
+def test_what_a_rank_without_variables_has_started_is_no_rank() -> None:
+    parent, spawned = process(10, None), [process(11, None, 10), process(12, None, 10)]
+    helper, worker = (
+        process(13, 0, 11),
+        process(14, None, 12),
+    )  # a server of rank 0, whose program has set RANK; a loader
+    assert pids(found(parent, *spawned, helper, worker, pid=10)) == [(11, None), (12, None)]
+    agent, ranks, aside = process(20, None, 9), [process(21, 0, 20), process(22, 1, 20)], process(23, None, 9)
+    assert pids(found(process(9, None, library=None), agent, *ranks, aside, pid=9)) == [(21, 0), (22, 1)]
+
+
 def test_processes_of_others_are_counted() -> None:
     assert found(process(10, 0), hidden=3).hidden == 3
 

@@ -1,5 +1,6 @@
 """How a running job stands, from two looks at its ranks."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from ncclprobe.checks.log.fixtures import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
+from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, RankProcess
 from ncclprobe.facts.job.ranks import JobProcess, LocalRanks
 from ncclprobe.facts.job.standing import Stand
@@ -43,14 +45,15 @@ def looked(
     stacks: Mapping[int, tuple[tuple[FlightFrame, ...], tuple[FlightFrame, ...]]] | None = None,
     world: int = 0,
     absent: tuple[int, ...] = (),
+    ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
 ) -> Stand:
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states))
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, launch) for rank in states)
     read = [tuple(both[at] for both in stacks.values()) if stacks else () for at in (0, 1)]
     looks = JobLooks(
-        JobLook(tuple(both[0] for both in states.values()), first, ("",) * len(states), read[0]),
-        JobLook(tuple(both[1] for both in states.values()), second or first, ("",) * len(states), read[1]),
+        JobLook(tuple(both[0] for both in states.values()), first, ("",) * len(states), read[0], ras[0]),
+        JobLook(tuple(both[1] for both in states.values()), second or first, ("",) * len(states), read[1], ras[1]),
     )
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
@@ -101,11 +104,15 @@ def test_a_loop_is_stuck_when_others_have_waited_for_a_minute() -> None:
     assert "stuck outside" not in classes(looked(states, recorded(texts, backend="gloo"), stacks=stacks))
 
 
-def test_a_child_at_work_is_work_of_its_rank() -> None:
-    compiler = Child("R", 3.0, pid=7, name="cc1plus")
-    first = later(IDLE, children=(compiler,))
-    found = waits_for_2(IDLE, first)
-    assert classes(found)["slow, not stuck"] == (2,)
+@pytest.mark.parametrize(
+    ("cpu_s", "name"), [(3.0, "slow, not stuck"), (0.08, "slow, not stuck"), (0.02, "stuck outside")]
+)
+def test_a_child_at_work_is_work_of_its_rank(cpu_s: float, name: str) -> None:
+    compiler = Child("S", 3.0, pid=7, name="cc1plus")
+    found = waits_for_2(
+        replace(IDLE, children=(compiler,)), later(IDLE, children=(replace(compiler, cpu_s=3.0 + cpu_s),))
+    )
+    assert classes(found)[name] == (2,)
 
 
 def test_a_worker_that_cannot_go_on_is_named_and_its_pipe() -> None:
@@ -297,3 +304,32 @@ def test_ranks_that_wait_for_a_lock_in_no_call_that_is_known_are_not_accused() -
     states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS))}
     found = looked(states, recorded(texts))
     assert (found.answer.word, set(classes(found))) == ("CANNOT TELL", {"cannot tell"})
+
+
+def counts(*launched: int) -> RasAnswer:
+    """Return what RAS says of ranks, each of its own process, that have launched so many operations."""
+    ranks = [
+        {"rank": n, "host": "h", "pid": 100 + n, "collective_counts": {"AllReduce": count, "AllGather": 3}}
+        for n, count in enumerate(launched)
+    ]
+    comm = {"hash": "0xae94423cfbb2ef4a", "ranks": ranks, "missing_ranks": []}
+    return read_answer("NCCL RAS", json.dumps({"nccl_version": "2.29.1", "communicators": [comm]}).encode())
+
+
+def test_nccls_own_counts_name_the_rank_that_has_launched_less_and_does_not_go_on() -> None:
+    spins = (IDLE, later(IDLE, cpu_s=5.9))  # the host waits for its GPU
+    states = {0: spins, 1: spins, 2: (SLEEPS, later(SLEEPS, still_s=42.0))}
+    found = looked(states, ras=(counts(51, 51, 50), counts(51, 51, 50)))
+    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
+    where = "2 of 3 ranks wait in AllReduce #51 (communicator ae94423cfbb2ef4a) for rank 2 on n1"
+    assert (found.answer.word, found.answer.message) == ("STUCK", where)
+    fresh = states | {2: (SLEEPS, later(SLEEPS, still_s=2.0))}
+    assert looked(fresh, ras=(counts(51, 51, 50), counts(51, 51, 50))).answer.word == "SLOW"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [((51, 51, 50), (52, 52, 51)), ((51, 51, 51), (51, 51, 50)), ((51,) * 3, (51,) * 3)]
+)
+def test_counts_that_grow_or_agree_accuse_no_rank(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    states = dict.fromkeys(range(3), (SLEEPS, later(SLEEPS, still_s=42.0)))
+    assert set(classes(looked(states, ras=(counts(*before), counts(*after))))) == {"cannot tell"}

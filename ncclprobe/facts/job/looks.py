@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 from ncclprobe import bounds
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords, read_dumps
+from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks, decoded
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
@@ -15,6 +16,7 @@ from ncclprobe.model.values import Struct
 
 T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
+_RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
 _CHILDREN = 2
 
@@ -66,12 +68,14 @@ class JobLook(Struct, frozen=True):
     """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
 
     `stacks` are those of the first threads, innermost frame first, where they were asked for.
+    `ras` is what NCCL's RAS says.
     """
 
     processes: tuple[RankProcess | Absent, ...] = ()
     records: FlightRecords = FlightRecords(())
     servers: tuple[str, ...] = ()
     stacks: tuple[tuple[FlightFrame, ...] | Absent, ...] = ()
+    ras: RasAnswer | Absent = Absent("it was not asked")
 
 
 class JobLooks(Struct, frozen=True):
@@ -101,7 +105,13 @@ def _look(host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool) ->
         read_dumps(told, min(_CHILDREN, len(told))) if told else FlightRecords(()),
         tuple(each.why if isinstance(each, Absent) else "" for each in answers),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank, number))) if stacks else (),
+        attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
     )
+
+
+def _of_ras(host: Host, ranks: Sequence[JobProcess], number: int) -> str:
+    address = next((each.settings[_RAS] for each in ranks if each.settings.get(_RAS)), _RAS_DEFAULT)
+    return host.ask("ras", address, number, *(each.pid for each in ranks[: bounds.NODE_RANKS]))
 
 
 def _named(rank: JobProcess) -> str:

@@ -89,7 +89,9 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     jobs = _jobs(answer.processes)
     if asked.pid:
         own = {job: ranks for job, ranks in jobs.items() if _of(asked.pid, ranks, answer.processes)}
-        jobs = own or _jobs(answer.processes, asked.pid)
+        beneath = _jobs(answer.processes, asked.pid)
+        helpers = _many(own) < _many(beneath) and all(each.rank is None for ranks in beneath.values() for each in ranks)
+        jobs = beneath if helpers or not own else own
     ranks = next(iter(jobs.values()), ())
     return LocalRanks(
         ranks,
@@ -110,16 +112,13 @@ def decoded(text: str, kind: Any) -> Any:
 
 
 def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobProcess, ...]]:
-    """Return the ranks of each job; with `named` the processes that this one has started, whatever their variables."""
+    """Return the ranks of each job; with `named` what this process has started, whatever the variables, or itself."""
     by_rank: dict[tuple[str, int], list[_Process]] = {}
     launches = {each.pid: detect(each.variables) for each in processes}
-    above = {each.pid: each.parent for each in processes}
-    for each in processes:
+    for each in _started_by(named, processes) if named else processes:
         launch = launches[each.pid]
-        if launch.rank is not None and not named:
-            by_rank.setdefault((_job(each, launch), launch.rank), []).append(each)
-        elif each.pid == named or named in _ancestors(each.pid, above):
-            by_rank.setdefault((_job(each, launch), -each.pid), []).append(each)
+        if named or launch.rank is not None:
+            by_rank.setdefault((_job(each, launch), -each.pid if named else launch.rank or 0), []).append(each)
     jobs: dict[str, list[JobProcess]] = {}
     for (job, _), alike in by_rank.items():
         if (found := _itself(alike)) is not None:
@@ -127,6 +126,19 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
             made = JobProcess(found.pid, found.start, found.name, launch.rank, launch, job, found.variables)
             jobs.setdefault(job, []).append(made)
     return {job: tuple(sorted(each, key=lambda r: (r.rank is None, r.rank, r.pid))) for job, each in jobs.items()}
+
+
+def _started_by(named: int, processes: Sequence[_Process]) -> Sequence[_Process]:
+    """Return the topmost processes with torch or NCCL that `named` has started: their own are workers and helpers."""
+    above = {each.pid: each.parent for each in processes}
+    beneath = [each for each in processes if named in _ancestors(each.pid, above)]
+    with_library = {each.pid for each in beneath if each.library}
+    tops = [each for each in beneath if each.library and not _ancestors(each.pid, above) & with_library]
+    return tops or [each for each in processes if each.pid == named]
+
+
+def _many(jobs: Mapping[str, Sequence[JobProcess]]) -> int:
+    return sum(map(len, jobs.values()))
 
 
 def _job(process: _Process, launch: Launch) -> str:

@@ -13,7 +13,17 @@ from ncclprobe.facts.job.looks import JobLook, JobLooks
 from ncclprobe.facts.job.ranks import LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence, waits_outside
-from ncclprobe.localise.job.calls import LookedAt, Stalled, call_of, function, gaps, looked_at, named, stalled
+from ncclprobe.localise.job.calls import (
+    LookedAt,
+    Stalled,
+    call_of,
+    confirmed,
+    function,
+    gaps,
+    looked_at,
+    named,
+    stalled,
+)
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.standing import ClassName, RankClass, Standing
 
@@ -35,15 +45,14 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
     for node, (here, looks) in nodes.items():
         ranks |= {number: Seen(number, node) for number in here.absent}
         ranks |= {each.rank: each for each in _seen(node, here, looks)}
-    job = looked_at(ranks, *(_joined([getattr(looks, name) for _, looks in nodes.values()]) for name in _LOOKS))
+    both = [looks for _, looks in nodes.values()]
+    records = [_joined([getattr(looks, name) for looks in both]) for name in ("first", "second")]
+    job = looked_at(ranks, records[0], records[1], [each for looks in both if (each := confirmed(looks)) is not None])
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     rows = tuple(_merged(_classes(job, found)))
     waiting = first.waiting if first else ()
     return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
-
-
-_LOOKS = ("first", "second")
 
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
@@ -188,7 +197,7 @@ def _of_no_call(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
 
 
 def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
-    since = f" since {call.waited_s:.0f} s" if call.waited_s >= 1 else ""
+    since = f" since {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
     if call.apart:
         return f"{call.apart}{since}"
     held = (*call.missing, *job.held(call.waiting))

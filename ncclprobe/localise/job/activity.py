@@ -12,8 +12,9 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
-_BUSY_CORES = 0.1
-"""Processor time of a process at work; answering torch's recorder and waking now and then take less."""
+_BUSY_CORES, _BUSY_CHILD_CORES = 0.1, 0.05
+"""Processor time of a rank at work, and of what it has started; answering torch's recorder, and waking now and then,
+take less. A child that shares two processors with a dozen others has had 0.08."""
 _BUSY_BYTES_S = 64 << 10
 _LOOP_FAULTS = 200
 """A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
@@ -83,24 +84,23 @@ def activity(seen_rank: Seen) -> Activity:
         return "stopped"
     took_s = max(second.time_s - first.time_s, 1e-3)
     cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
-    computes = cores >= _BUSY_CORES or first.state == second.state == "R"
+    children = _of_children(first, second, "cpu_s") / took_s >= _BUSY_CHILD_CORES
+    computes = cores >= _BUSY_CORES or first.state == second.state == "R" or children
     if second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
         return "busy"
-    if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not _working_children(first, second):
+    if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not children:
         return "spins"
     return "busy" if computes else "idle"
 
 
 def _grown(first: RankProcess, second: RankProcess, name: str) -> float:
     """Return by how much a counter has grown, of a rank and of the processes that it has started."""
+    return float(getattr(second, name) - getattr(first, name) + _of_children(first, second, name))
+
+
+def _of_children(first: RankProcess, second: RankProcess, name: str) -> float:
     before = {child.pid: getattr(child, name) for child in first.children}
-    children = sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children)
-    return float(getattr(second, name) - getattr(first, name) + max(children, 0))
-
-
-def _working_children(first: RankProcess, second: RankProcess) -> bool:
-    before = {child.pid: child.cpu_s for child in first.children}
-    return any(child.cpu_s - before.get(child.pid, 0.0) > _BUSY_CORES for child in second.children)
+    return float(max(sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children), 0))
 
 
 def doing(rank: Seen, what: Activity) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
+from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
+from ncclprobe.facts.job.looks import JobLooks
 from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, folded, judge
 from ncclprobe.localise.collectives.lanes import SideBySide, caller
 from ncclprobe.localise.collectives.waits import blocked, roots, waits
@@ -22,7 +24,8 @@ _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 class Stalled(Struct, frozen=True):
     """A call in which nothing moves: who is in it, for whom they wait, since when, and how long calls usually take.
 
-    `apart`: those who are missing made another call, in words.
+    `apart`: those who are missing made another call, in words. `launched`: only counts of launches are known, so
+    `waited_s` is how long those who are missing have not run.
     """
 
     where: str
@@ -32,6 +35,7 @@ class Stalled(Struct, frozen=True):
     usual_s: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     apart: str = ""
+    launched: bool = False
 
 
 class LookedAt(Struct, frozen=True):
@@ -45,6 +49,7 @@ class LookedAt(Struct, frozen=True):
     world: int
     time_s: float
     took_s: float
+    ras: tuple[RasAnswer, ...] = ()
 
     def dump(self, rank: int) -> FlightDump | None:
         """Return what torch has recorded of `rank`, as of the second look."""
@@ -55,7 +60,9 @@ class LookedAt(Struct, frozen=True):
         return tuple(rank for rank in ranks if self.activities.get(rank) in ("gone", "stopped"))
 
 
-def looked_at(ranks: Mapping[int, Seen], first: FlightRecords, second: FlightRecords) -> LookedAt:
+def looked_at(
+    ranks: Mapping[int, Seen], first: FlightRecords, second: FlightRecords, ras: Sequence[RasAnswer] = ()
+) -> LookedAt:
     """Return all that is known of a job."""
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
@@ -68,7 +75,17 @@ def looked_at(ranks: Mapping[int, Seen], first: FlightRecords, second: FlightRec
         max([*worlds, len(ranks)]),
         max(times, default=0.0),
         max(times, default=0.0) - min(times, default=0.0),
+        tuple(ras),
     )
+
+
+def confirmed(looks: JobLooks) -> RasAnswer | None:
+    """Return what NCCL's RAS says at both looks: of a job at work the counts differ."""
+    first, second = looks.first.ras, looks.second.ras
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        return None
+    before = {replace(each, line=0) for each in first.statements}
+    return replace(second, statements=tuple(each for each in second.statements if replace(each, line=0) in before))
 
 
 def _moved(first: FlightRecords, second: FlightRecords) -> frozenset[int]:
@@ -86,14 +103,18 @@ def _progress(dump: FlightDump) -> tuple[object, ...]:
 def stalled(job: LookedAt) -> list[Stalled]:
     """Return the calls in which nothing moves."""
     if not job.second.dumps:
-        return list(_by_stacks(job))
+        return _without_records(job)
     found = judge(job.second)
     if any(isinstance(each, CameLate) for each in found):  # of a call that is over; who stands now is asked here
         found = tuple(roots(SideBySide(job.second)))
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
     if made and all(each.missing for each in made):
         return made
-    return list(_of_unknown_members(job)) or made or ([] if job.moved else list(_by_stacks(job)))
+    return list(_of_unknown_members(job)) or made or ([] if job.moved else _without_records(job))
+
+
+def _without_records(job: LookedAt) -> list[Stalled]:
+    return list(_by_stacks(job)) or list(_by_ras(job))
 
 
 def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
@@ -188,6 +209,28 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
         )
     elif timed:
         yield made
+
+
+def _by_ras(job: LookedAt) -> Iterator[Stalled]:
+    """Yield the operations that some ranks have launched and others not, by NCCL's RAS, if no count grew."""
+    for answer in job.ras:
+        for (comm, operation), statements in by_operation(answer).items():
+            usual = max(statements, key=lambda each: each.nranks)
+            behind = [each for each in statements if int(each.value) < int(usual.value) and each.nranks < usual.nranks]
+            missing = tuple(sorted({rank for each in behind for one in each.processes for rank in _ranks_of(job, one)}))
+            if missing:
+                timed = [_still_s(job.ranks[rank]) for rank in missing if rank in job.ranks]
+                waited_s = min((each for each in timed if each is not None), default=job.took_s)
+                where = f"{operation or 'an operation'} #{usual.value} (communicator {comm})"
+                waiting = tuple(sorted(job.ranks.keys() - {*missing}))
+                read = tuple(seen(answer.source, each.text, each.line or None) for each in behind)
+                yield Stalled(where, waiting, missing, waited_s, _UNKNOWN_USUAL_S, read, launched=True)
+
+
+def _ranks_of(job: LookedAt, process: RasProcess) -> tuple[int, ...]:
+    """Return the rank that RAS calls so, by its process's number, if only one node that was looked at has that."""
+    found = tuple(number for number, rank in job.ranks.items() if rank.process and rank.process.pid == process.pid)
+    return found if len(found) == 1 else ()
 
 
 def _still_s(rank: Seen) -> float | None:
