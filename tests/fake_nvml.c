@@ -254,6 +254,42 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *
     return SUCCESS;
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned int *milliwatts) {
+    ENTER(handle);
+    *milliwatts = index_of(handle) == setting("FAKE_NVML_BUSY", -1) ? 200000 : 700000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(void *handle, unsigned int *milliwatts) {
+    ENTER(handle);
+    *milliwatts = 700000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetApplicationsClock(void *handle, unsigned int type, unsigned int *mhz) {
+    ENTER(handle);
+    *mhz = type == 1 ? 1980 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(void *handle, unsigned int sensor, unsigned int *celsius) {
+    ENTER(handle);
+    *celsius = sensor == 0 ? 31 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperatureThreshold(void *handle, unsigned int threshold, unsigned int *celsius) {
+    ENTER(handle);
+    *celsius = threshold == 1 ? 92 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPcieReplayCounter(void *handle, unsigned int *count) {
+    ENTER(handle);
+    *count = 0;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_info *processes) {
     unsigned int room = *count;
     ENTER(handle);

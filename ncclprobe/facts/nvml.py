@@ -37,6 +37,7 @@ _TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says
 }
 _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
+_SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
 _GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
@@ -63,7 +64,9 @@ class Gpu(Struct, frozen=True):
     errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
     than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
     `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
-    the machine that are nearest. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
+    the machine that are nearest. `power_limit_W` is the least limit in force, `clock_MHz` what the processors' clock
+    may rise to, `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded. `compute` is the
+    compute capability ((9, 0): Hopper), which NCCL's rules go by.
     """
 
     index: int
@@ -95,6 +98,12 @@ class Gpu(Struct, frozen=True):
     numa_nodes: tuple[int, ...] | Absent = NOT_ASKED
     fabric: GpuFabric | Absent = NOT_ASKED
     compute: tuple[int, int] | Absent = NOT_ASKED
+    power_limit_W: int | Absent = NOT_ASKED
+    power_default_W: int | Absent = NOT_ASKED
+    clock_MHz: int | Absent = NOT_ASKED
+    temperature_C: int | Absent = NOT_ASKED
+    slowdown_C: int | Absent = NOT_ASKED
+    pcie_replays: int | Absent = NOT_ASKED
 
 
 class Gpus(Struct, frozen=True):
@@ -210,7 +219,8 @@ def _gpu(host: Host, index: int) -> Gpu:
         )
     except Failed as error:
         return Gpu(index=index, lost=str(error))
-    gpu = replace(gpu, **_memory(host, index), **_pcie(host, index), **_modes(host, index), **_use(host, index))
+    parts = (_memory, _pcie, _modes, _use, _pace)
+    gpu = replace(gpu, **{name: field for part in parts for name, field in part(host, index).items()})
     return replace(gpu, lost=_why_lost(gpu))
 
 
@@ -258,6 +268,22 @@ def _use(host: Host, index: int) -> dict[str, Any]:
         "cpus": learn(host, members, "nvmlDeviceGetCpuAffinity", index, _WORDS),
         "numa_nodes": learn(host, members, "nvmlDeviceGetMemoryAffinity", index, _WORDS, 0),
     }
+
+
+def _pace(host: Host, index: int) -> dict[str, Any]:
+    """Return what holds a GPU back, whether or not it works now."""
+    return {
+        "power_limit_W": learn(host, _watts, "nvmlDeviceGetEnforcedPowerLimit", index),
+        "power_default_W": learn(host, _watts, "nvmlDeviceGetPowerManagementDefaultLimit", index),
+        "clock_MHz": learn(host, number, "nvmlDeviceGetApplicationsClock", index, _SM),
+        "temperature_C": learn(host, number, "nvmlDeviceGetTemperature", index, _OF_THE_CHIP),
+        "slowdown_C": learn(host, number, "nvmlDeviceGetTemperatureThreshold", index, _SLOWDOWN),
+        "pcie_replays": learn(host, number, "nvmlDeviceGetPcieReplayCounter", index),
+    }
+
+
+def _watts(milliwatts: Any) -> int:
+    return round(number(milliwatts) / 1000)
 
 
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:

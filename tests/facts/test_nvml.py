@@ -110,6 +110,12 @@ def test_a_gpu_in_full(box: Callable[..., Box]) -> None:
         numa_nodes=(1,),
         fabric=GpuFabric("completed", cluster="00000000-0000-0000-0000-000000000000", troubles=()),
         compute=(9, 0),
+        power_limit_W=700,
+        power_default_W=700,
+        clock_MHz=1980,
+        temperature_C=31,
+        slowdown_C=92,
+        pcie_replays=0,
     )
 
 
@@ -199,6 +205,7 @@ def test_work_that_is_under_way_is_seen_without_a_name(box: Callable[..., Box], 
     gpus = box(gpus=2, busy=1).gpus.all
     assert [gpu.processes for gpu in gpus] == [(), (5 << 30,)]
     assert gpus[1].throttle == ("hw-slowdown", "hw-power-brake-slowdown")
+    assert [gpu.power_limit_W for gpu in gpus[:2]] == [700, 200]
     assert gpus[1].memory_used_bytes == 5 << 30
     assert "4711" not in (tmp_path / "fake.jsonl").read_text()
 
@@ -220,7 +227,7 @@ def test_eight_gpus_with_18_links_take_this_many_calls_and_questions(box: Callab
     assert calls["nvmlDeviceGetHandleByIndex_v2"] == 8
     assert calls["nvmlDeviceGetFieldValues"] == 16
     assert calls["nvmlDeviceGetP2PStatus"] == 3 * 8 * 7
-    assert (calls.total(), seen.questions) == (669, 244)
+    assert (calls.total(), seen.questions) == (717, 292)
 
 
 def test_uncorrectable_errors_of_memory_are_counted(box: Callable[..., Box], old: Path) -> None:
@@ -316,6 +323,7 @@ def test_a_refused_field_keeps_its_reason(refusal: HostError) -> None:
         ("nvmlDeviceGetCudaComputeCapability", [9], "compute"),
         ("nvmlDeviceGetPersistenceMode", None, "persistence"),
         ("nvmlDeviceGetCurrentClocksEventReasons", "1", "throttle"),
+        ("nvmlDeviceGetEnforcedPowerLimit", [700000], "power_limit_W"),
         ("nvmlDeviceGetGpuFabricInfoV", {"clusterUuid": 10**12}, "fabric"),
         ("nvmlDeviceGetGpuFabricInfoV", {"clusterUuid": [256] * 16}, "fabric"),
     ],

@@ -25,6 +25,7 @@ class GpuModel(Struct, frozen=True):
     fabric: bool = False
     recovery: bool = False
     graphics: bool = False
+    watts: int = 400
 
 
 class NicModel(Struct, frozen=True):

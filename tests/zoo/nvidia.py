@@ -161,6 +161,23 @@ class Box:
     def _nvmlDeviceGetCurrentClocksEventReasons(self, index: int) -> int:
         return _refuse(_OLD) if _old(self.machine) else 1
 
+    def _nvmlDeviceGetEnforcedPowerLimit(self, index: int) -> int:
+        return self.gpu.watts * 1000
+
+    _nvmlDeviceGetPowerManagementDefaultLimit = _nvmlDeviceGetEnforcedPowerLimit
+
+    def _nvmlDeviceGetApplicationsClock(self, index: int, kind: int) -> int:
+        return _refuse(_NO) if self.gpu.graphics else 1410
+
+    def _nvmlDeviceGetTemperature(self, index: int, sensor: int) -> int:
+        return 30 + index % 4
+
+    def _nvmlDeviceGetTemperatureThreshold(self, index: int, kind: int) -> int:
+        return 92
+
+    def _nvmlDeviceGetPcieReplayCounter(self, index: int) -> int:
+        return 0 if self.gpu.pcie else _refuse(_NO)
+
     def _nvmlDeviceGetCpuAffinity(self, index: int, words: int) -> list[int]:
         nodes = self.machine.processors.nodes
         return _set(_cpus(nodes.get(self.numa[index]) or everyone(self.machine)), words)

@@ -10,19 +10,23 @@ ibstat in leptonai/gpud's test data (MT4129 with 28.39.1002); other firmware and
 
 from zoo.description import GpuModel, NicModel
 
-V100_32 = GpuModel("Tesla V100-SXM2-32GB", 0x1DB5, (7, 0), 32, pcie=3, links=6, link_mbps=25781, link_version=2)
+V100_32 = GpuModel(
+    "Tesla V100-SXM2-32GB", 0x1DB5, (7, 0), 32, pcie=3, links=6, link_mbps=25781, link_version=2, watts=300
+)
 A100_80 = GpuModel("NVIDIA A100-SXM4-80GB", 0x20B2, (8, 0), 80, 4, 12, 25000, 5, mig=True)
 A100_40 = GpuModel("NVIDIA A100-SXM4-40GB", 0x20B0, (8, 0), 40, 4, 12, 25000, 5, mig=True)
-A100_PCIE = GpuModel("NVIDIA A100 80GB PCIe", 0x20B5, (8, 0), 80, 4, 12, 25000, 5, mig=True)
-H100 = GpuModel("NVIDIA H100 80GB HBM3", 0x2330, (9, 0), 80, 5, 18, 26562, 6, mig=True, fabric=True)
+A100_PCIE = GpuModel("NVIDIA A100 80GB PCIe", 0x20B5, (8, 0), 80, 4, 12, 25000, 5, mig=True, watts=300)
+H100 = GpuModel("NVIDIA H100 80GB HBM3", 0x2330, (9, 0), 80, 5, 18, 26562, 6, mig=True, fabric=True, watts=700)
 H100_NVL = GpuModel("NVIDIA H100 NVL", 0x2321, (9, 0), 94, 5, 12, 26562, 6, mig=True)
-H200 = GpuModel("NVIDIA H200", 0x2335, (9, 0), 141, 5, 18, 26562, 6, mig=True, fabric=True)
-B200 = GpuModel("NVIDIA B200", 0x2901, (10, 0), 180, 5, 18, 53125, 7, mig=True, fabric=True, recovery=True)
-GB200 = GpuModel("NVIDIA GB200", 0x2941, (10, 0), 186, 0, 18, 53125, 7, mig=True, fabric=True, recovery=True)
-L40S = GpuModel("NVIDIA L40S", 0x26B9, (8, 9), 48, 4)
-A10G = GpuModel("NVIDIA A10G", 0x2237, (8, 6), 24, 4)
-PRO_6000 = GpuModel("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0x2BB5, (12, 0), 96, 5, mig=True)
-RTX_4090 = GpuModel("NVIDIA GeForce RTX 4090", 0x2684, (8, 9), 24, 4, ecc=False, graphics=True)
+H200 = GpuModel("NVIDIA H200", 0x2335, (9, 0), 141, 5, 18, 26562, 6, mig=True, fabric=True, watts=700)
+B200 = GpuModel("NVIDIA B200", 0x2901, (10, 0), 180, 5, 18, 53125, 7, mig=True, fabric=True, recovery=True, watts=1000)
+GB200 = GpuModel(
+    "NVIDIA GB200", 0x2941, (10, 0), 186, 0, 18, 53125, 7, mig=True, fabric=True, recovery=True, watts=1200
+)
+L40S = GpuModel("NVIDIA L40S", 0x26B9, (8, 9), 48, 4, watts=350)
+A10G = GpuModel("NVIDIA A10G", 0x2237, (8, 6), 24, 4, watts=300)
+PRO_6000 = GpuModel("NVIDIA RTX PRO 6000 Blackwell Server Edition", 0x2BB5, (12, 0), 96, 5, mig=True, watts=600)
+RTX_4090 = GpuModel("NVIDIA GeForce RTX 4090", 0x2684, (8, 9), 24, 4, ecc=False, graphics=True, watts=450)
 
 CONNECTX_4 = NicModel((0x15B3, 0x1013), "mlx5_core", (3, 16), "MT4115", "MT_2180110032", "12.28.2006")
 CONNECTX_5 = NicModel((0x15B3, 0x1019), "mlx5_core", (4, 16), "MT4121", "IBM0000000002", "16.28.2006")

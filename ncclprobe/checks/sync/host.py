@@ -6,6 +6,8 @@ from functools import partial, reduce
 from operator import and_
 
 from ncclprobe.checks import several
+from ncclprobe.checks.gpu.pace import CAPPED, CLOCK, FULL, PACED, POWER
+from ncclprobe.checks.gpu.state import box
 from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.counts import DGXS, H100S
@@ -20,7 +22,7 @@ from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import size
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -221,3 +223,44 @@ def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) ->
 def _rounded(nbytes: int) -> int:
     """To a power of two, so that nodes with nearly as much are one group."""
     return 1 << max(nbytes.bit_length() - 1, 0)
+
+
+_OTHERS = box(*(replace(FULL, name="NVIDIA H100 NVL", power_limit_W=400) for _ in range(3)))
+_SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
+
+
+@check(
+    slows=True,
+    since="0.2",
+    bad=lambda: [(Every({"n0": PACED, "n1": PACED, "n2": _SLOW}),)],
+    good=lambda: [
+        (Every({"n0": PACED, "n1": PACED}),),
+        (Every({"n0": PACED, "n1": box(FULL, CAPPED, FULL)}),),
+        (Every({"n0": PACED, "n1": _OTHERS}),),
+    ],
+    requires="sync.gpu-count",
+    applies=several_with_gpus,
+)
+def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
+    """GPUs of one model have other power limits or clocks on some nodes.
+
+    Right: GPUs of one model have the same power limits and clocks on all nodes.
+    Why: all ranks wait for the slowest GPU; a node whose GPUs are all limited alike looks healthy by itself.
+    Fix: on the nodes named: `nvidia-smi -pl WATTS` with the other nodes' limit, `nvidia-smi -rac`, as root; look for
+    the script, or the power manager of the rack, that sets them.
+    """
+    for model in sorted({gpu.name for _, each in gpus.items() for gpu in each.all if gpu.name}):
+        for field, what, source in (("power_limit_W", "{} W", POWER), ("clock_MHz", "{} MHz", CLOCK)):
+            rates = {node: _most(each, model, field) for node, each in gpus.items()}
+            ballot = vote({node: rate for node, rate in rates.items() if rate})
+            if not ballot.agreed:
+                outliers = ballot.outliers
+                message = f"{model}: {describe(ballot, what.format)}"
+                yield warn(named(outliers), message, nodes=outliers, blame="image", action="fix-image",
+                           evidence=source)  # fmt: skip
+
+
+def _most(gpus: Gpus, model: str, field: str) -> int:
+    """Return the most that a GPU of `model` may do on a node; what single ones lack is told of these. 0: not known."""
+    known = [getattr(gpu, field) for gpu in gpus.all if gpu.name == model]
+    return max((value for value in known if isinstance(value, int)), default=0)

@@ -93,6 +93,18 @@ GPUS = (
         so.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x49),
     ),
     plant(
+        "gpu-capped",
+        "a GPU limited to 200 of 700 W",
+        "warn gpu.limits GPU5",
+        so.gpu(5, "nvmlDeviceGetEnforcedPowerLimit", 200_000),
+    ),
+    plant(
+        "gpu-replays",
+        "a GPU whose PCIe link repeats packets",
+        "warn gpu.replays GPU3",
+        so.gpu(3, "nvmlDeviceGetPcieReplayCounter", 184_467),
+    ),
+    plant(
         "gpu-ecc",
         "two uncorrectable errors of a GPU's memory since its reset",
         "fail gpu.ecc GPU1",
