@@ -26,6 +26,18 @@ FOUR = replace(TWO_NODES, nnodes=4, world_size=32, names=("gpu01", "gpu02", "gpu
 SEAT = RankProcess(0, 2, None, None, (), {}, 0)
 
 
+@pytest.mark.parametrize(("waited_s", "allowed_s"), [(55.0, 60.0), (2.0, 2.0)])
+def test_a_node_that_did_not_come_in_a_part_of_the_stated_wait_is_not_known_to_be_missing(
+    waited_s: float, allowed_s: float
+) -> None:
+    launches = Every({"n0": TWO_NODES})
+    short = Gathering(1, waited_s, allowed_s=allowed_s)
+    with pytest.raises(Unlearned, match="did not come, but rank 0 waited no longer"):
+        list(roster.node_missing.run(launches, Every({"n0": short})))
+    (found,) = roster.node_missing.run(launches, Every({"n0": Gathering(1, 60.0, allowed_s=60.0)}))
+    assert found.severity.value == "fail"
+
+
 def four(*ranks: int, **changes: Any) -> Every[Launch]:
     """Of a job of four nodes, those with these node ranks."""
     return Every({f"gpu0{r + 1}": replace(FOUR, rank=8 * r, node_rank=r, **changes) for r in ranks})

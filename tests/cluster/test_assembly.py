@@ -28,6 +28,16 @@ def test_every_part_of_a_run_ends_before_the_run() -> None:
     assert times.meeting() < times.mesh() < times.end == times.start + 10.0
 
 
+def test_a_node_that_began_late_waits_as_long_as_it_states_while_the_run_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = Times(100.0, timeout_s=40.0, wait_s=600.0)
+    for now, waits_s in ((100.0, 20.0), (108.0, 20.0), (125.0, 5.0)):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        assert times.meeting() - now == waits_s
+    assert times.allowed_s == 20.0
+
+
 def test_nodes_of_one_name_are_told_apart() -> None:
     names = _unique_names("n0", [peer("n0", 1), peer("n1", 2), peer("n3", 3)])
     assert set(names.values()) == {"n0#1", "n1", "n3"}

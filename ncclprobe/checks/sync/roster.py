@@ -18,7 +18,7 @@ from ncclprobe.model.values import replace
 
 T = TypeVar("T")
 _LEAST_WAIT_S = 3.0  # a launcher starts no thousand processes in less
-_LEAST_SHARE = 0.5  # of the time that nodes may take, which begins while each still looks at itself
+_CLOCKS_S = 0.1  # by which the end of a wait may be taken too early
 _MOST_CALLS = 5  # of strangers that a finding tells
 
 
@@ -95,7 +95,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     names = dict(enumerate(_names(launches)))
     absent = missing(launches, gathering.came)
     troubled = {names.get(each.node_rank, ""): each for each in gathering.troubles if each.node_rank is not None}
-    if set(absent) - set(troubled) and gathering.waited_s < max(_LEAST_WAIT_S, _LEAST_SHARE * gathering.allowed_s):
+    if set(absent) - set(troubled) and gathering.waited_s < max(_LEAST_WAIT_S, gathering.allowed_s - _CLOCKS_S):
         words = f"rank 0 waited no longer than {gathering.waited_s:.1f} s"
         allowed = f" of {gathering.allowed_s:.0f}: the rest of its time was over before" if gathering.allowed_s else ""
         raise Unlearned(f"{fold(absent)} did not come, but {words}{allowed}")

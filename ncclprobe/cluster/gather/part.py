@@ -26,7 +26,8 @@ from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 
 UNPROVEN = "the nodes have no secret by which to prove who they are"
-_MEETING_SHARE = 0.6
+_MEETING_SHARE, _LATEST_SHARE = 0.5, 0.75
+"""Of the time of a run: for nodes to come, and when that is over however late this one began."""
 _MESH_S = 30.0
 _DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
@@ -51,12 +52,12 @@ class Times(Struct, frozen=True):
 
     @property
     def allowed_s(self) -> float:
-        """Return how long other nodes may take to come, if this one takes no time to begin."""
+        """Return how long other nodes may take to come."""
         return min(self.wait_s, _MEETING_SHARE * self.timeout_s)
 
     def meeting(self) -> float:
-        """Return until when other nodes are waited for, or called."""
-        return min(time.monotonic() + self.wait_s, self.by(_MEETING_SHARE))
+        """Return until when other nodes are waited for, or called: less than `allowed_s` where this one began late."""
+        return min(time.monotonic() + self.allowed_s, self.by(_LATEST_SHARE))
 
     def mesh(self) -> float:
         """Return until when paths are tried."""
