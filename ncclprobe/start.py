@@ -21,7 +21,7 @@ def program(*command: str) -> NoReturn:
     if [*command, *sys.argv[1:]] == ["--version"]:
         _say_version()
     try:
-        from ncclprobe.__main__ import main
+        from ncclprobe.commands import main
     except MemoryError:
         _refuse(interrupt.NO_MEMORY, _INCONCLUSIVE)
     except ImportError as error:

@@ -88,7 +88,7 @@ def _count_here(situation: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.setprofile(note)
         try:
-            from ncclprobe.__main__ import main as command
+            from ncclprobe.commands import main as command
 
             command(argv)
         finally:

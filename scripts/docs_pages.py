@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.__main__ import COMMANDS, main
+from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.entry_of_check import about as about_check
 from ncclprobe.engine.entry_of_check import examples, shown_examples

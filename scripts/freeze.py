@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ncclprobe import __version__, api
-from ncclprobe.__main__ import COMMANDS
+from ncclprobe.commands import COMMANDS
 from ncclprobe.engine import doctor
 from ncclprobe.engine.diagnose import MACHINE, Asked, ask
 from ncclprobe.model.findings import ExitCode

@@ -54,7 +54,7 @@ def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
 
 
 def test_the_doctor_gives_the_report_that_the_command_writes(tmp_path: Path) -> None:
-    from ncclprobe.__main__ import main
+    from ncclprobe.commands import main
 
     path = tmp_path / "report.json"
     assert main(["doctor", "--local", str(HGX), "-q", "--no-config", "--json", str(path)]) in (0, 3, 4)

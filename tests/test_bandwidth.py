@@ -282,7 +282,7 @@ def test_the_help_shows_a_file_of_bands_that_can_be_read(capsys: pytest.CaptureF
 
 def test_help_and_usage_errors_import_no_torch() -> None:
     code = (
-        "import sys\nfrom ncclprobe.__main__ import main\n"
+        "import sys\nfrom ncclprobe.commands import main\n"
         "for argv in (['bandwidth', '-f', '1'], ['bandwidth', '--op', 'x'], ['bandwidth']):\n    main(argv)\n"
         "try:\n    main(['bandwidth', '--help'])\nexcept SystemExit:\n    pass\n"
         "print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"

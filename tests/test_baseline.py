@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW, bandwidth
+from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge

@@ -14,10 +14,9 @@ import pytest
 from report.samples import HEALTHY
 
 from ncclprobe import bounds, run_clock
-from ncclprobe.__main__ import main
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.commands import doctor, nodes
+from ncclprobe.commands import doctor, main, nodes
 from ncclprobe.engine import doctor as doctors
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe import __version__
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.report import json as as_json
 
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
@@ -200,7 +200,7 @@ def test_the_schema_is_shown() -> None:
 def test_looking_never_imports_what_is_heavy(argv: list[str]) -> None:
     script = (
         "import contextlib, sys\n"
-        "from ncclprobe.__main__ import main\n"
+        "from ncclprobe.commands import main\n"
         "with contextlib.suppress(SystemExit):\n"
         "    main(sys.argv[1:])\n"
         "print(*({'torch', 'numpy', 'rich', 'pynvml'} & set(sys.modules)), file=sys.stderr)\n"
@@ -214,7 +214,7 @@ def test_a_bug_of_ours_is_exit_1_and_keeps_its_traceback(tmp_path: Path) -> None
         "import sys, ncclprobe.commands.doctor\n"
         "def broken(*_): raise ZeroDivisionError('oh')\n"
         "ncclprobe.commands.doctor.observed = broken\n"
-        "from ncclprobe.__main__ import main\n"
+        "from ncclprobe.commands import main\n"
         "sys.exit(main(['doctor']))\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -249,7 +249,7 @@ def test_the_readmes_commands_exist() -> None:
 def test_a_node_alone_loads_nothing_that_only_company_needs() -> None:
     script = (
         "import sys\n"
-        "from ncclprobe.__main__ import main\n"
+        "from ncclprobe.commands import main\n"
         "main(['doctor', '--backend', 'gloo', '-q'])\n"
         "print(*({'asyncio', 'ncclprobe.cluster.gather'} & set(sys.modules)), file=sys.stderr)\n"
     )

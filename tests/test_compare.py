@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import main
 from ncclprobe.model.findings import Status, Verdict, fail, warn
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.report import NodeEnvironment, Report, Tool

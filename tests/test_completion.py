@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.__main__ import COMMANDS
-from ncclprobe.commands import completion
+from ncclprobe.commands import COMMANDS, completion
 
 DEADLINE_S = 60.0
 CASES = {

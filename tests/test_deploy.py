@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.commands.deploy import FILES
 
 PACKAGED = Path(__file__).resolve().parent.parent / "ncclprobe" / "deploy"

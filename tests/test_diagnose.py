@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
@@ -94,7 +94,7 @@ def test_the_doctor_imports_nothing_of_a_run_and_reports_nothing_of_one(tmp_path
     path = tmp_path / "doctor.json"
     script = (
         "import sys\n"
-        "from ncclprobe.__main__ import main\n"
+        "from ncclprobe.commands import main\n"
         f"main(['doctor', '--backend', 'gloo', '-q', '--json', {str(path)!r}])\n"
         "print(*(n for n in sys.modules if n.startswith(('ncclprobe.facts.run', 'ncclprobe.checks.run'))))\n"
         "print(*(n for n in sys.modules if n == 'ncclprobe.engine.measured'))\n"

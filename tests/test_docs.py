@@ -13,7 +13,7 @@ import pytest
 from documentation import PAGES, ROOT, Block, blocks, prints
 
 from ncclprobe import DOCS
-from ncclprobe.__main__ import COMMANDS
+from ncclprobe.commands import COMMANDS
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.entries import entry
 from ncclprobe.nccl.parameters import table

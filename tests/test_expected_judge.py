@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.__main__ import main as program
+from ncclprobe.commands import main as program
 from ncclprobe.commands.expect import main
 from ncclprobe.errors import UsageError
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from ncclprobe.__main__ import COMMANDS, GROUPS, main
+from ncclprobe.commands import COMMANDS, GROUPS, main
 from ncclprobe.commands.arguments import Parser
 from ncclprobe.commands.brief import BRIEF, MOST
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from launching import DEADLINE_S, ENDLESS, SHORT, Launcher, Process
 
-from ncclprobe.__main__ import COMMANDS
+from ncclprobe.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = "65534"

@@ -101,7 +101,7 @@ def test_a_program_ends_with_its_code_or_its_signal(body: str, code: int, said: 
 
 def test_importing_the_command_changes_no_handler() -> None:
     before = [signal.getsignal(number) for number in ENDING]
-    import ncclprobe.__main__
+    import ncclprobe.commands
     import ncclprobe.start  # noqa: F401
 
     assert [signal.getsignal(number) for number in ENDING] == before

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.__main__ import COMMANDS
+from ncclprobe.commands import COMMANDS
 from ncclprobe.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe import __version__
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.engine import diagnose, new_checks
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned, UsageError

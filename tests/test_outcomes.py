@@ -15,9 +15,9 @@ import pytest
 from test_diagnose import WHO, log, machine
 from test_diagnose_samples import pair
 
-from ncclprobe.__main__ import COMMANDS, main
 from ncclprobe.checks.run import arrival, pairs, rows, traffic
 from ncclprobe.checks.run.rows import BAND, ROW
+from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostile, report
 
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.site import baselines
 from ncclprobe.host import files

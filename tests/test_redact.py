@@ -12,7 +12,7 @@ from fake_site import ANSWERS, ENV, GIDS, KEY, ORIGINALS, capture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge

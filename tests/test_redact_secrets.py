@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from report.samples import SICK
 
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.host.capture import dump
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor

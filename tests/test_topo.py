@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_topo import Printed
 
-from ncclprobe.__main__ import main
+from ncclprobe.commands import main
 from ncclprobe.model.values import replace
 
 MACHINE = Printed(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import __main__
+from ncclprobe import commands
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "reports" / "wrong-inputs.md"
@@ -50,7 +50,7 @@ def test_a_wrong_input_has_one_clear_line(
     if Path("/dev/nvidia0").exists() and "nccl" in command.split():
         pytest.skip("this machine has a GPU")
     monkeypatch.chdir(folder)
-    code = __main__.main(shlex.split(command.strip("`"))[1:])
+    code = commands.main(shlex.split(command.strip("`"))[1:])
     said = capsys.readouterr()
     assert (code, said.out) == (2, "")
     (line,) = said.err.splitlines()

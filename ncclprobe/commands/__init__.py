@@ -1,1 +1,180 @@
-"""The commands: one module each, named as the command is."""
+"""The commands, one module each, and what they have in common: names, errors, exit codes."""
+
+import argparse
+import codecs
+import contextlib
+import errno
+import gc
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclprobe import __version__, interrupt
+from ncclprobe.errors import UsageError, unknown
+from ncclprobe.model.findings import ExitCode
+
+EXIT_READER_LEFT = 141  # 128 + SIGPIPE
+_OBJECTS_BEFORE_GC = 50_000
+
+GROUPS = {
+    "before a job": {
+        "accept": "Say whether a node or a job is good: check it, then measure it.",
+        "doctor": "Check whether this machine, or a captured one, is fit for NCCL.",
+        "deploy": "Write launch files for Slurm, Kubernetes, GitHub or Prometheus.",
+    },
+    "measure": {
+        "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
+        "pairs": "Measure pairs of ranks; name the slow node, NIC or direction.",
+        "rails": "Try the RDMA ports of all nodes with each other, as NCCL would.",
+        "copies": "Measure copies between host and GPU, and between GPUs of a node.",
+        "affinity": "Measure what the ranks' processors cost; say how to bind them.",
+        "workload": "Replay a training step's collectives, and those of its groups.",
+    },
+    "after or during a job": {
+        "attach": "Name the rank that keeps a running job waiting, and why.",
+        "explain": "Say why a job failed, from its logs; or explain one check.",
+    },
+    "compare and keep": {
+        "report": "Render a saved JSON report in another form; exit with its code.",
+        "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
+        "baseline": "Keep runs as what this machine reaches, to judge later ones by.",
+        "capture": "Write what the doctor asks and is told, to be judged anywhere.",
+    },
+    "look up": {
+        "expect": "Show what a machine should reach, why, and what a fault costs.",
+        "topo": "Show how GPUs and NICs reach each other, and what looks wrong.",
+        "checks": "List the checks, all or those of a group such as ib.",
+        "completion": "Print what lets bash or zsh complete commands and options.",
+    },
+}
+"""What one wants to do, and the commands for it, each with its purpose."""
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+"""Each command and its purpose. Its module in ncclprobe.commands has a ``main(argv)`` that returns the exit code; only
+the one that was asked for is imported."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (docs/reference/exit-codes.md)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    _look_for_cycles_rarely()
+    _prepare_streams()
+    code = _guarded(argv)
+    if code and "TORCHELASTIC_RUN_ID" in os.environ:
+        from ncclprobe.session.ranks.torchrun import explain_exit
+
+        explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
+    return code
+
+
+def _look_for_cycles_rarely() -> None:
+    """Set the garbage collector for a short life: values hold no cycles, and searching for some was a sixth of a start.
+
+    At the end nothing is searched: the program leaves without Python's orderly end.
+    """
+    gc.set_threshold(_OBJECTS_BEFORE_GC)
+
+
+def _guarded(argv: list[str]) -> int:
+    """Run one command; every error becomes one line and an exit code."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _say(str(error), ExitCode.USAGE)
+    except BrokenPipeError:  # `ncclprobe … | head`: the reader has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_READER_LEFT
+    except KeyboardInterrupt as interrupted:
+        number = getattr(interrupted, "number", signal.SIGINT)
+        code = 128 + number  # torchrun ends the other ranks where rank 0 has said what is wrong
+        silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+        return code if silent else _say("interrupted; nothing was judged", code)
+    except MemoryError:
+        return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
+    except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
+        return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
+
+
+def _run(argv: list[str]) -> int:
+    if argv and argv[0] in COMMANDS:
+        return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
+    if argv and argv[0] not in ("-h", "--help", "--version"):
+        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), "`ncclprobe --help` lists them")
+    _parser().parse_args(argv or ["--help"])
+    return ExitCode.USAGE
+
+
+_IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
+"""What stands for our own characters where a stream does not know them."""
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    """Return what a stream that cannot write some characters writes instead, as ``errors=`` of codecs wants it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in found), error.end
+
+
+def _prepare_streams() -> None:
+    """Make every text printable, and replace a stream that the caller closed."""
+    codecs.register_error("plainly", _plainly)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="plainly")
+
+
+def _say(message: str, code: int) -> int:
+    """Print one line on standard error, with unprintable characters escaped; return `code`."""
+    message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
+    with contextlib.suppress(OSError):
+        print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    from ncclprobe.commands.arguments import HelpFormatter
+
+    width = max(map(len, COMMANDS))
+    listing = "\n\n".join(
+        "\n".join((f"{title}:", *(f"  {name:<{width}}  {about}" for name, about in group.items())))
+        for title, group in GROUPS.items()
+    )
+    parser = argparse.ArgumentParser(
+        prog="ncclprobe",
+        usage="ncclprobe COMMAND [OPTION …]",
+        description="Say whether NCCL and the interconnect are fit for a job, and if not, what is to blame.",
+        epilog=f"{listing}\n\nStart with `ncclprobe accept`; after a failure with `ncclprobe explain FILE`. "
+        "`ncclprobe COMMAND --help` explains one command.",
+        add_help=False,
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}", help="Show the version.")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    return parser
+
+
+def _kept() -> str:
+    """Write the traceback to a file of its own, and say which."""
+    import tempfile
+    import traceback
+
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="ncclprobe-", suffix=".traceback", delete=False) as file:
+            traceback.print_exc(file=file)
+    except OSError:
+        return "its traceback could not be written"
+    return f"traceback in {file.name}"

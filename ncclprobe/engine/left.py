@@ -14,11 +14,11 @@ from ncclprobe.engine.cited import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.collect import Facts
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, read_dumps
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import JobLog, ReadLog
 from ncclprobe.facts.files.kinds import HEAD, KINDS, FileKind, kind_of
 from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
-from ncclprobe.facts.files.log_reader import Reader, ReadLog
+from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.ras import RasStatus, read_answer
 from ncclprobe.host.left import STDIN, Blocks, LeftFile
 from ncclprobe.host.limited_child import LimitedChild

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.__main__ import main
 from ncclprobe.checks.data.rates import baseline, doubtful, rate
 from ncclprobe.checks.data.seen import content, path
+from ncclprobe.commands import main
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.site.baselines import expected_paths
 from ncclprobe.expect.site.path_rates import expectations, keep

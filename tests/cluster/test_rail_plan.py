@@ -2,8 +2,8 @@
 
 import pytest
 
-from ncclprobe.__main__ import main
 from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, in_words, plan_rails, waves
+from ncclprobe.commands import main
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.search import round_robin
 

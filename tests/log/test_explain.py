@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.__main__ import main
-from ncclprobe.commands import explain
+from ncclprobe.commands import explain, main
 from ncclprobe.errors import UsageError
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"

@@ -239,7 +239,7 @@ def test_no_format_is_loaded_that_nobody_asked_for() -> None:
     names = {"junitparser", "prometheus_client", "jinja2", "xml",
              "ncclprobe.report.junit", "ncclprobe.report.markdown", "ncclprobe.report.nodes"}  # fmt: skip
     script = (
-        "import sys\nfrom ncclprobe.__main__ import main\n"
+        "import sys\nfrom ncclprobe.commands import main\n"
         "main(['doctor', '--backend', 'gloo', '-q'])\n"
         f"print(*({names} & set(sys.modules)), file=sys.stderr)\n"
     )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.__main__ import main
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.commands import main
 from ncclprobe.errors import UsageError
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json

@@ -110,3 +110,24 @@ class JobLog(Struct, frozen=True):
         if event.host:
             return f"{event.host}:{event.pid}" if event.pid else event.host
         return self.streams[event.stream].name
+
+
+class ReadLog(Struct):
+    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
+    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
+    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
+    the last line that says that the job came to its end. `cut_short`: its last line has no end.
+    """
+
+    name: str
+    events: list[LogEvent] = field(default_factory=list)
+    nlines: int = 0
+    nbytes: int = 0
+    cut: str = ""
+    more: int = 0
+    dropped: int = 0
+    last: dict[int, LogEvent] = field(default_factory=dict)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    labelled: bool = False
+    finished: LogEvent | None = None
+    cut_short: bool = False

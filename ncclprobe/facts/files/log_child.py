@@ -6,7 +6,8 @@ import sys
 import msgspec
 
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.files.log_reader import Reader, ReadLog
+from ncclprobe.facts.files.job_log import ReadLog
+from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.host.left import Blocks, LeftFile
 from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.values import Struct

@@ -3,14 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog, ReadLog
 from ncclprobe.facts.files.log_times import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
-
-if TYPE_CHECKING:
-    from ncclprobe.facts.files.log_reader import ReadLog
 
 MOST_EVENTS = 200_000
 """Of all logs together: each takes some 500 bytes."""
@@ -98,7 +94,7 @@ class _Known(Struct):
         return None
 
 
-def joined(logs: "Sequence[ReadLog]") -> JobLog:
+def joined(logs: Sequence[ReadLog]) -> JobLog:
     """Return logs as one: every event with its stream, and with the rank of its process where any line tells it."""
     known = _Known()
     known.labelled = {number for number, log in enumerate(logs) if log.labelled}
@@ -121,7 +117,7 @@ def joined(logs: "Sequence[ReadLog]") -> JobLog:
     )
 
 
-def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
+def _unread(logs: Sequence[ReadLog]) -> Iterator[str]:
     for log in logs:
         if log.cut:
             yield f"{log.name}: {log.cut}"
@@ -129,7 +125,7 @@ def _unread(logs: "Sequence[ReadLog]") -> Iterator[str]:
             yield f"{log.name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
 
 
-def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStream:
+def _stream(log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:
     """Return a log, with its rank and host where only one process writes it.
 
     That one rank alone has a prefix says nothing of the lines without: those are its launcher's.
@@ -152,7 +148,7 @@ def _stream(log: "ReadLog", events: Sequence[LogEvent], known: _Known) -> LogStr
     )
 
 
-def _one_each(streams: list[LogStream], logs: "Sequence[ReadLog]", size: int | None) -> list[LogStream]:
+def _one_each(streams: list[LogStream], logs: Sequence[ReadLog], size: int | None) -> list[LogStream]:
     """Return the logs with their ranks where each is of another rank: the one that names none is of the rank left over.
 
     So a rank is known that was killed before it wrote its number.
@@ -233,7 +229,7 @@ def _world_size(known: _Known) -> int | None:
 
 
 def _with_steps(
-    ranks: Mapping[int, RankLog], streams: Sequence[LogStream], logs: "Sequence[ReadLog]"
+    ranks: Mapping[int, RankLog], streams: Sequence[LogStream], logs: Sequence[ReadLog]
 ) -> Mapping[int, RankLog]:
     """Return what is known of each rank with the step that it came to; a log without any line is of a rank too."""
     found = dict(ranks)

@@ -10,10 +10,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 
 from ncclprobe.facts.files import log_blocks, log_paragraphs, log_ranks
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, ReadLog
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 
 NamedBytes = tuple[str, Iterable[bytes]]
@@ -58,27 +58,6 @@ MOST_EVENTS = 20_000
 _FEW_LAST, _MOST_LAST = 120, 2000
 _CHARACTERS_EACH = 320
 """Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
-
-
-class ReadLog(Struct):
-    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
-    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
-    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
-    the last line that says that the job came to its end. `cut_short`: its last line has no end.
-    """
-
-    name: str
-    events: list[LogEvent] = field(default_factory=list)
-    nlines: int = 0
-    nbytes: int = 0
-    cut: str = ""
-    more: int = 0
-    dropped: int = 0
-    last: dict[int, LogEvent] = field(default_factory=dict)
-    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
-    labelled: bool = False
-    finished: LogEvent | None = None
-    cut_short: bool = False
 
 
 class Reader:
