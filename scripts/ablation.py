@@ -28,10 +28,9 @@ from published import PUBLISHED, Row, outliers, rows
 from tables import table
 
 from ncclprobe.expect import evidence, network
-from ncclprobe.expect.modelled import modelled
-from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.predict import LATEST, modelled, predict
 from ncclprobe.expect.tuner.cost import only
-from ncclprobe.expect.tuner.p2p import links
+from ncclprobe.expect.tuner.search import rank_links
 from ncclprobe.ops import OPS
 
 KINDS = ("published", "links", "links, measured", "NCCL", "NCCL, measured", "ncclprobe")
@@ -131,7 +130,7 @@ def _known(row: Row, source: str) -> Known:
 
 def _rate_GBps(row: Row) -> float | None:
     """The rate of the slowest link that every byte must cross."""
-    inside = links(row.system, row.shape, row.nccl or LATEST).inside_GBps
+    inside = rank_links(row.system, row.shape, row.nccl or LATEST).inside_GBps
     if network.domains(row.system, row.shape).count < 2:
         return inside
     bound = network.limit(row.system, row.shape, row.op, inside)

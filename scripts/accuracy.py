@@ -2,7 +2,7 @@
 """How near are expectations to published runs, whom do they blame, and how small a loss could they find?
 
     .venv/bin/python scripts/accuracy.py [FOLDER] [--out reports/expected-accuracy.md]
-    .venv/bin/python scripts/accuracy.py [FOLDER] --fit            what the factors of expect/correction.py should be
+    .venv/bin/python scripts/accuracy.py [FOLDER] --fit            what the factors of expect/predict.py should be
     .venv/bin/python scripts/accuracy.py [FOLDER] --errors  make expect/tables/errors.csv
 
 FOLDER: published numbers, as scripts/published.py reads them (tests/data/published). Every average over rows is one
@@ -33,9 +33,9 @@ from published import PUBLISHED, Copied, Row, outliers, rows
 from published import copies as published_copies
 from tables import table
 
-from ncclprobe.expect import copies, correction, evidence
+from ncclprobe.expect import copies, evidence
 from ncclprobe.expect.network import domains
-from ncclprobe.expect.predict import LATEST, Prediction, predict
+from ncclprobe.expect.predict import CORRECTIONS, LATEST, STARTS_US, Prediction, predict
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.model.measurement import Expectation
@@ -201,7 +201,7 @@ def by_fit(found: Sequence[Row]) -> Iterator[str]:
     points = held_out.points(found)
     without = {source: fitting.fit([p for p in points if p.source != source]) for source in {p.source for p in points}}
     rows_: list[tuple[object, ...]] = []
-    for place, factors in correction.CORRECTIONS.items():
+    for place, factors in CORRECTIONS.items():
         if part := [point for point in points if point.place == place]:
             numbers = f"{factors.latency:g} / {factors.transfer:g} / {factors.filling:g}"
             tried = (fitting.plain_us, fitting.Factors().time_us, lambda p: without[p.source].time_us(p))
@@ -210,7 +210,7 @@ def by_fit(found: Sequence[Row]) -> Iterator[str]:
     head = ("class", "latency / transfer / filling", "model alone", "corrected", "held back", "sources", "rows")
     yield from table(head, rows_)
     yield "What a call waits for on top of its hops, by path: " + ", ".join(
-        f"{path} {us:g} us" for path, us in correction.STARTS_US.items()
+        f"{path} {us:g} us" for path, us in STARTS_US.items()
     )
     yield ""
 

@@ -1,4 +1,4 @@
-"""The factors of ``ncclprobe/expect/correction.py`` from published runs: all of them, or all but one source.
+"""The factors of ``ncclprobe/expect/predict.py`` from published runs: all of them, or all but one source.
 
 What is fitted: how much a pipeline loses over NVLink and in trees between nodes, what of a slot several GPUs reach, and
 what a call waits for on top of its hops by path. The loss is the mean over sources of their mean absolute log error, so
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from ncclprobe.expect.correction import CORRECTIONS, STARTS_US, Correction, Where, corrected_us, start_us
+from ncclprobe.expect.predict import CORRECTIONS, STARTS_US, Correction, Where, corrected_us, start_us
 from ncclprobe.model.values import Struct, field, replace
 
 SHRINK, START_US = 2e-6, 8.0
@@ -33,7 +33,7 @@ class Point(Struct, frozen=True):
 
 
 class Factors(Struct, frozen=True):
-    """Corrections by class, and what a call waits for by path: those of :mod:`ncclprobe.expect.correction`."""
+    """Corrections by class, and what a call waits for by path: those of :mod:`ncclprobe.expect.predict`."""
 
     corrections: Mapping[Where, Correction] = field(default_factory=lambda: CORRECTIONS)
     starts_us: Mapping[str, float] = field(default_factory=lambda: STARTS_US)

@@ -51,9 +51,8 @@ from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.left import looked_at
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.expect import composed
-from ncclprobe.expect.site import bands, baselines
-from ncclprobe.expect.tables import machine_files
+from ncclprobe.expect import bands, baselines, composed
+from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink_status, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
@@ -155,7 +154,7 @@ def _of_files() -> Iterator[Reader]:
     yield _of("ncclprobe.toml", lambda each: suppressions.parse(each, "c"), lambda: [IGNORES])
     folder = ROOT / "ncclprobe" / "expect" / "tables" / "machines"
     machines = lambda: [path.read_text() for path in sorted(folder.glob("*.toml"))]  # noqa: E731
-    yield _of("machine type (TOML)", lambda each: machine_files.from_toml(each, "m"), machines)
+    yield _of("machine type (TOML)", lambda each: from_toml(each, "m"), machines)
     yield _of("run file", _on_file(lambda path: run_files.read_runs(str(path))), lambda: [report_text(), *tables()])
     logs = literals("log/test_causes.py", "log/test_examples.py", "log/test_reader.py", "nccl/test_log.py")
     yield _of("job's log", lambda each: log_reader.read([("log", [each.encode(errors="replace")])]), logs)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.site import baselines
+from ncclprobe.expect import baselines
 from ncclprobe.model.measurement import Measurement, TimeStats
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run, render_json, render_text

@@ -16,10 +16,10 @@ from itertools import combinations
 import fitting
 from published import Row
 
-from ncclprobe.expect import direct, evidence, sockets
+from ncclprobe.expect import evidence, sockets
+from ncclprobe.expect.bands import once
 from ncclprobe.expect.expected import as_expectation, combined
-from ncclprobe.expect.predict import LATEST, Prediction, predict
-from ncclprobe.expect.site.verdict import once
+from ncclprobe.expect.predict import DIRECT_OPS, LATEST, Prediction, predict
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
@@ -109,7 +109,7 @@ def samples(rows: Sequence[Row]) -> list[Sample]:
 def points(rows: Sequence[Row]) -> list[fitting.Point]:
     """What the factors of the correction are fitted to: healthy rows of the collectives that NCCL's model knows."""
     named = sources(rows)
-    own = ((row, _predicted(row)) for row in rows if row.healthy == "yes" and row.op not in direct.OPS)
+    own = ((row, _predicted(row)) for row in rows if row.healthy == "yes" and row.op not in DIRECT_OPS)
     return [_point(row, named[row.family], found) for row, found in own if found]
 
 

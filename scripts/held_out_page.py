@@ -10,7 +10,7 @@ from published import Row
 from tables import table
 
 from ncclprobe.expect import evidence
-from ncclprobe.expect.site.verdict import once
+from ncclprobe.expect.bands import once
 from ncclprobe.units import size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

@@ -15,7 +15,7 @@ import pytest
 from ncclprobe.commands import bandwidth, copies, measuring
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import from_toml
+from ncclprobe.expect.bands import from_toml
 from ncclprobe.session.ranks.identity import Devices
 from ncclprobe.units import parse_size
 

@@ -12,7 +12,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.baselines import load
+from ncclprobe.expect.baselines import load
 from ncclprobe.facts.run.asked import Notes
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected

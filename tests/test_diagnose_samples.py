@@ -8,7 +8,7 @@ from test_diagnose import log, machine, measured, of_run, report_on
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import expecting, rejudged, run_facts
-from ncclprobe.expect.site import bands
+from ncclprobe.expect import bands
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.pairs import Localised
 from ncclprobe.facts.run.ranks import Participants

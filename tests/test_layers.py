@@ -129,7 +129,7 @@ def test_reports_need_nothing_but_nouns_units_and_files() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_file_fits_a_reader(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 500
+    assert len(path.read_text().splitlines()) <= 700
 
 
 def test_every_room_of_the_package_has_its_place_in_this_table() -> None:

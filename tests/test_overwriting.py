@@ -11,7 +11,7 @@ from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostil
 
 from ncclprobe.commands import main
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site import baselines
+from ncclprobe.expect import baselines
 from ncclprobe.host import files
 from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog, remove

@@ -8,7 +8,7 @@ from pathlib import Path
 from ncclprobe import __version__
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs
-from ncclprobe.expect.site import baselines, path_rates
+from ncclprobe.expect import baselines
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Fingerprint, Measurement
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
     kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
-    paths, noisy = path_rates.keep([run.path_rates for run in runs])
+    paths, noisy = baselines.keep_path_rates([run.path_rates for run in runs])
     kept = replace(kept, refused=(*kept.refused, *noisy))
     site = _site(runs, kept, paths, fingerprint)
     fit = bool(kept.rows or paths)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _site(
-    runs: Sequence[Run], kept: baselines.Kept, paths: Sequence[path_rates.PathRow], fingerprint: Fingerprint | None
+    runs: Sequence[Run], kept: baselines.Kept, paths: Sequence[baselines.PathRow], fingerprint: Fingerprint | None
 ) -> baselines.Site:
     known = fingerprint and baselines.Print(fingerprint.machine, fingerprint.topology, fingerprint.software)
     return baselines.Site(
@@ -119,7 +119,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
             f"-{100 * row.noise:.0f} %  {plural(row.runs, 'run')}"
         )
-    lines += map(path_rates.in_words, site.paths)
+    lines += map(baselines.path_in_words, site.paths)
     runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
     return printable_lines([*lines, f"{len(kept.rows) + len(site.paths)} rows of {runs} written to {path}"])
 

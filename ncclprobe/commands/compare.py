@@ -9,9 +9,9 @@ from typing import Any
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
-from ncclprobe.expect.site import baselines, comparison
-from ncclprobe.expect.site.bands import parse_tolerance
-from ncclprobe.expect.site.comparison import Point, RowDifference, RowKey, differences
+from ncclprobe.expect import baselines, comparison
+from ncclprobe.expect.bands import parse_tolerance
+from ncclprobe.expect.comparison import Point, RowDifference, RowKey, differences
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes

@@ -11,15 +11,14 @@ from ncclprobe.commands import arguments
 from ncclprobe.engine.machine import machine_of
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import composed, elsewhere, rendering
-from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, Shape
-from ncclprobe.expect.table import MOST_SIZES, TableRequest, lines, shape_of
+from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, changed, lines, shape_of
 from ncclprobe.expect.tables import faq, links, machines
 from ncclprobe.expect.tuner import dumps
-from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.whatif import WhatIf, changed
+from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files

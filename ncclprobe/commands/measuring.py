@@ -19,7 +19,7 @@ from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import HostError, ParseError, UsageError
-from ncclprobe.expect.site import bands
+from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.memory import memory
 from ncclprobe.facts.run.asked import What
@@ -168,7 +168,7 @@ def _let_rank_zero_speak() -> None:
 def readable(baseline: str | None) -> None:
     """Refuse a --baseline that cannot be read, before any rank is started. Raises UsageError."""
     if baseline is not None:
-        from ncclprobe.expect.site.baselines import load
+        from ncclprobe.expect.baselines import load
 
         load(baseline)
 

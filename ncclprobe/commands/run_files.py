@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site import bands
+from ncclprobe.expect import bands
 from ncclprobe.host import files
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Band

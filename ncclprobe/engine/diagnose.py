@@ -126,7 +126,7 @@ def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Questio
     """Return the doctor's question. Raises UsageError."""
     job = Job(options.backend, options.expect_gpus, options.expect_nics, options.local, options.mixed_gpus)
     if options.baseline:
-        from ncclprobe.expect.site.baselines import expected_paths  # and with it what was measured of collectives
+        from ncclprobe.expect.baselines import expected_paths  # and with it what was measured of collectives
 
         job = replace(job, path_rates=expected_paths(options.baseline))
     return ask(options, ("doctor", *argv), job)

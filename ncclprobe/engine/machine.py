@@ -7,9 +7,9 @@ from ncclprobe import bounds
 from ncclprobe.engine import observe
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed
-from ncclprobe.expect.context import ExpectationContext, expectation_context
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.recognise import ExpectationContext, expectation_context
 from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.registry import discover

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from ncclprobe.engine.collect import Facts, collect
 from ncclprobe.engine.judge import shares, worst
 from ncclprobe.errors import ParseError
-from ncclprobe.expect import copies, of_run, published
-from ncclprobe.expect.site.bands import judge_rows
+from ncclprobe.expect import copies, expected, expected_of_run
+from ncclprobe.expect.bands import judge_rows
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -83,9 +83,13 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     if not isinstance(asked, Asked) or not isinstance(who, Participants) or who.backend != "nccl":
         return run
     shape = Shape(tuple(Counter(who.hosts).values()))
-    nodes = {s.node: of_run.describe(s.facts) for s in snapshots if s.node in who.hosts}
-    missing = {host: of_run.Described(None, why="there is no capture of it") for host in who.hosts if host not in nodes}
-    found = of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
+    nodes = {s.node: expected_of_run.describe(s.facts) for s in snapshots if s.node in who.hosts}
+    missing = {
+        host: expected_of_run.Described(None, why="there is no capture of it")
+        for host in who.hosts
+        if host not in nodes
+    }
+    found = expected_of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
     told = run.get(Notes)
     texts = told.texts if isinstance(told, Notes) else ()
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
@@ -93,7 +97,7 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
     measured = run.get(MeasuredPairs)
     if isinstance(measured, MeasuredPairs) and measured.rows:
-        bands = (*bands, *of_run.expecting_pairs(measured.rows[0].nbytes, shape, {**nodes, **missing}).bands)
+        bands = (*bands, *expected_of_run.expecting_pairs(measured.rows[0].nbytes, shape, {**nodes, **missing}).bands)
     return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 
@@ -248,7 +252,7 @@ def sections(run: Facts) -> dict[str, Any]:
     return {
         "measurements": rows,
         "judged": judged(run),
-        "published": published.behind(rows),
+        "published": expected.published_behind(rows),
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if isinstance(found, Localised) else None,
         "nic_traffic": _rows(run, NicTraffic),

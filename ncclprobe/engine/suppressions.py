@@ -129,7 +129,7 @@ def parse(text: str, path: str) -> Accepted:
     for key in document:
         if key not in settings:
             raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], {', '.join(settings)}")
-    told = strict.table(document, settings, path)
+    told = strict.checked_table(document, settings, path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: ignore: write [[ignore]], with two brackets, above each entry")
     return Accepted(tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1)), **told)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.evidence import GROSS_FROM, GROSS_SHARE
 from ncclprobe.expect.network import Confidence
+from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Absent

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST
-from ncclprobe.expect.site.bands import judged
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.tables.machine_types import MachineType
+from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.values import Struct, asdict, replace

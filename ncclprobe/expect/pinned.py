@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem
+from ncclprobe.expect.tuner.constants import ALGORITHMS, PROTOCOLS
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced
-from ncclprobe.expect.tuner.tuning import ALGORITHMS, PROTOCOLS
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl import algorithms as nccl

@@ -1,20 +1,258 @@
 """What one collective takes on one machine, by NCCL's own cost model with a correction and the limits of the network.
 
+Of all-to-all, sendrecv, gather and scatter, which are pairs of ranks, NCCL's cost model says nothing. A rank's links
+carry its own share at once, so the bandwidth is that of one GPU's links
+(:func:`ncclprobe.expect.tuner.search.rank_links`), less what no published run reaches of it, and the time before the
+first byte that of one kernel and one hop.
+
+For all else NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split into that
+of hops and that of bytes; how far it is a clock is in reports/ablation.md. Where a communicator exists, NCCL since 2.22
+gives the same estimate for that very one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime
+without running. It would stand in for :func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included;
+nothing calls it yet.
+
+NCCL's model ranks algorithms; it was never meant to tell the time. Four things are missing in it, the same for every
+machine of a class, and each is one number here:
+
+- `STARTS_US`: what a call waits for before its first and after its last hop: the launch, the slowest rank, and between
+  nodes the host's thread that posts to the NIC (with TCPX a program on the host that moves every message).
+- `latency`: hops that take longer than NCCL counts: only through host memory.
+- `transfer`: what the bytes take, by the constants of the search. Below one on a single Blackwell board: the 0.74
+  that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
+  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone, and where more
+  than two GPUs share PCIe: 8 reach 41 of 48 GB/s, 3 20 of 24, two 11.7 of 12. Below one across sockets: 8 GPUs on two
+  EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
+- `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
+  greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
+  90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
+  none, trees do.
+
+``corrected_us = wait + transfer x B + filling x min(sqrt(wait x B), FILLED x wait)`` with ``wait = start + latency x
+L``, for a modelled latency L and transfer time B.
+
+The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` says how far
+they are off where each source is compared with factors that were fitted without it. Never tuned to a row.
+
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
 
+import math
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
 
-from ncclprobe.expect import direct, evidence, network
-from ncclprobe.expect.correction import CORRECTIONS, Correction, Where, corrected_us, start_us, where
-from ncclprobe.expect.modelled import Modelled, modelled
+from ncclprobe import ops
+from ncclprobe.expect import evidence, network
 from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, only
-from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.tuner.p2p import links
+from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, only, table
+from ncclprobe.expect.tuner.search import Graph, Graphs, graphs, rank_links
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS
+
+DIRECT_OPS = tuple(op.name for op in ops.OPS.values() if op.direct)
+_NVLINK = 0.92
+"""Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
+GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results)."""
+_PCIE, _HOST = 0.75, 0.38
+"""Of a slot as NCCL counts it, without P2P, where each byte crosses memory: 4.6 of 12 GB/s
+(2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io)."""
+_HOP_US = 12.0
+"""One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there."""
+
+
+class Direct(Struct, frozen=True):
+    """What a node reaches in pairs: bus bandwidth in GB/s, the time before it, and why.
+
+    `part` names the link that decides.
+    """
+
+    busbw_GBps: float
+    latency_us: float
+    part: str
+    why: str
+    source: str
+    confidence: Confidence
+
+
+PARTS = {"nvlink": "NVLink", "pcie": "PCIe", "inter-socket": "inter-socket", "local": "PCIe"}
+"""Kinds of link (:func:`.tuner.search.rank_links`) in the field's words."""
+
+
+def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> Direct:
+    """What pairs of ranks of one node (or NVLink domain) reach."""
+    have = rank_links(system, shape, version)
+    part = PARTS[have.kind]
+    if have.kind == "nvlink":
+        why = f"NVLinks of {have.inside_GBps:.4g} GB/s per GPU as NCCL counts them, {_NVLINK:g} of that"
+        source = "https://github.com/xxrjun/nccl-tests-cluster: 348 and 367 of 370.8 GB/s"
+        return Direct(have.inside_GBps * _NVLINK, _HOP_US, part, why, source, "medium")
+    share, how = (_PCIE, "P2P") if system.p2p else (_HOST, "through host memory")
+    why = f"a path that NCCL counts as {have.inside_GBps:g} GB/s, {share:g} of that {how}"
+    source = "https://github.com/Anthony-Hoo/Anthony-Hoo.github.io: 4.6 of 12 GB/s without P2P"
+    return Direct(have.inside_GBps * share, _HOP_US, part, why, source, "low")
+
+
+_EFA_US = ((90, 35.0), (0, 75.0))
+"""What AWS's plugin tells NCCL of the latency of its network, by the GPU of the machine: EFA v1 (aws-ofi-nccl,
+src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 75 of v2 too, but a p5's whole
+all-reduce takes 65 us, and what NCCL would choose by 75 does not count: the plugin brings a tuner of its own. NCCL's
+own plugin for IB and RoCE says nothing."""
+_PORTS_MERGE: NcclVersion = (2, 24, 0)
+
+
+class Modelled(Struct, frozen=True):
+    """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
+
+    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call.
+    """
+
+    latency_us: float
+    transfer_us: float
+    base_us: float
+    efficiency: float
+    algorithm: str
+    protocol: str
+    channels: int
+    confidence: Confidence = "medium"
+
+
+def modelled(
+    system: NodeSystem,
+    shape: Shape,
+    op: str,
+    nbytes: int,
+    version: NcclVersion,
+    forced: Forced | None = None,
+    told: Graphs | None = None,
+) -> Modelled | None:
+    """NCCL's choice; None where it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
+
+    `told` are graphs that NCCL itself wrote, in place of the search.
+    """
+    if op not in FUNCTIONS:
+        return None
+    counted = as_counted(system, version)
+    found = told or _graphs(counted, shape, version)
+    if isinstance(found, Absent):
+        return None
+    cost = best(found, counted, shape, op, nbytes, version, forced)
+    if cost is None:
+        return None
+    most = max(each.algbw_GBps for each in table(found, counted, shape, op, nbytes, version, forced))
+    return Modelled(
+        cost.latency_us,
+        nbytes / cost.algbw_GBps / 1e3,
+        cost.base_us,
+        cost.algbw_GBps / most,
+        cost.algorithm,
+        cost.protocol,
+        cost.channels,
+    )
+
+
+def as_counted(system: NodeSystem, version: NcclVersion) -> NodeSystem:
+    """`system` with its NICs as NCCL counts them: AWS's plugin shows the rails of one GPU as one NIC, and since 2.24
+    NCCL makes one of the two ports of a card. Two NICs per GPU are taken for the ports of one, which they mostly are.
+    """
+    each = system.nics // system.gpus if system.gpus and system.nics % system.gpus == 0 else 1
+    ports = each == 2 and system.network in ("ib", "roce") and version >= _PORTS_MERGE
+    if each < 2 or not (ports or system.network == "efa"):
+        return system
+    return replace(system, nics=system.gpus, nic_gbps=system.nic_gbps * each)
+
+
+@lru_cache(maxsize=256)
+def _graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | Absent:
+    found = graphs(system, shape, version)
+    if isinstance(found, Absent) or system.network != "efa":
+        return found
+    waits = next(latency for oldest, latency in _EFA_US if system.compute_capability >= oldest)
+    nvls = _later(found.nvls, waits) if found.nvls else None
+    return replace(found, ring=_later(found.ring, waits), tree=_later(found.tree, waits), nvls=nvls)
+
+
+def _later(graph: Graph, latency_us: float) -> Graph:
+    return replace(graph, latency_inter_us=graph.latency_inter_us or latency_us)
+
+
+Where = Literal["nvlink", "pcie", "pcie ring", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
+"""The classes that differ in what is missing: rings and trees over NVLink, between two GPUs over PCIe, around more of
+them, across the sockets of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses
+memory twice); the switches' own reduction; the same on one Blackwell board; rings and pairs that cross a network, and
+trees that do."""
+
+
+class Correction(Struct, frozen=True):
+    """Factors on the modelled latency and transfer time, and the weight of what a pipeline loses as it fills."""
+
+    latency: float = 1.0
+    transfer: float = 1.0
+    filling: float = 0.0
+
+
+CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
+    {
+        "nvlink": Correction(filling=0.9),
+        "pcie": Correction(),
+        "pcie ring": Correction(transfer=1.2),
+        "sockets": Correction(transfer=0.72),
+        "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
+        "nvls": Correction(filling=0.9),
+        "nvls-8": Correction(transfer=0.86, filling=0.9),
+        "network": Correction(),
+        "network trees": Correction(filling=0.9),
+    }
+)
+
+STARTS_US: Mapping[str, float] = MappingProxyType(
+    {
+        "nvlink": 8.0,
+        "nvlink ampere": 16.0,
+        "nvlink hopper": 0.0,
+        "mnnvl": 8.0,
+        "pcie": 2.0,
+        "rdma": 16.0,
+        "tcpx": 58.0,
+        "unknown": 16.0,
+        "racks": 117.0,
+    }
+)
+"""By the path of the bytes as :mod:`.evidence` words it. Between racks one run says it: 184 us for 8 B on two of them
+(https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document)."""
+
+FILLED = 4.0
+_BOARD, _SHARES = 8, (2, 28, 0)
+
+
+def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
+    """What a call over `path` waits for on top of its hops: by its class, else by what it is a kind of, else none."""
+    words = path.removesuffix(" pairs")
+    return starts.get(words, starts.get(words.split()[0], 0.0))
+
+
+def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
+    """The class of one prediction."""
+    if crosses_network:
+        return "network trees" if algorithm.endswith("Tree") else "network"
+    if algorithm.startswith("NVLS"):
+        board = system.compute_capability >= 100 and shape.ranks <= _BOARD and version >= _SHARES
+        return "nvls-8" if board else "nvls"
+    if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
+        return "nvlink"
+    if not system.p2p:
+        return "host"
+    return "pcie" if shape.ranks == 2 else "pcie ring"
+
+
+def corrected_us(latency_us: float, transfer_us: float, factors: Correction, start: float = 0.0) -> float:
+    """The time of one call, from what the model makes of its latency and of its bytes, in microseconds."""
+    wait = start + factors.latency * latency_us
+    moving = factors.transfer * transfer_us
+    return wait + moving + factors.filling * min(math.sqrt(wait * moving), FILLED * wait)
+
 
 LATEST: NcclVersion = (2, 30, 7)
 SATURATED, LATENT = 0.9, 0.25
@@ -95,9 +333,9 @@ def predict(
 ) -> Prediction | None:
     """What `op` of `nbytes` (as nccl-tests prints it) takes; None where nothing can be said.
 
-    `algorithm` is the only one that NCCL may take, `left` what settings leave it.
-    `graphs` are what NCCL itself wrote of its search (:mod:`.dumps`). `start`: what a call of this machine waits for
-    on top of its hops, in microseconds, where that is known better than of its class.
+    `algorithm` is the only one that NCCL may take, `left` what settings leave it. `graphs` are what NCCL itself wrote
+    of its search (:mod:`.tuner.dumps`). `start`: what a call of this machine waits for on top of its hops, in
+    microseconds, where that is known better than of its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
@@ -107,7 +345,7 @@ def predict(
     if system.network == "sockets" and parts.count > 1:
         return None
     wait = start_us(evidence.path_of(system, shape, op)) if start is None else start
-    if op in direct.OPS:
+    if op in DIRECT_OPS:
         return _of_pairs(system, shape, op, nbytes, version, wait)
     forced = left or only(algorithm)
     found = modelled(system, shape, op, nbytes, version, forced, graphs)
@@ -130,7 +368,7 @@ def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version:
     """
     if op not in FUNCTIONS or system.nvlinks:
         return None
-    transfer_us = nbytes * OPS[op].bus_factor(shape.ranks) / links(system, shape, version).inside_GBps / 1e3
+    transfer_us = nbytes * OPS[op].bus_factor(shape.ranks) / rank_links(system, shape, version).inside_GBps / 1e3
     latency_us = _RING_US + _RANK_US * shape.ranks
     return Modelled(latency_us, transfer_us, _RING_US, 1.0, "Ring", "", 1, "low")
 
@@ -148,7 +386,7 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
-    if place in ("pcie", "pcie ring") and links(system, shape, version).kind == "inter-socket":
+    if place in ("pcie", "pcie ring") and rank_links(system, shape, version).kind == "inter-socket":
         place = "sockets"
     factors = CORRECTIONS[place]
     time_us = corrected_us(found.latency_us, transfer_us, factors, start)
@@ -201,13 +439,13 @@ def _bottleneck(
     if bound:
         if bound.rule == "one node":
             return _link(system, shape, version)
-        return "PCIe" if links(system, shape, version).gate == "pcie" else "NIC"
+        return "PCIe" if rank_links(system, shape, version).gate == "pcie" else "NIC"
     return _link(system, shape, version)
 
 
 def _link(system: NodeSystem, shape: Shape, version: NcclVersion) -> str:
     """Which link within a node is the slowest that a ring must cross."""
-    return direct.PARTS[links(system, shape, version).kind]
+    return PARTS[rank_links(system, shape, version).kind]
 
 
 def _wire(system: NodeSystem) -> float:
@@ -235,7 +473,7 @@ def _why(found: Modelled, path: str, shape: Shape, start: float | None) -> str:
 
 def _pcie(system: NodeSystem, shape: Shape) -> str:
     """The slots, or the link between the sockets, that a ring of PCIe crosses."""
-    have = links(system, shape, LATEST)
+    have = rank_links(system, shape, LATEST)
     path = f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
     place = where(system, shape, "Ring", LATEST, crosses_network=False)
     if have.kind == "inter-socket":
@@ -247,7 +485,7 @@ def _pcie(system: NodeSystem, shape: Shape) -> str:
 def _of_pairs(
     system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion, start: float
 ) -> Prediction | None:
-    inside = direct.direct(system, shape, version)
+    inside = direct(system, shape, version)
     limit = network.limit(system, shape, op, inside.busbw_GBps)
     crosses = network.domains(system, shape).count > 1
     if crosses and limit is None:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ncclprobe.expect.context import ExpectationContext
 from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.faq import Belief
 from ncclprobe.expect.tables.links import LinkKind
-from ncclprobe.expect.tables.machine_types import MachineType
+from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.values import asdict
 from ncclprobe.units import size
 

@@ -54,7 +54,7 @@ def document(text: str, path: str) -> dict[str, Any]:
     return tables
 
 
-def table(value: Mapping[str, Any], keys: Keys, where: str) -> dict[str, Any]:
+def checked_table(value: Mapping[str, Any], keys: Keys, where: str) -> dict[str, Any]:
     """Return `value` with every key checked and sizes read as bytes. Raises UsageError naming `where` and the key."""
     for name in value:
         if name not in keys:

@@ -52,7 +52,7 @@ class Model:
 def here(rehearse: bool) -> Any:
     """This machine as the cost model sees it, as a node of one GPU. Raises Refused."""
     from ncclprobe.engine import observe
-    from ncclprobe.expect.context import expectation_context
+    from ncclprobe.expect.recognise import expectation_context
     from ncclprobe.expect.tables import machines
     from ncclprobe.model.registry import discover
     from ncclprobe.model.rules import Collector

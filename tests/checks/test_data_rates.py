@@ -11,8 +11,7 @@ from ncclprobe.checks.data.rates import baseline, doubtful, rate
 from ncclprobe.checks.data.seen import content, path
 from ncclprobe.commands import main
 from ncclprobe.errors import Unlearned, UsageError
-from ncclprobe.expect.site.baselines import expected_paths
-from ncclprobe.expect.site.path_rates import expectations, keep
+from ncclprobe.expect.baselines import expected_paths, keep_path_rates, path_expectations
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look
 from ncclprobe.facts.data_rates import DataRates
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
@@ -137,7 +136,7 @@ def report(*rows: PathRate) -> Report:
 
 
 def expectation_of(*reports: Report) -> Any:
-    return expectations(keep([each.path_rates for each in reports])[0], "site.json")
+    return path_expectations(keep_path_rates([each.path_rates for each in reports])[0], "site.json")
 
 
 def test_a_baseline_is_the_median_of_nodes_and_of_runs_and_knows_its_noise() -> None:

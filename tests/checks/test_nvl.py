@@ -7,7 +7,7 @@ from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
 from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID, links, links_of, rate
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.tables.nvlinks import products
+from ncclprobe.expect.tables.gpus import nvlink_products
 from ncclprobe.facts import nvlink_status
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -63,7 +63,7 @@ def test_a_product_that_nobody_listed_is_judged_by_its_siblings() -> None:
 
 
 def test_an_ambiguous_name_is_not_in_the_table() -> None:
-    assert "NVIDIA H100" not in products()
+    assert "NVIDIA H100" not in nvlink_products()
     assert judged(named("NVIDIA H100", 4), *[links_of(12, 6)] * 4) == {}
 
 
@@ -120,7 +120,7 @@ def test_speeds_that_nobody_tells_do_not_pass() -> None:
     [("Tesla V100-SXM2-32GB", 25781), ("NVIDIA A100-SXM4-80GB", 25000), ("NVIDIA B200", 53125)],
 )
 def test_raw_and_payload_rates_are_both_right(name: str, speed: int) -> None:
-    row = links_of(products()[name].links, speed=speed)
+    row = links_of(nvlink_products()[name].links, speed=speed)
     assert list(rate.run(named(name, 2), NvLinks((row, row)), UNSAID)) == []
 
 
@@ -182,8 +182,8 @@ def test_trays_whose_gpus_are_in_different_cliques_are_told() -> None:
 
 
 def test_every_product_of_the_table_has_links_and_a_source() -> None:
-    assert products()
-    for product in products().values():
+    assert nvlink_products()
+    for product in nvlink_products().values():
         assert product.links > 0
         assert product.link_GBps > 0
         assert product.source

@@ -1,8 +1,7 @@
 """Regular machines for the search and the cost model, with the links of docs/how/nccl-cost-model.md."""
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.expect.tuner.search import Graphs, graphs
 from ncclprobe.model.values import replace
 
 LATEST: NcclVersion = (2, 30, 7)

@@ -12,8 +12,7 @@ import msgspec
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner import cost
 from ncclprobe.expect.tuner.cost import FUNCTIONS
-from ncclprobe.expect.tuner.graphs import Graph, Graphs
-from ncclprobe.expect.tuner.search import graphs
+from ncclprobe.expect.tuner.search import Graph, Graphs, graphs
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 

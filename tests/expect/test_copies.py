@@ -2,8 +2,7 @@
 
 import pytest
 
-from ncclprobe.expect import copies, sockets
-from ncclprobe.expect.site import verdict
+from ncclprobe.expect import bands, copies, sockets
 from ncclprobe.expect.sockets import SocketInterface, SocketLink
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
@@ -152,7 +151,7 @@ def test_gloo_below_a_third_of_what_its_interface_reports_fails_and_shared_cores
     link = SocketLink(gbps, "eth0 of n0", "reported")
     expected = sockets.gloo("all_reduce", 64 << 20, link)
     assert expected
-    assert verdict.once((GBps, GBps), expected).status == status
+    assert bands.once((GBps, GBps), expected).status == status
     for op, nbytes in (("all_reduce", 32 << 20), ("broadcast", 64 << 20)):
         small = sockets.gloo(op, nbytes, link)
         assert small

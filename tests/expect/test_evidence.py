@@ -3,8 +3,8 @@
 import pytest
 
 from ncclprobe.expect import evidence
+from ncclprobe.expect.bands import once
 from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
-from ncclprobe.expect.site.verdict import once
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace

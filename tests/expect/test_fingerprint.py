@@ -1,6 +1,6 @@
 """Fingerprints: what changed is said in words, and what only one side knows is no change."""
 
-from ncclprobe.expect.site.fingerprint import digest, same_machine, unknown
+from ncclprobe.expect.baselines import digest_of, same_machine, unknown_parts
 from ncclprobe.model.measurement import Fingerprint, changes
 
 OLD = Fingerprint({"gpu": "8 x NVIDIA H100", "cpu": "96 x Xeon"}, "abc", {"torch": "2.7", "nccl": "2.26.2"})
@@ -19,7 +19,7 @@ def test_other_software_is_the_same_machine() -> None:
 def test_what_one_side_does_not_know_is_no_change() -> None:
     new = Fingerprint({"gpu": "8 x NVIDIA H100"})
     assert changes(OLD, new) == changes(OLD, None) == ()
-    assert unknown(OLD, new) == ("cpu", "topology", "torch", "nccl")
+    assert unknown_parts(OLD, new) == ("cpu", "topology", "torch", "nccl")
     assert same_machine(OLD, new)
 
 
@@ -30,4 +30,4 @@ def test_two_that_know_nothing_of_each_other_are_not_the_same() -> None:
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
-    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 1, "b": 3})

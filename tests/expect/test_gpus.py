@@ -4,8 +4,8 @@ import pytest
 import zoo
 from conftest import fact_rows
 
-from ncclprobe.expect.observed import nccl_link_GBps
-from ncclprobe.expect.tables import gpus, links, nvlinks
+from ncclprobe.expect.recognise import nccl_link_GBps
+from ncclprobe.expect.tables import gpus, links
 
 every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 
@@ -57,8 +57,8 @@ def test_every_gpu_of_the_zoo_is_in_the_table() -> None:
 
 
 def test_products_with_nvlink_are_those_of_which_somebody_says_who_decides() -> None:
-    assert set(nvlinks.products()) == {gpu.name for gpu in gpus.products() if gpu.wiring}
-    assert nvlinks.products()["NVIDIA H200"].link_GBps == 25
+    assert set(gpus.nvlink_products()) == {gpu.name for gpu in gpus.products() if gpu.wiring}
+    assert gpus.nvlink_products()["NVIDIA H200"].link_GBps == 25
 
 
 def test_no_gpu_of_the_collected_facts_is_missing() -> None:

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
-from ncclprobe.expect.tables.machine_files import most_GBps
-from ncclprobe.expect.tables.machine_types import MachineType
-from ncclprobe.expect.tables.machines import by_name, find, from_toml, table
+from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, table
 from ncclprobe.ops import OPS
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))

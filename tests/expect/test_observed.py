@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.observed import nics_of, processor, system_of
+from ncclprobe.expect.recognise import nics_of, processor, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import find
 from ncclprobe.model.snapshot import Absent

@@ -2,10 +2,10 @@
 
 import pytest
 
+from ncclprobe.expect.bands import once
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import predict
-from ncclprobe.expect.site.verdict import once
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclprobe.expect.correction import CORRECTIONS, Correction, corrected_us, start_us, where
 from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.predict import CORRECTIONS, LATEST, Correction, corrected_us, predict, start_us, where
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.published import FADES, behind, drawn, start_us
+from ncclprobe.expect.expected import FADES, drawn, expectation, published_behind, published_start_us
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import machines
-from ncclprobe.expect.tables.machine_types import Latency, MachineType
+from ncclprobe.expect.tables.machines import Latency, MachineType
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace
 from ncclprobe.ops import OPS
@@ -39,11 +38,11 @@ def test_small_calls_of_one_machine_learn_from_the_one_that_was_published(
 def test_what_a_machine_waits_for_is_the_median_of_its_own_calls_in_a_node_or_between_nodes() -> None:
     calls = [Latency("all_reduce", 8, nodes, KIB, us, "source", "why") for nodes, us in ((1, 30), (1, 50), (2, 90))]
     machine = MachineType(A100.name, "maker", A100.gpu, A100.match, A100.links, latencies=tuple(calls))
-    assert start_us(machine, NODE, lambda row: 10.0) == 30
-    assert start_us(machine, PAIR, lambda row: 10.0) == 80
-    assert start_us(machine, PAIR, lambda row: 95.0) == 0, "never below none"
-    assert start_us(machine, PAIR, lambda row: None) is None
-    assert start_us(machines.find("dgx-b300"), NODE, lambda row: 10.0) is None
+    assert published_start_us(machine, NODE, lambda row: 10.0) == 30
+    assert published_start_us(machine, PAIR, lambda row: 10.0) == 80
+    assert published_start_us(machine, PAIR, lambda row: 95.0) == 0, "never below none"
+    assert published_start_us(machine, PAIR, lambda row: None) is None
+    assert published_start_us(machines.find("dgx-b300"), NODE, lambda row: 10.0) is None
 
 
 def ends() -> Iterator[tuple[MachineType, str, Shape, int]]:
@@ -85,7 +84,9 @@ def test_the_number_that_is_published_is_expected_itself() -> None:
 def test_behind_a_curve_stands_what_was_published_for_as_many_gpus_of_the_machine_it_was_judged_by() -> None:
     known = Expectation(467.0, 0.0, "GB/s", "published", "a3-highgpu-8g: measured", "a page")
     row = replace(ROW, nbytes=1 << 30, expectation=known)
-    assert {(each.op, each.nbytes, each.busbw_GBps) for each in behind([row])} == {("all_reduce", 1 << 30, 467.0)}
-    assert behind([replace(row, ranks=16, nodes=2)]) == ()
-    assert behind([replace(row, nbytes=64)]) == ()
-    assert behind([replace(row, expectation=replace(known, why="a bands file: x"))]) == ()
+    assert {(each.op, each.nbytes, each.busbw_GBps) for each in published_behind([row])} == {
+        ("all_reduce", 1 << 30, 467.0)
+    }
+    assert published_behind([replace(row, ranks=16, nodes=2)]) == ()
+    assert published_behind([replace(row, nbytes=64)]) == ()
+    assert published_behind([replace(row, expectation=replace(known, why="a bands file: x"))]) == ()

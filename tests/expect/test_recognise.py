@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.observed import system_of
-from ncclprobe.expect.recognise import Recognised, Seen, recognise, seen, should_be
+from ncclprobe.expect.recognise import Recognised, Seen, recognise, seen, should_be, system_of
 from ncclprobe.expect.system import NodeSystem
-from ncclprobe.expect.tables.machine_types import MachineType, Match
-from ncclprobe.expect.tables.machines import find, table
+from ncclprobe.expect.tables.machines import MachineType, Match, find, table
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 

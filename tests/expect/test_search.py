@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from expect.boxes import A100, B200, H100, LATEST, MESH, PLAIN, SOCKETS, V100, found
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
-from ncclprobe.expect.tuner.graphs import Graphs
-from ncclprobe.expect.tuner.search import graphs, nvlink_domains
+from ncclprobe.expect.tuner.search import Graphs, graphs, nvlink_domains
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 

@@ -3,8 +3,7 @@
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.site.bands import judged
-from ncclprobe.expect.site.verdict import judge
+from ncclprobe.expect.bands import judge, judged
 from ncclprobe.model.measurement import Band, Basis, Disturbance, Expectation, Measurement, Retest, TimeStats
 from ncclprobe.model.values import replace
 

@@ -6,7 +6,7 @@ from typing import Any
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask
-from ncclprobe.expect.site.bands import from_toml
+from ncclprobe.expect.bands import from_toml
 from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report

@@ -8,7 +8,7 @@ from ncclprobe.commands.bandwidth import parse as options
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import notes, rows_of
 from ncclprobe.errors import Missing
-from ncclprobe.expect.site.bands import judge_rows
+from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats

@@ -8,7 +8,7 @@ from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.links import FULL
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.tables.nvlinks import products
+from ncclprobe.expect.tables.gpus import nvlink_products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
@@ -158,7 +158,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
 
 
 def _of_a_rack(gpu: Gpu) -> bool:
-    product = products().get(gpu.name)
+    product = nvlink_products().get(gpu.name)
     return product is not None and product.wiring == "rack"
 
 

@@ -7,7 +7,7 @@ from ncclprobe.checks.gpu import blanks, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl import Box, Linked, look
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.tables.nvlinks import Product, products
+from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
 from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
@@ -85,7 +85,7 @@ def links(
 
 def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
     """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
-    product = products().get(gpu.product)
+    product = nvlink_products().get(gpu.product)
     siblings = _usual([len(other.up) for other in seen.like(gpu)])
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
     if len(gpu.up) < siblings:
@@ -95,7 +95,7 @@ def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
         yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
 
 
-def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: Box) -> Finding:
+def _unlike_siblings(gpu: Linked, product: NvlinkProduct | None, message: str, seen: Box) -> Finding:
     """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
     paired = product is not None or not any(other.meshed for other in seen.like(gpu))
@@ -105,7 +105,7 @@ def _unlike_siblings(gpu: Linked, product: Product | None, message: str, seen: B
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
 
 
-def _unlike_its_kind(gpu: Linked, product: Product, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
+def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
     """Report that all siblings have equally few: certain where the board decides, not with bridges or in part of a
     board.
     """
@@ -160,7 +160,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
     for gpu in told:
         usual = _usual([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
         slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}
-        product = products().get(gpu.product)
+        product = nvlink_products().get(gpu.product)
         if slow:
             worst = min(slow.values()) / 1000
             message = f"{_listed(tuple(slow))} at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"

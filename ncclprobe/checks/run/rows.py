@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.site import verdict
-from ncclprobe.expect.site.bands import judge_rows, listed
+from ncclprobe.expect import bands
+from ncclprobe.expect.bands import judge_rows, listed
 from ncclprobe.facts.run.asked import Asked, Skipped
 from ncclprobe.facts.run.ranks import Participants
 from ncclprobe.facts.run.rows import Expected, Rows
@@ -233,7 +233,7 @@ def _how_sure(row: Measurement) -> Certainty:
 
 def _unsure(row: Measurement) -> str:
     """Return why it is not known whether `row` is slow."""
-    noisy = row.inconclusive_why in ("", verdict.TOO_FEW, verdict.STRADDLES)
+    noisy = row.inconclusive_why in ("", bands.TOO_FEW, bands.STRADDLES)
     return f"{'too noisy to say' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
 
 

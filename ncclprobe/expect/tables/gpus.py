@@ -1,7 +1,9 @@
-"""GPUs by the name that NVML gives them: links, slot, memory, and how NCCL counts them.
+"""GPUs by the name that NVML gives them: links, slot, memory, how NCCL counts them, and their NVLinks.
 
 The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" alone is several products, and says
 no more than all of them have in common.
+
+How many NVLinks a product has, how fast, and who decides which are used, is asked by NVML's name and no other.
 """
 
 import csv
@@ -125,3 +127,25 @@ def _words(cell: str) -> tuple[str, ...]:
 
 def _number(cell: str) -> float | None:
     return float(cell) if cell else None
+
+
+class NvlinkProduct(Struct, frozen=True):
+    """One kind of GPU with NVLink; `link_GBps` is 1e9 bytes of payload per second, link and direction."""
+
+    name: str
+    links: int
+    link_GBps: float
+    wiring: Wiring
+    source: str
+
+
+@cache
+def nvlink_products() -> Mapping[str, NvlinkProduct]:
+    """Return every product whose NVLinks are known, by its name."""
+    return MappingProxyType(
+        {
+            gpu.name: NvlinkProduct(gpu.name, gpu.nvlinks, gpu.nvlink_GBps, gpu.wiring, gpu.nvlink_source)
+            for gpu in products()
+            if gpu.wiring is not None
+        }
+    )

@@ -1,14 +1,21 @@
-"""Speeds as NCCL counts them, and the steps of its search, per version. GB/s of 1e9 bytes, one direction.
+"""What NCCL counts with, version by version: speeds of links, the steps of its search, constants of its cost model.
 
-Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays, v2.20.5 to v2.30.7),
-docs/how/nccl-cost-model.md. What changed between versions is a row of a table, not a branch of the code.
+Speeds are GB/s of 1e9 bytes in one direction. Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays,
+v2.20.5 to v2.30.7), docs/how/nccl-cost-model.md. What changed between versions is a row of a table, not a branch of the
+code.
+
+The constants of the cost model are src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to
+v2.30.7; latencies are microseconds, bandwidths GB/s. The newest stand in :class:`Tuning`'s defaults, and :data:`BEFORE`
+says what each release replaced. A version older than 2.20 is taken as 2.20: no torch that is supported comes with one.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Literal
 
 from ncclprobe.expect.system import NcclVersion, Processor
+from ncclprobe.model.values import Struct, field, replace
 
 LOCAL_GBps: Final = 5000.0
 """Between a GPU and itself."""
@@ -91,3 +98,173 @@ def speeds(compute_capability: int, version: NcclVersion, *, network: bool) -> S
         if version >= since and compute_capability >= least:
             return inter if network else intra
     raise AssertionError("the last row takes everything")
+
+
+Algorithm = Literal["Tree", "Ring", "NVLS", "NVLSTree", "PAT"]
+Protocol = Literal["LL", "LL128", "Simple"]
+Hardware = Literal["NVLINK", "PCI", "NET"]
+Latencies = Mapping[Algorithm, tuple[float, float, float]]
+"""For LL, LL128 and Simple."""
+Limits = tuple[tuple[float, float, float], ...]
+"""Rows Volta, Ampere, Hopper, Blackwell; columns one node, two, more."""
+
+ALGORITHMS: Final[tuple[Algorithm, ...]] = ("Tree", "Ring", "NVLS", "NVLSTree", "PAT")
+"""In NCCL's order, by which equal times are decided. CollNet needs SHARP or a plugin, and is left out."""
+PROTOCOLS: Final[tuple[Protocol, ...]] = ("LL", "LL128", "Simple")
+
+_ONES: Final = (1.0, 1.0, 1.0, 1.0)
+_LL: Final = (*_ONES, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, *_ONES)
+_LL128: Final = (*_ONES, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, *(0.6,) * 6, 0.8, *(0.9,) * 4, 1.0, 1.0, 1.0)
+_SIMPLE: Final = (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9)
+CORRECTIONS: Final[Mapping[Protocol, tuple[float, ...]]] = MappingProxyType(
+    {"LL": _LL, "LL128": _LL128, "Simple": _SIMPLE}
+)
+"""What a tree keeps of its bandwidth at 64 B x 2^n."""
+
+_ZERO: Final = (0.0, 0.0, 0.0)
+_BASE: Final[Latencies] = MappingProxyType(
+    {"Tree": (6.8, 14.0, 8.4), "Ring": (6.6, 14.0, 8.4), "NVLS": _ZERO, "NVLSTree": _ZERO, "PAT": (8.0, 8.0, 8.0)}
+)
+_NVLINK: Final[Latencies] = MappingProxyType(
+    {
+        "Tree": (0.6, 1.25, 4.0),
+        "Ring": (0.6, 1.9, 3.4),
+        "NVLS": (0.0, 0.0, 25.0),
+        "NVLSTree": (0.0, 0.0, 25.0),
+        "PAT": (0.0, 0.0, 4.0),
+    }
+)
+_PCI: Final[Latencies] = MappingProxyType(
+    {"Tree": (1.0, 1.9, 4.0), "Ring": (1.0, 2.5, 5.7), "NVLS": _ZERO, "NVLSTree": _ZERO, "PAT": (0.0, 0.0, 4.0)}
+)
+_NET: Final[Latencies] = MappingProxyType(
+    {
+        "Tree": (5.0, 8.5, 14.0),
+        "Ring": (2.7, 4.0, 14.0),
+        "NVLS": (0.0, 0.0, 18.0),
+        "NVLSTree": (0.0, 0.0, 20.9),
+        "PAT": (0.0, 0.0, 14.0),
+    }
+)
+
+
+def _simple(latencies: Latencies, simple: Mapping[Algorithm, float]) -> Latencies:
+    """Return `latencies` with other values for Simple."""
+    return MappingProxyType({name: (*each[:2], simple.get(name, each[2])) for name, each in latencies.items()})
+
+
+_LL_MAX: Final[Limits] = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
+_RING_LL128: Final[Limits] = ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3)
+_TREE_LL128: Final[Limits] = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
+_TREE: Final[Limits] = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
+_NVLS_TREE: Final[Limits] = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 80.0))
+
+
+def _row(limits: Limits, row: int, *values: float) -> Limits:
+    """Return `limits` with another row."""
+    one, two, more = values
+    return (*limits[:row], (one, two, more), *limits[row + 1 :])
+
+
+class Tuning(Struct, frozen=True, kw_only=True):
+    """One version's constants. The defaults are those of 2.30.
+
+    `ring_ll` is the share of the bus that LL has, `ring_ll_copies` that of an operation within a node that reduces
+    nothing. `gathers_ratio` is what NVLS keeps where it gathers or scatters. `nvls_ratio` is what NVLS kept of its
+    bandwidth before it had an efficiency per generation (None: it has). `corrected` is how many steps of the trees'
+    correction there are, and `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added
+    to the 2(M - 1) steps of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta.
+    `ll128_lonely`: what LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network
+    as a tree does.
+    """
+
+    base: Latencies = field(default_factory=lambda: _BASE)
+    nvlink: Latencies = field(default_factory=lambda: _NVLINK)
+    pci: Latencies = field(default_factory=lambda: _PCI)
+    net: Latencies = field(default_factory=lambda: _NET)
+    ll_max: Limits = _LL_MAX
+    ring_ll128: Limits = _RING_LL128
+    tree_ll128: Limits = _TREE_LL128
+    tree: Limits = _TREE
+    nvls_tree: Limits | None = _NVLS_TREE
+    nvls_efficiency: tuple[float, float, float, float] = (0.0, 0.0, 0.85, 0.74)
+    nvls_ratio: float | None = None
+    nvls_gathers: Literal["whole", "share"] = "share"
+    gathers_ratio: float = 1.0
+    ring_ll: float = 0.5
+    ring_ll_copies: float = 0.5
+    pat: float = 0.75
+    corrected: int = 23
+    nvls_tree_corrected: bool = True
+    inter_steps: int = 0
+    ll128_generations: tuple[int, ...] | None = None
+    ll128_lonely: float = 0.92
+    lonely_net: bool = True
+    ring_returns: bool = False
+
+    def hardware(self, kind: Hardware) -> Latencies:
+        """Return the latency of one hop."""
+        return {"NVLINK": self.nvlink, "PCI": self.pci, "NET": self.net}[kind]
+
+
+BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
+    ((2, 30, 0), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
+    ((2, 29, 7), {"ring_ll128": _row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
+    ((2, 29, 0), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 34.6, 73.4), "nvls_tree_corrected": False}),
+    ((2, 28, 9), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1), "net": _simple(_NET, {"NVLSTree": 14.0})}),
+    ((2, 28, 7), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4)}),
+    (
+        (2, 28, 0),
+        {
+            "nvls_tree": None,
+            "nvls_ratio": 5 / 6,
+            "tree_ll128": _row(_TREE_LL128, 3, 73.4, 73.4, 58.0),
+            "tree": _row(_TREE, 3, 77.4, 82.8, 72.0),
+        },
+    ),
+    ((2, 27, 0), {"nvls_gathers": "whole", "ll128_generations": (70, 80, 90, 100, 120)}),
+    (
+        (2, 25, 0),
+        {
+            "ll128_generations": (70, 80, 90),
+            "ll_max": _row(_LL_MAX, 3, *_LL_MAX[2]),
+            "ring_ll128": _row(_RING_LL128, 3, *_RING_LL128[2]),
+            "tree_ll128": _row(_TREE_LL128, 3, *_TREE_LL128[2]),
+            "tree": _row(_TREE, 3, *_TREE[2]),
+        },
+    ),
+    ((2, 24, 0), {"pat": 0.85, "ring_returns": True}),
+    (
+        (2, 23, 0),
+        {
+            "pat": 0.0,
+            "gathers_ratio": 5 / 6,
+            "base": _simple(_BASE, {"Tree": 0.0}),
+            "nvlink": _simple(_NVLINK, {"Tree": 28.0}),
+            "pci": _simple(_PCI, {"Tree": 28.0}),
+            "net": _simple(_NET, {"Tree": 28.0, "NVLSTree": 14.0}),
+            "inter_steps": 2,
+            "ll128_lonely": 0.7,
+            "lonely_net": False,
+        },
+    ),
+    (
+        (2, 21, 0),
+        {
+            "ring_ll": 0.25,
+            "ring_ll_copies": 1 / 3,
+            "nvlink": _simple(_NVLINK, {"Tree": 28.0, "NVLS": 23.0, "NVLSTree": 23.0}),
+            "ll_max": (*_LL_MAX[:2], _LL_MAX[1], _LL_MAX[1]),
+        },
+    ),
+)
+"""Up to which version, what was different, newest first: each holds for all that are older, too."""
+
+
+@cache
+def tuning(version: NcclVersion) -> Tuning:
+    """Return the constants of `version`."""
+    found = Tuning()
+    for since, differences in BEFORE:
+        found = replace(found, **differences) if version < since else found
+    return found

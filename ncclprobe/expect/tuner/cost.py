@@ -2,28 +2,122 @@
 
 ``time_us = latency + bytes / (1000 x algorithm bandwidth)``, over every pair that the communicator has. Source:
 src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqueue.cc:2040 the choice (v2.30.7),
-docs/how/nccl-cost-model.md; the constants per version are in :mod:`.tuning`.
+docs/how/nccl-cost-model.md; the constants per version are in :mod:`ncclprobe.expect.tuner.constants`.
 
 The model ranks algorithms; as a clock it is within some 5 % near saturation on NVSwitch machines, and off by two or
 more for small messages between nodes (reports/ablation.md). Tables and choices are those of NCCL's own code, release
 by release (tests/data/nccl). Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
 POWER's penalty of trees, and several operations in one group. NCCL has no model of all_to_all, gather, scatter and
-sendrecv: see :mod:`.p2p`.
+sendrecv: see :mod:`ncclprobe.expect.tuner.search`.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Literal, cast
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Processor, Shape
-from ncclprobe.expect.tuner.communicator import Communicator, Function, communicator
-from ncclprobe.expect.tuner.constants import MOST_NVLS, PCI_GBps
-from ncclprobe.expect.tuner.graphs import TREE, WORDS, Graph, Graphs
-from ncclprobe.expect.tuner.tuning import ALGORITHMS, CORRECTIONS, PROTOCOLS, Algorithm, Hardware, Protocol
+from ncclprobe.expect.tuner.constants import (
+    ALGORITHMS,
+    CORRECTIONS,
+    MOST_CHANNELS,
+    MOST_NVLS,
+    PROTOCOLS,
+    Algorithm,
+    Hardware,
+    PCI_GBps,
+    Protocol,
+    Tuning,
+    tuning,
+)
+from ncclprobe.expect.tuner.search import TREE, WORDS, Graph, Graphs, nvlink_domains
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import OPS
+
+Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
+
+
+class Communicator(Struct, frozen=True):
+    """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
+
+    graphs: Graphs
+    system: NodeSystem
+    ranks: int
+    nodes: int
+    version: NcclVersion
+
+    @property
+    def tuning(self) -> Tuning:
+        """Return the constants of this version."""
+        return tuning(self.version)
+
+    @property
+    def per_node(self) -> float:
+        """Return ranks of each node, on average."""
+        return self.ranks / self.nodes
+
+    @property
+    def generation(self) -> int:
+        """Return the row of a table: Volta, Ampere, Hopper, Blackwell."""
+        cc = self.system.compute_capability
+        return 3 if cc >= 100 else 2 if cc >= 90 else 1 if cc >= 80 else 0
+
+    @property
+    def column(self) -> int:
+        """Return the column of a table: one node, two, more."""
+        return min(self.nodes, 3) - 1
+
+    def graph(self, algorithm: Algorithm) -> Graph:
+        """Return the channels that `algorithm` uses."""
+        nvls = self.graphs.nvls or self.graphs.ring
+        trees = self.graphs.tree
+        return {"Tree": trees, "Ring": self.graphs.ring, "NVLS": nvls, "NVLSTree": nvls, "PAT": trees}[algorithm]
+
+    def steps(self, function: Function) -> int:
+        """Return how often a ring passes something on."""
+        if function == "AllReduce":
+            return 2 * (self.ranks - 1)
+        return self.ranks - 1 if function in ("AllGather", "ReduceScatter") else self.ranks
+
+    @property
+    def channels(self) -> int:
+        """Return twice the channels of the search, and twice more on fast rings between nodes
+        (src/graph/connect.cc:460).
+
+        Before 2.28 never fewer than NVLS has; Hopper's fast rings first, Blackwell's since 2.25.
+        """
+        most = 2 * MOST_CHANNELS if self.version >= (2, 25, 0) else MOST_CHANNELS
+        count = min(most, 2 * min(self.graphs.ring.channels, self.graphs.tree.channels))
+        hopper = self.system.compute_capability // 10 == 9
+        fast = hopper or (self.system.compute_capability >= 90 and self.version >= (2, 25, 0))
+        if fast and self.nodes > 1 and self.graphs.ring.bw_intra > 45 and count < 16:
+            count *= 2
+        return max(count, self.nvls_channels) if self.version < (2, 28, 0) and self.graphs.nvls else count
+
+    @property
+    def nvls_channels(self) -> int:
+        """Return those of the switches' reduction, whatever the size of a call (src/transport/nvls.cc:203)."""
+        if self.system.compute_capability < 100 or self.version < (2, 25, 0):
+            return 16
+        if self.version < (2, 27, 0):
+            return 32
+        if self.nodes == 1:
+            return 24
+        return self._nvls_channels_between() if self.version >= (2, 30, 0) else 32
+
+    def _nvls_channels_between(self) -> int:
+        """Return Blackwell's number, since 2.30: fewer where the NICs are the limit."""
+        nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
+        if nic < 48 or self.nodes == 2:
+            return 32
+        return 24 if nic < 96 or self.per_node <= 8 else 32
+
+
+def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> Communicator:
+    """That of all ranks of `shape`."""
+    return Communicator(graphs, system, shape.ranks, len(nvlink_domains(system, shape)), version)
+
 
 FUNCTIONS: dict[str, Function] = {
     "all_reduce": "AllReduce",
@@ -39,7 +133,7 @@ _PLATEAU, _PLATEAU_BEFORE_AMPERE = 1.4, 1.9
 
 
 class Forced(Struct, frozen=True):
-    """What the user leaves NCCL to choose from; None: all. Names as :data:`.tuning.ALGORITHMS` spells them."""
+    """What the user leaves NCCL to choose from; None: all. Names as :data:`.constants.ALGORITHMS` spells them."""
 
     algorithms: frozenset[Algorithm] | None = None
     protocols: frozenset[Protocol] | None = None

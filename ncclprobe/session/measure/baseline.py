@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from ncclprobe.expect.site import baselines
-from ncclprobe.expect.site.baselines import load
-from ncclprobe.expect.site.fingerprint import same_machine, unknown
+from ncclprobe.expect import baselines
+from ncclprobe.expect.baselines import load, same_machine, unknown_parts
 from ncclprobe.model.measurement import Fingerprint, changes
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.session.measure.fingerprint import of_facts
@@ -42,6 +41,6 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
     changed = changes(site.print(), mine)
     if changed:
         recorder.note(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_NAMED])}")
-    silent = unknown(site.print(), mine)
+    silent = unknown_parts(site.print(), mine)
     if silent and site.fingerprint:
         recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")

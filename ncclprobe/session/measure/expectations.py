@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from ncclprobe.expect import sockets
-from ncclprobe.expect.of_run import Expecting
+from ncclprobe.expect.expected_of_run import Expecting
 from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation
@@ -79,24 +79,24 @@ def expecting(
 def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
 
-    from ncclprobe.expect import of_run
+    from ncclprobe.expect import expected_of_run
 
-    mine = msgspec.to_builtins(of_run.describe(look.snapshot().facts)) if look else None
+    mine = msgspec.to_builtins(expected_of_run.describe(look.snapshot().facts)) if look else None
     received = exchange.collect(mine)
     if received is None:
         return Expecting()
     nodes = {
-        host: msgspec.convert(each, of_run.Described, strict=False)
+        host: msgspec.convert(each, expected_of_run.Described, strict=False)
         for host, each in zip(hosts, received, strict=True)
         if each is not None
     }
     shape = Shape(tuple(Counter(hosts).values()))
     collectives, pairs = Expecting(), Expecting()
     if "collectives" in options.what:
-        collectives = of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
+        collectives = expected_of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
     if "pairs" in options.what:
         nbytes = options.pair_sizes[1] if len(options.pair_sizes) > 1 else USUAL_NBYTES["nccl"]
-        pairs = of_run.expecting_pairs(nbytes, shape, nodes)
+        pairs = expected_of_run.expecting_pairs(nbytes, shape, nodes)
     bands = (*collectives.bands, *pairs.bands)
     return Expecting(bands, collectives.note or pairs.note, collectives.node_bands)
 

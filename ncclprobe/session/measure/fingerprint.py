@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ncclprobe.expect.site.fingerprint import digest
+from ncclprobe.expect.baselines import digest_of
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
@@ -31,7 +31,7 @@ def of_facts(facts: Mapping[type, object], versions: Mapping[str, str | None], b
     software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
     if isinstance(gpus, Gpus) and gpus.driver:
         software["driver"] = gpus.driver
-    return Fingerprint(machine, digest(_devices(built)) if known else None, {**software, "backend": backend})
+    return Fingerprint(machine, digest_of(_devices(built)) if known else None, {**software, "backend": backend})
 
 
 def _devices(built: NodeTopology) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.bands import judge_rows
+from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.run.asked import Asked
 from ncclprobe.facts.run.ranks import DifferingSetting, LostRank, Participants
 from ncclprobe.facts.run.rows import Expected, Rows

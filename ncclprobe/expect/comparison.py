@@ -10,7 +10,7 @@ from statistics import median
 from typing import Literal
 
 from ncclprobe import bounds
-from ncclprobe.expect.site.baselines import Site
+from ncclprobe.expect.baselines import Site
 from ncclprobe.model.measurement import Conditions, Measurement, conditions
 from ncclprobe.model.values import Struct
 

@@ -8,10 +8,10 @@ nodes that differ the least is expected.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.expect.context import expectation_context
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Conditions, Expectation

@@ -6,9 +6,12 @@ the largest of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as
 runs knew their medians, and a floor that shrinks with the number of runs, for few of them say little of their spread.
 
 A baseline is only as good as the day it was taken: rows that failed, were inconclusive or carried wrong data are
-refused, and so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm.
+refused, and so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm. Numbers
+of another machine, topology or software are no baseline either: fingerprints tell. The same file keeps what
+`doctor --path-rates` measured of the data paths.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +22,6 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.site.noise import FLOORS, spread
-from ncclprobe.expect.site.path_rates import PathRow, expectations
 from ncclprobe.host import files
 from ncclprobe.model.measurement import (
     Band,
@@ -33,14 +34,124 @@ from ncclprobe.model.measurement import (
     changes,
     conditions,
 )
-from ncclprobe.model.path_rates import PathExpectation
-from ncclprobe.model.values import Struct
+from ncclprobe.model.path_rates import PathExpectation, PathRate, RateKind, shown, words_of
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl_tests.rows import Run
-from ncclprobe.units import size
+from ncclprobe.units import plural, size
 
-SCHEMA = "ncclprobe.baseline/1"
+
+def unknown_parts(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
+    """Return the parts that only one of the two has: whether they changed is not known."""
+    a, b = _flat(old), _flat(new)
+    return tuple(name for name in (*a, *b) if (name in a) != (name in b))
+
+
+def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
+    """Return whether machine and topology agree in all that both know, and they know something of each other.
+
+    Software may differ: that is what many want to compare.
+    """
+    if old is None or new is None:
+        return False
+    common = set(old.machine) & set(new.machine)
+    return bool(common) and not changes(replace(old, software={}), replace(new, software={}))
+
+
+def digest_of(devices: Any) -> str:
+    """Return twelve hexadecimal digits of `devices`, any JSON: what the topology is told apart by."""
+    text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _flat(print_: Fingerprint | None) -> dict[str, str]:
+    if print_ is None:
+        return {}
+    topology = {"topology": print_.topology} if print_.topology else {}
+    return {**print_.machine, **topology, **print_.software}
+
+
+NOISE_SIGMAS = 3.0
+_MAD_TO_SIGMA = 1.4826
+FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
+"""From so many runs on, at least such a share may be missing: one run says nothing of what the next will do."""
+
+
+def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, float]:
+    """Return the median over runs, their median absolute deviation, and the share of the value that may be missing.
+
+    `within`: how well single runs knew their own medians, as a share.
+    """
+    value = median(rates)
+    mad = median(abs(rate - value) for rate in rates)
+    floor = next(share for least, share in FLOORS if len(rates) >= least)
+    return value, mad, max(floor, NOISE_SIGMAS * _MAD_TO_SIGMA * mad / value, within)
+
+
 _MOST_NOISE = 0.5
 """What would have to lose half to be noticed is no expectation."""
+_Key = tuple[str, RateKind, int, bool, str]
+
+
+class PathRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One path and way of measuring, as a baseline file holds it. `per_s`: bytes, or reads or opens, per second."""
+
+    path: str
+    kind: RateKind
+    at_once: int
+    together: bool
+    file_system: str
+    per_s: float
+    noise: float
+    runs: int
+
+
+def keep_path_rates(runs: Sequence[Sequence[PathRate]]) -> tuple[list[PathRow], list[str]]:
+    """Merge what several runs measured; return the rows, and which are refused and why."""
+    values: dict[_Key, list[float]] = {}
+    for run in runs:
+        for key, nodes in _by_node(run).items():
+            values.setdefault(key, []).append(median(nodes.values()))
+    rows, refused = list[PathRow](), list[str]()
+    for key, rates in values.items():
+        value, _, noise = spread(rates)
+        row = PathRow(*key, round(value, 3), round(noise, 4), len(rates))
+        if noise > _MOST_NOISE:
+            refused.append(
+                f"{row.path}: {words_of(row.kind)}: too noisy for a baseline, its runs scatter by ±{noise:.0%}"
+            )
+        else:
+            rows.append(row)
+    return rows, refused
+
+
+def _by_node(run: Sequence[PathRate]) -> Mapping[_Key, Mapping[str, float]]:
+    """Return what each node reached at its best, by what was measured."""
+    found: dict[_Key, dict[str, float]] = {}
+    for row in run:
+        if not row.why and row.per_s > 0 and not row.from_memory:
+            nodes = found.setdefault((row.path, row.kind, row.at_once, row.together, row.file_system), {})
+            nodes[row.node] = max(nodes.get(row.node, 0.0), row.per_s)
+    return found
+
+
+def path_expectations(rows: Sequence[PathRow], path: str) -> tuple[PathExpectation, ...]:
+    """Return what `rows` of the file at `path` expect. Raises UsageError for a number out of range."""
+    for row in rows:
+        if not (
+            0 < row.per_s < 1e15 and 0 <= row.noise < 0.999 and 0 < row.at_once < 1 << 31 and 0 < row.runs < 1 << 31
+        ):
+            raise UsageError(f"{path}: a rate of {row.path[:80]!r}: a number is out of its range")
+    return tuple(PathExpectation(**msgspec.structs.asdict(row), source=path) for row in rows)
+
+
+def path_in_words(row: PathRow) -> str:
+    """Return one line on a row that was kept."""
+    how = f"all {row.at_once} at once" if row.together else "a node apart"
+    rate = f"{shown(row.kind, row.per_s)} -{100 * row.noise:.0f} %"
+    return f"{row.path}: {words_of(row.kind)}, {how}: {rate}  {plural(row.runs, 'run')}"
+
+
+SCHEMA = "ncclprobe.baseline/1"
 Allowed = Callable[[Measurement], float | None]
 """The least GB/s that a model allows a row; None where it cannot say."""
 
@@ -241,7 +352,7 @@ def _no_constant(text: str) -> float:
 
 def expected_paths(path: str) -> tuple[PathExpectation, ...]:
     """Return what the baseline at `path`, a file or a folder, has of data paths. Raises UsageError for none."""
-    found = tuple(each for name, site in load(path).items() for each in expectations(site.paths, name))
+    found = tuple(each for name, site in load(path).items() for each in path_expectations(site.paths, name))
     if not found:
         raise UsageError(f"{path}: holds no rate of a path; keep a report of `ncclprobe doctor --path-rates` in it")
     return found
