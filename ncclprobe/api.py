@@ -82,8 +82,7 @@ def doctor(
     """
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import doctor as doctors
-    from ncclprobe.model.registry import discover
-    from ncclprobe.model.rules import Collector
+    from ncclprobe.model.registry import Collector, discover
     from ncclprobe.model.snapshot import Job
 
     _refuse_no_time(timeout_s)
@@ -181,7 +180,7 @@ def explain(
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import explain as explaining
     from ncclprobe.engine.doctor import within
-    from ncclprobe.host import left
+    from ncclprobe.host import job_files
     from ncclprobe.model.snapshot import Job
     from ncclprobe.model.values import replace
     from ncclprobe.report import json
@@ -192,7 +191,7 @@ def explain(
         raise UsageError("no file is given to explain")
     question = diagnose.ask(_asked(select, ignore, config), ("api.explain",), Job(), diagnose.LEFT)
     question = replace(question, gates=False)
-    return within(question, timeout_s, lambda: explaining.explain(question, left.named(names), json.read))
+    return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read))
 
 
 def load(report: AnyPath) -> Report:

@@ -125,6 +125,7 @@ OPS: dict[str, Op] = {
 To add one: a row here, a probe of that name in ``probes/collectives.py``, the least bytes that it moves in
 ``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/gloo_rank.py``; tests name what is missing.
 """
+DIRECT_OPS = tuple(op.name for op in OPS.values() if op.direct)
 
 HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_others)
 """The tenth of nccl-tests, for reading its reports: torch has no call that could be measured."""

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, numactl, nvlink_status, topo_matrix
+from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, numactl, nvlink, topo_matrix
 
 Pairs = dict[str, tuple[object, object]]
 """What was read and what is expected, by the name of what they are."""
@@ -110,7 +110,7 @@ def _complete(matrix: topo_matrix.Matrix, entry: Mapping[str, Any]) -> bool:
 
 def read_nvlink(entry: Mapping[str, Any], text: str) -> Pairs:
     """Every GPU with its links' speeds and what was printed in place of them."""
-    gpus = nvlink_status.parse(text).gpus
+    gpus = nvlink.parse(text).gpus
     active = {str(index): sum(speed is not None for speed in gpu.links.values()) for index, gpu in gpus.items()}
     pairs: Pairs = {"active": (active, entry["expected"]["active"])}
     pairs["indices"] = list(gpus), [want["index"] for want in entry["expected"]["gpus"]]

@@ -39,8 +39,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.capture import Recorder, load
 from ncclprobe.host.live import LiveHost
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl.parameters import looks_like_ours
 

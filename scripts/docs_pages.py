@@ -25,7 +25,7 @@ from ncclprobe.engine.entry_of_check import examples, shown_examples
 from ncclprobe.engine.entry_of_variable import about as about_variable
 from ncclprobe.engine.entry_of_variable import purpose
 from ncclprobe.model.outcomes import OUTCOMES, Outcome
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.nccl.parameters import NEWEST, Parameter, table
 from ncclprobe.report.json import SCHEMA_FILE
 

@@ -20,9 +20,8 @@ from ncclprobe.commands import COMMANDS
 from ncclprobe.engine import doctor
 from ncclprobe.engine.diagnose import MACHINE, Asked, ask
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
 from ncclprobe.report import prometheus

@@ -54,21 +54,20 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.tuner import dumps
-from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink_status, topo_matrix
+from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
 from ncclprobe.facts.files.ras import read_answer
 from ncclprobe.facts.launcher import Flags, detect, half_given
 from ncclprobe.facts.named_files import topology_file
-from ncclprobe.host import elf, kernel_ring, left, nvml_child
+from ncclprobe.host import elf, job_files, kernel_ring, nvml_child
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.hostlist import expand
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Check, Collector, Source, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Check, Collector, Source
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.nccl import log as nccl_log
-from ncclprobe.nccl.lists import parse_selector
+from ncclprobe.nccl.hcas import parse_selector
 from ncclprobe.nccl.values import read_int
 from ncclprobe.nccl_tests import parse_json, parse_text
 from ncclprobe.redact.redactor import Redactor
@@ -114,7 +113,7 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("ibv_devinfo", ibv_devinfo.parse, literals("facts/test_ibv_devinfo.py"))
     yield _of("lscpu", lscpu.parse, literals("facts/test_lscpu.py"))
     yield _of("numactl", numactl.parse, literals("facts/test_numactl.py"))
-    yield _of("nvidia-smi nvlink", nvlink_status.parse, literals("facts/test_nvlink_status.py"))
+    yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/test_nvlink_status.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
     yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py", "expect/test_dumps.py"))
@@ -253,7 +252,7 @@ def _signs() -> list[str]:
 
 def _explained(path: Path) -> object:
     """Explain a file as the command does, and render the report."""
-    found = looked_at(left.named([str(path)]), _signs())
+    found = looked_at(job_files.named([str(path)]), _signs())
     report = diagnose(_question(LEFT), (), left=found)
     return _unbroken(report)
 

@@ -19,10 +19,10 @@ from published import Row
 from ncclprobe.expect import evidence, sockets
 from ncclprobe.expect.bands import once
 from ncclprobe.expect.expected import as_expectation, combined
-from ncclprobe.expect.predict import DIRECT_OPS, LATEST, Prediction, predict
+from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
+from ncclprobe.ops import DIRECT_OPS, OPS
 
 LARGE = 8 << 30
 _SITES = {

@@ -30,8 +30,7 @@ from ncclprobe.facts import ibstat, topo_matrix
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 
 Found = Sequence[tuple[str, Finding]]

@@ -26,8 +26,7 @@ from ncclprobe.engine.observe import replayed
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.model.findings import Severity
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]

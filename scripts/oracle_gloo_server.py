@@ -31,7 +31,7 @@ import torch.distributed as dist
 
 from ncclprobe.errors import HostError
 from ncclprobe.facts.interfaces import interfaces
-from ncclprobe.facts.resolver import resolve_own
+from ncclprobe.facts.names import resolve_own
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.values import asdict
 

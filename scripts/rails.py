@@ -35,15 +35,13 @@ from ncclprobe.errors import HostError
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.facts.traffic import Count
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, parse
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Severity
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes

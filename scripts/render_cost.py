@@ -38,9 +38,8 @@ from ncclprobe.model.measurement import (
     Samples,
 )
 from ncclprobe.model.pair_results import PairRow
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeRow, Report
-from ncclprobe.model.rules import Collector
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 

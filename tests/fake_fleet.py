@@ -15,9 +15,8 @@ from ncclprobe.facts.reach import ClockOffset, Gathering
 from ncclprobe.facts.system import System
 from ncclprobe.host.capture import load
 from ncclprobe.model.findings import Verdict
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import Setting
-from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 

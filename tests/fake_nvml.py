@@ -13,12 +13,12 @@ from ncclprobe.host.capture import Replay, load
 SOURCE = Path(__file__).with_suffix(".c")
 CAPTURE = """
 from ncclprobe.engine.collect import collect
-from ncclprobe.facts import nvlink, nvml, nvml_p2p
+from ncclprobe.facts import nvlink, nvml
 from ncclprobe.host.capture import Recorder, dump
 from ncclprobe.host.live import LiveHost
 live = LiveHost((), bool)
 host = Recorder(live)
-collect(host, [nvml.nvml, nvlink.nvlink, nvml_p2p.nvml_p2p])
+collect(host, [nvml.nvml, nvlink.nvlink, nvml.nvml_p2p])
 live.close()
 print(dump(host.answers, "fake", origin="synthetic"), end="")
 """

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ncclprobe.facts.run.pairs import MeasuredPairs
+from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
 
 Kept = PairRow | LostTransfer | Aside

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ncclprobe.facts.paths import Path, Paths
-from ncclprobe.model.fleet import Every
+from ncclprobe.facts.reach import Path, Paths
+from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 
 Change = Callable[[int, int, str], dict[str, Any] | None]

@@ -16,12 +16,10 @@ from ncclprobe.cluster.rails.messages import RailEnds, RailsOrder
 from ncclprobe.cluster.rails.plan import Budget
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.facts.paths import MeshListener
-from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.facts.reach import MeshListener, RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Severity, Verdict
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import asdict
 
 

@@ -13,9 +13,7 @@ from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.baselines import load
-from ncclprobe.facts.run.asked import Notes
-from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.facts.run.rows import Expected
+from ncclprobe.facts.run.samples import Expected, Notes, Participants
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool

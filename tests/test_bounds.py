@@ -26,8 +26,7 @@ from ncclprobe.host import elf
 from ncclprobe.host.capture import parse
 from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog
-from ncclprobe.model.fleet import Every, Ranks
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Every, Ranks, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests.writer import render_json, render_text
 from ncclprobe.report import json as as_json

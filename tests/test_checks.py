@@ -9,8 +9,7 @@ from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.engine.promises import broken
 from ncclprobe.engine.site import PREFIX
 from ncclprobe.model.findings import Finding, Status
-from ncclprobe.model.registry import check, discover
-from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import checks, written
 

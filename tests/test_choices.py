@@ -15,8 +15,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
@@ -24,9 +23,8 @@ from ncclprobe.facts.system import System
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import Choices, DirectChoice, Part
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose

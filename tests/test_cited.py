@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe.engine import cited, left
 from ncclprobe.errors import Denied
-from ncclprobe.host.left import LeftFile
+from ncclprobe.host.job_files import JobFile
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen
 from ncclprobe.model.report import Excerpt
@@ -113,7 +113,7 @@ def test_of_a_log_the_lines_around_the_cited_one_are_shown_also_where_it_is_comp
     path = tmp_path / "rank0.log"
     data = b"".join(b"line %d\n" % n for n in range(1, 101))
     path.write_bytes(gzip.compress(data) if packed else data)
-    (found,) = left.excerpts([_cause(str(path), 50)], [LeftFile(str(path), len(data))])
+    (found,) = left.excerpts([_cause(str(path), 50)], [JobFile(str(path), len(data))])
     assert found.lines == tuple(f"line {n}" for n in range(45, 56))
     assert (found.first, found.cited, found.title) == (45, (5,), f"{path}:50")
 
@@ -121,8 +121,8 @@ def test_of_a_log_the_lines_around_the_cited_one_are_shown_also_where_it_is_comp
 def test_the_last_line_of_a_log_without_a_newline_is_shown_and_a_pipe_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rank0.log"
     path.write_bytes(b"one\ntwo\nlast")
-    (found,) = left.excerpts([_cause(str(path), 3)], [LeftFile(str(path), 12)])
+    (found,) = left.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)])
     assert found.lines == ("one", "two", "last")
-    assert left.excerpts([_cause("-", 3)], [LeftFile("-", 0, True)]) == ()
+    assert left.excerpts([_cause("-", 3)], [JobFile("-", 0, True)]) == ()
     path.unlink()
-    assert left.excerpts([_cause(str(path), 3)], [LeftFile(str(path), 12)]) == ()
+    assert left.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)]) == ()

@@ -11,8 +11,7 @@ import pytest
 from ncclprobe.engine import suppressions
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check, discover
 
 
 def checks(_folder: str = "") -> tuple[Check, ...]:

@@ -20,15 +20,13 @@ from ncclprobe.engine.measured import about_only, counted, node_rows, run_facts,
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow
-from ncclprobe.model.registry import applies, check, discover, source_of
+from ncclprobe.model.registry import Check, Collector, applies, check, discover, source_of
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import Struct, replace

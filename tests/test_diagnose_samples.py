@@ -9,9 +9,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import expecting, rejudged, run_facts
 from ncclprobe.expect import bands
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Asked, Localised, Participants
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Expectation

@@ -11,9 +11,8 @@ from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
 from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check, collector
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import Struct
 
 

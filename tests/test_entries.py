@@ -15,13 +15,11 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu
 from ncclprobe.model.findings import Severity, Status
-from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.nccl.meanings import meanings
-from ncclprobe.nccl.parameters import Parameter, table
+from ncclprobe.nccl.parameters import Parameter, meanings, table
 
 CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])

@@ -9,7 +9,7 @@ import pytest
 
 from ncclprobe.commands import explain
 from ncclprobe.errors import UsageError
-from ncclprobe.host import files, left
+from ncclprobe.host import files, job_files
 from ncclprobe.host.run_log import RunLog
 
 
@@ -115,8 +115,8 @@ def test_a_pipe_of_another_user_and_one_that_no_process_reads_keep_no_writer_wai
 
 
 def blocks(path: Path) -> bytes:
-    (file,) = left.named([str(path)])
-    return b"".join(left.Blocks(file))
+    (file,) = job_files.named([str(path)])
+    return b"".join(job_files.Blocks(file))
 
 
 def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
@@ -124,14 +124,14 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
 ) -> None:
     pipe = tmp_path / "x.log"
     os.mkfifo(pipe)
-    monkeypatch.setattr(left, "PIPE_S", 0)
+    monkeypatch.setattr(job_files, "PIPE_S", 0)
     with pytest.raises(UsageError, match="no process wrote anything"):
         blocks(pipe)
     with pytest.raises(UsageError, match="a device"):
         blocks(Path("/dev/zero"))
     with pytest.raises(UsageError, match=r"1 file .*/dev/zero cannot be read: a device"):
         explain.main(["/dev/zero"])
-    assert left.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
+    assert job_files.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
@@ -143,8 +143,8 @@ def test_in_a_folder_of_logs_a_users_link_to_what_is_anothers_is_not_read(tmp_pa
         os.chown(tmp_path / name, owner, owner)
         (folder / name).symlink_to(tmp_path / name)
         os.lchown(folder / name, maker, maker)
-    assert [Path(file.name).name for file in left.named([str(folder)])] == ["own", "roots"]
-    (asked,) = left.named([str(folder / "shadow")])  # by its own name it is
+    assert [Path(file.name).name for file in job_files.named([str(folder)])] == ["own", "roots"]
+    (asked,) = job_files.named([str(folder / "shadow")])  # by its own name it is
     assert (asked.nbytes, asked.once) == (1, False)
 
 
@@ -153,18 +153,18 @@ def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_is_over(
 ) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(8 << 20)))
-    (file,) = left.named([str(path)])
-    blocks = left.Blocks(file)
+    (file,) = job_files.named([str(path)])
+    blocks = job_files.Blocks(file)
     taken = iter(blocks)
-    assert len(next(taken)) == left.BLOCK
-    now = left.time.monotonic()
-    monkeypatch.setattr(left.time, "monotonic", lambda: now + 100.0)
+    assert len(next(taken)) == job_files.BLOCK
+    now = job_files.time.monotonic()
+    monkeypatch.setattr(job_files.time, "monotonic", lambda: now + 100.0)
     assert list(taken) == []
     assert "took longer than 60 s" in blocks.cut
 
 
 def test_standard_input_that_is_closed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left.sys, "stdin", None)
+    monkeypatch.setattr(job_files.sys, "stdin", None)
     with pytest.raises(UsageError, match="standard input is closed"):
         explain.main(["-"])
 

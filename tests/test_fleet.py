@@ -8,9 +8,8 @@ import pytest
 from ncclprobe.engine.judge import judge, shares
 from ncclprobe.errors import NotCaptured
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
-from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, vote
 from ncclprobe.model.values import Struct
 
 

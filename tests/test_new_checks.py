@@ -11,8 +11,7 @@ from ncclprobe.engine import diagnose, new_checks
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, fail, note, warn
-from ncclprobe.model.registry import check
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check, check
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
 

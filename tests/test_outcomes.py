@@ -21,15 +21,13 @@ from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.run.ranks import Arrivals, LostRank
-from ncclprobe.facts.run.traffic import ExpectedCopies
+from ncclprobe.facts.run.samples import Arrivals, ExpectedCopies, LostRank
 from ncclprobe.model import outcomes
 from ncclprobe.model.findings import Finding, Severity, fail, warn
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.outcomes import EXIT_CODE, FAIL_ON_WARN, OUTCOMES, REQUIRE_JUDGED, Outcome
-from ncclprobe.model.registry import check
+from ncclprobe.model.registry import Check, check
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, replace

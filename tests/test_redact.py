@@ -25,9 +25,8 @@ from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose

@@ -13,8 +13,7 @@ from ncclprobe.engine.related import relate
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
 from ncclprobe.model.measurement import Band
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 

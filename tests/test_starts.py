@@ -17,17 +17,14 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.model.findings import ExitCode, Status, Verdict
 from ncclprobe.model.nccl_selection import Choices, Part
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.devices import usable_gpus
-from ncclprobe.nccl.selection import choose
+from ncclprobe.nccl.selection import choose, usable_gpus
 from ncclprobe.report import text
 
 CHECKS = every_check(MACHINE)

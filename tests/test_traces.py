@@ -17,8 +17,7 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.system import System
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.registry import collector, discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 

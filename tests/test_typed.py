@@ -11,8 +11,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.engine.typed import misfit
 from ncclprobe.facts.limits import SharedMemory
 from ncclprobe.host.capture import Replay, load
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field
 

@@ -11,9 +11,8 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.pci import Pci
 from ncclprobe.localise.pairs.samples import End, Sample
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.nccl_selection import InterfaceChoice, NvlsChoice, Part
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import asdict, replace
 
 DENIED = Absent("permission denied", "Denied")

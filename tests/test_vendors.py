@@ -17,8 +17,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import vendors

@@ -18,23 +18,20 @@ from ncclprobe.facts.cpu import Cpus, cpu_list
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.kernel import CMDLINE
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import FIELDS, Smi
-from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvlink_status import NvlinkStatus
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvlink import NvLinks, NvlinkStatus
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
+from ncclprobe.facts.system import CMDLINE
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.findings import Severity, Status
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
 from ncclprobe.topology.paths import PathType, topology

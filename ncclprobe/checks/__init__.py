@@ -16,9 +16,8 @@ that, and is unknown.
 """
 
 from ncclprobe.facts.system import System
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 
 
 @applies

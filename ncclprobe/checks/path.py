@@ -20,12 +20,11 @@ from ncclprobe.checks.launch.mesh import (
 )
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
-from ncclprobe.facts.paths import Path, Paths
+from ncclprobe.facts.reach import Path, Paths
 from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 
 _STREAM_GBPS = 10.0

@@ -12,7 +12,7 @@ from ncclprobe.commands import arguments, measuring
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.run.asked import What
+from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import OPS, default_sizes

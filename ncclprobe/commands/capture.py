@@ -12,8 +12,7 @@ from ncclprobe.engine.observe import observed
 from ncclprobe.errors import OutOfTime
 from ncclprobe.host.capture import dump, save
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ from ncclprobe.engine.judge import selected
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.report import delivery
 from ncclprobe.units import plural
 

@@ -15,16 +15,14 @@ from ncclprobe.commands import arguments, nodes, path_options, rail_options
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.observe import observed, of_capture, replayed
 from ncclprobe.errors import OutOfTime, UsageError
-from ncclprobe.facts.data_paths import writes_to
-from ncclprobe.facts.data_rates import rated
+from ncclprobe.facts.data_paths import rated, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump, save
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery

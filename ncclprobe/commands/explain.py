@@ -35,14 +35,14 @@ def _is_file(text: str) -> bool:
 def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine import diagnose
     from ncclprobe.engine.explain import explain
-    from ncclprobe.host import left
+    from ncclprobe.host import job_files
     from ncclprobe.model.snapshot import Job
     from ncclprobe.model.values import replace
     from ncclprobe.report import delivery
     from ncclprobe.report import json as as_json
 
     redactor = arguments.redactor(options)
-    files = left.named(options.what)
+    files = job_files.named(options.what)
     question = replace(diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
         report = explain(question, files, as_json.read, waiting.say, failed=options.failed)

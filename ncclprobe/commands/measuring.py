@@ -22,7 +22,7 @@ from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.memory import memory
-from ncclprobe.facts.run.asked import What
+from ncclprobe.facts.run.samples import What
 from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode

@@ -16,9 +16,8 @@ from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, half_given
 from ncclprobe.host import Question
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery

@@ -17,8 +17,7 @@ from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.paths import Paths
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold

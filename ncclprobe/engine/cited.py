@@ -12,8 +12,8 @@ from typing import Any
 
 from ncclprobe.errors import HostError
 from ncclprobe.model.findings import Evidence, Finding, Severity, Verdict
+from ncclprobe.model.registry import Check
 from ncclprobe.model.report import CheckNote, Excerpt
-from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.units import plural
 

@@ -13,7 +13,7 @@ from ncclprobe.errors import HostError, ParseError
 from ncclprobe.host import Host
 from ncclprobe.host.capture import Recorder, Replay
 from ncclprobe.interrupt import NO_MEMORY
-from ncclprobe.model.rules import Collector, Need
+from ncclprobe.model.registry import Collector, Need
 from ncclprobe.model.snapshot import Absent
 
 Facts = dict[type, Any]

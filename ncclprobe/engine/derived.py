@@ -6,7 +6,7 @@ from typing import Any
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 

@@ -18,20 +18,19 @@ from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.derived import with_choices
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
-from ncclprobe.facts.data_rates import DataRates
+from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
 from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.pair_results import RailWay
 from ncclprobe.model.path_rates import PathRate
-from ncclprobe.model.rail_results import RailWay
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Check, Source, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
-from ncclprobe.model.rules import Check, Source
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import printable

@@ -8,9 +8,9 @@ from ncclprobe.engine.diagnose import Question, diagnose, launch_of
 from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import OutOfTime
 from ncclprobe.host.patience import until
-from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.snapshot import Every
 
 
 def look_s(timeout_s: float) -> float:

@@ -8,7 +8,7 @@ from ncclprobe.engine.entry_of_check import of_check
 from ncclprobe.engine.entry_of_variable import of_variable, purpose
 from ncclprobe.engine.screen import COLUMNS
 from ncclprobe.errors import unknown
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.nccl.parameters import nearest, table
 from ncclprobe.units import plural
 

@@ -17,8 +17,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check, Collector, Need
+from ncclprobe.model.registry import Check, Collector, Need, discover
 from ncclprobe.model.values import Struct
 
 _SOURCES = re.compile(

@@ -12,11 +12,10 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.nccl.meanings import meanings
-from ncclprobe.nccl.parameters import NEWEST, Parameter, table
+from ncclprobe.nccl.parameters import NEWEST, Parameter, meanings, table
 
 _READERS = {
     "nccl": "NCCL",

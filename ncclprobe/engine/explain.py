@@ -7,13 +7,12 @@ from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.left import LeftBehind, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.observe import replayed
-from ncclprobe.host import left
+from ncclprobe.host import job_files
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 
@@ -28,7 +27,7 @@ _SAID = {
 
 def explain(
     question: Question,
-    files: Sequence[left.LeftFile],
+    files: Sequence[job_files.JobFile],
     read: Callable[[str], Report],
     show: Callable[[str], None] = lambda _: None,
     *,

@@ -7,9 +7,8 @@ from ncclprobe.checks.log.harmless import harmless, understood
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.left import LeftBehind
-from ncclprobe.facts.files.explained import Explained
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.localise.causes import causes
 from ncclprobe.localise.clocks import Clocks, clocks
@@ -19,7 +18,7 @@ from ncclprobe.localise.rank_ends import with_suspects
 from ncclprobe.localise.timeline import not_understood, ranks, timeline
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 

@@ -15,10 +15,9 @@ from ncclprobe.engine.collect import Facts, arguments, of_node
 from ncclprobe.engine.derived import prescriptions, with_choices
 from ncclprobe.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
-from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.rules import Check, Need
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.registry import Check, Need
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
 from ncclprobe.model.values import Struct, replace
 
 _MOST_DIFFERENT = 256

@@ -20,7 +20,7 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.host.left import STDIN, Blocks, LeftFile
+from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.report import Excerpt
@@ -53,9 +53,9 @@ class LeftBehind(Struct, frozen=True):
     failed: bool = False
 
 
-def looked_at(files: Sequence[LeftFile], signs: Sequence[str], show: Show = lambda _: None) -> LeftBehind:
+def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> LeftBehind:
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
-    by_kind: dict[FileKind, list[LeftFile]] = {}
+    by_kind: dict[FileKind, list[JobFile]] = {}
     for file in files:
         by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
     if "log" in by_kind and "empty" in by_kind:  # of a rank that wrote nothing
@@ -93,7 +93,7 @@ def _unread(log: ReadLog) -> bool:
     return bool(log.cut) and not log.nbytes
 
 
-def _ras(files: Sequence[LeftFile], odd: list[NotUnderstood], show: Show) -> Facts:
+def _ras(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Facts:
     answers = []
     for name, data in _whole(files, show):
         try:
@@ -103,13 +103,13 @@ def _ras(files: Sequence[LeftFile], odd: list[NotUnderstood], show: Show) -> Fac
     return {RasStatus: RasStatus(tuple(answers))} if answers else {}
 
 
-def _kind(file: LeftFile) -> FileKind:
+def _kind(file: JobFile) -> FileKind:
     """Return the kind of a file. Raises UsageError where it cannot be read."""
     head = next(iter(Blocks(file)), b"")
     return kind_of(head[:HEAD])
 
 
-def _whole(files: Sequence[LeftFile], show: Show) -> Iterator[tuple[str, bytes]]:
+def _whole(files: Sequence[JobFile], show: Show) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each file; of one that is too large as much as shows that it is."""
     for number, file in enumerate(files, start=1):
         data = b""
@@ -121,7 +121,7 @@ def _whole(files: Sequence[LeftFile], show: Show) -> Iterator[tuple[str, bytes]]
         show(f"read {number} of {plural(len(files), 'file')}")
 
 
-def _read_logs(files: Sequence[LeftFile], signs: Sequence[str], show: Show) -> list[ReadLog]:
+def _read_logs(files: Sequence[JobFile], signs: Sequence[str], show: Show) -> list[ReadLog]:
     most = max(MOST_EVENTS // len(files), _FEWEST_EVENTS)
     nbytes, cores = sum(file.nbytes for file in files), os.cpu_count() or 1
     if nbytes <= _ALONE_BYTES or len(files) == 1 or cores == 1:
@@ -151,12 +151,12 @@ class _Progress:
 
 
 def _on_cores(
-    files: Sequence[LeftFile], signs: tuple[str, ...], most: int, cores: int, progress: _Progress
+    files: Sequence[JobFile], signs: tuple[str, ...], most: int, cores: int, progress: _Progress
 ) -> list[ReadLog]:
     idle: SimpleQueue[LimitedChild] = SimpleQueue()
     knows: set[int] = set()
 
-    def read(file: LeftFile) -> ReadLog:
+    def read(file: JobFile) -> ReadLog:
         child = idle.get()
         try:
             request = LogRequest(file, most, None if id(child) in knows else signs)
@@ -176,7 +176,7 @@ def _on_cores(
         return list(pool.map(read, files))
 
 
-def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
+def refuse_nothing_read(found: LeftBehind, files: Sequence[JobFile]) -> None:
     """Raise UsageError where no file is of a kind that says why a job failed."""
     if not found.facts:
         shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
@@ -187,7 +187,7 @@ def refuse_nothing_read(found: LeftBehind, files: Sequence[LeftFile]) -> None:
         raise UsageError(f"{names}: no line there that is known of NCCL, torch or a launcher; give the job's own logs")
 
 
-def excerpts(causes: Sequence[Cause], files: Sequence[LeftFile]) -> tuple[Excerpt, ...]:
+def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt, ...]:
     """Return the lines around those of the logs that causes cite; a pipe cannot be read again."""
     by_name = {file.name: file for file in files if not file.once}
     wanted: dict[str, dict[int, None]] = {}
@@ -209,7 +209,7 @@ def _of_log(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
     )
 
 
-def _around(file: LeftFile, numbers: Sequence[int]) -> dict[int, str]:
+def _around(file: JobFile, numbers: Sequence[int]) -> dict[int, str]:
     """Return the lines of `file` around `numbers`, by number, reading no further than they stand."""
     wanted = {at for number in numbers for at in range(number - AROUND, number + AROUND + 1)}
     found: dict[int, str] = {}

@@ -12,8 +12,7 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext, expectation_context
 from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
 from ncclprobe.expect.tables import machines
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.ops import OPS, sizes
 

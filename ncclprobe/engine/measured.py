@@ -19,19 +19,32 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.run.asked import Asked, Notes, Skipped
-from ncclprobe.facts.run.pairs import Localised, MeasuredPairs
-from ncclprobe.facts.run.ranks import FirstCalls, MeasuredOn, Participants
-from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
+from ncclprobe.facts.run.samples import (
+    Affinities,
+    Asked,
+    Copies,
+    Expected,
+    ExpectedCopies,
+    FirstCalls,
+    Groups,
+    Ladder,
+    Localised,
+    MeasuredOn,
+    MeasuredPairs,
+    NicTraffic,
+    Notes,
+    Participants,
+    Rows,
+    Skipped,
+    Steps,
+)
 from ncclprobe.host import Host
 from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.peers import FEWEST
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow
-from ncclprobe.model.registry import discover
+from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
-from ncclprobe.model.rules import Check, Collector
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace

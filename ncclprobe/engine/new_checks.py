@@ -9,7 +9,7 @@ from typing import Any
 
 from ncclprobe import __version__
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.values import replace
 
 

@@ -12,8 +12,7 @@ from ncclprobe.facts.own_gpus import together
 from ncclprobe.facts.system import System
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, load
-from ncclprobe.model.registry import modules
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, modules
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 

@@ -12,8 +12,7 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.registry import discover, source_of
-from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.registry import Check, Collector, discover, source_of
 from ncclprobe.model.snapshot import Job, Snapshot
 
 _ID = re.compile(r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*")

@@ -5,11 +5,10 @@ from statistics import median
 
 from ncclprobe.checks.rail import choices, name, tests, why
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.rails import Seen, Tried, Way
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.rail_results import RailState, RailWay
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.pair_results import RailState, RailWay
+from ncclprobe.model.snapshot import Every, Snapshot
 from ncclprobe.model.values import Struct, field
 
 

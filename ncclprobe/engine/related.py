@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclprobe.engine.measured import is_idle
 from ncclprobe.model.findings import Finding, Related, Severity, Verdict
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.values import replace
 
 _MOST = 8

@@ -14,8 +14,7 @@ from ncclprobe.facts.system import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.localise.job import stand
 from ncclprobe.localise.job.calls import confirmed
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.units import plural
 

@@ -22,8 +22,7 @@ from ncclprobe.host import files
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.additions import CHECKS, Addition, installed, module_of
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.registry import MACHINE, source_of
-from ncclprobe.model.rules import Check, Source
+from ncclprobe.model.registry import MACHINE, Check, Source, source_of
 from ncclprobe.model.values import replace
 from ncclprobe.units import printable
 

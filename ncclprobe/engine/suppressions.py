@@ -29,7 +29,7 @@ from ncclprobe.engine.judge import suppress as suppress_
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.findings import Suppression, Verdict
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.values import Struct, replace
 
 NAME = "ncclprobe.toml"

@@ -12,7 +12,7 @@ from typing import Any
 from ncclprobe.errors import HostError
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.values import Struct, field
 
 _MOST = 64

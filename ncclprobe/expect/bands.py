@@ -48,7 +48,7 @@ from typing import Any, Literal
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import strict
-from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.samples import Expected, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Measurement, Retest, conditions
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace

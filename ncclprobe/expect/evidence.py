@@ -14,11 +14,11 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from ncclprobe.expect import predict
 from ncclprobe.expect.network import domains
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.ops import DIRECT_OPS
 from ncclprobe.units import size
 
 PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcpx", "tcp", "unknown"]
@@ -83,7 +83,7 @@ def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
     found: str = _path(system, shape)
     if found == "nvlink":
         found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"
-    return f"{found} pairs" if op in predict.DIRECT_OPS else found
+    return f"{found} pairs" if op in DIRECT_OPS else found
 
 
 def _path(system: NodeSystem, shape: Shape) -> PathClass:

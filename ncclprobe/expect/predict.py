@@ -42,7 +42,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
-from ncclprobe import ops
 from ncclprobe.expect import evidence, network
 from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -50,9 +49,8 @@ from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, only, table
 from ncclprobe.expect.tuner.search import Graph, Graphs, graphs, rank_links
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
+from ncclprobe.ops import DIRECT_OPS, OPS
 
-DIRECT_OPS = tuple(op.name for op in ops.OPS.values() if op.direct)
 _NVLINK = 0.92
 """Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
 GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results)."""

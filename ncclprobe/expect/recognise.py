@@ -27,8 +27,7 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine as Firmware
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent

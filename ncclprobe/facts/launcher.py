@@ -1,6 +1,23 @@
 """Which launcher started this process, and which rank it made it: from the variables alone, or from the command line.
 
-What each launcher sets, and the sources for it, stand in launch_kinds.py.
+Each launcher sets variables that only it sets, and says its ranks in some of them. Sources:
+- torchrun sets RANK, WORLD_SIZE, LOCAL_*, GROUP_* and TORCHELASTIC_*, whatever the rendezvous (torch 2.13
+  distributed/elastic/agent/server/local_elastic_agent.py, _start_workers).
+- srun(1) sets SLURM_PROCID … and SLURM_STEP_ID, which the body of an sbatch script lacks. The step of salloc's shell
+  has one of the ids above any real one (slurm.h: SLURM_INTERACTIVE_STEP 0xfffffffa … SLURM_PENDING_STEP 0xfffffffd).
+- Open MPI sets OMPI_COMM_WORLD_*, and up to 4.1 OMPI_MCA_orte_num_nodes and OMPI_MCA_ess_base_jobid; 5 sets
+  PMIX_NAMESPACE. MPICH and PMI-2 set PMI_RANK and PMI_SIZE, and the mpiexec of MPICH and Intel MPI MPI_LOCALRANKID
+  and MPI_LOCALNRANKS as well.
+- A PyTorchJob's pod has RANK (the pod's index) and WORLD_SIZE (pods, since 1.7 times the processes of each); both it
+  and Trainer v2, which sets no RANK, give torchrun its defaults as PET_* (kubeflow/training-operator
+  pkg/controller.v1/pytorch/{envvar,master,elastic}.go at ee1162919; kubeflow/trainer
+  pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` where
+  elastic, and then only torchrun numbers the pods.
+- DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
+- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)); NVIDIA_VISIBLE_DEVICES, where it
+  holds UUIDs, which ones Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
+- `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
+  MASTER_ADDR and no RANK where several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
 """
 
 import json
@@ -13,11 +30,124 @@ from ncclprobe import bounds
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
-from ncclprobe.facts.launch_kinds import READS, Variables, VariableSource, counts, is_task, recognise, run_id
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import collector
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, field, replace
+
+Variables = Mapping[str, str | None]
+
+TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_RANKS = ("rank", "world_size", "local_rank", "local_world_size")
+_FIRST_SPECIAL_STEP = 0xFFFFFFFA
+
+READS = frozenset(
+    {
+        *("NNODES", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "KUBERNETES_SERVICE_HOST"),
+        *("OMPI_MCA_orte_num_nodes", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PBS_JOBID", "LSB_JOBID"),
+        *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT", "PET_RDZV_ID"),
+        *("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
+        *("SLURM_STEP_NODELIST", "SLURM_SCRIPT_CONTEXT", "SLURM_PTY_PORT"),
+        *("ACCELERATE_MIXED_PRECISION", "MPI_LOCALNRANKS", "SLURM_GPUS_ON_NODE", "NVIDIA_VISIBLE_DEVICES"),
+    }
+)
+"""Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""
+
+
+class VariableSource(Struct, frozen=True):
+    """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
+
+    kind: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+
+
+def recognise(variables: Variables) -> VariableSource:
+    """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
+    if _is_pod(variables):
+        node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
+        nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
+        names = {"rank": node, "world_size": nodes, "node_rank": node, "nnodes": nodes}
+        return VariableSource("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
+    if any(variables.get(name) for name in TORCH):
+        return _torch(variables)
+    if variables.get("OMPI_COMM_WORLD_RANK"):
+        tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        names = {name: f"OMPI_COMM_WORLD_{tail}" for name, tail in zip(_RANKS, tails, strict=True)}
+        return VariableSource("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
+    if variables.get("SLURM_PROCID") and is_task(variables):
+        step = "SLURM_STEP_NUM_TASKS" if variables.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+        nodes = "SLURM_STEP_NUM_NODES" if variables.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
+        names = {"rank": "SLURM_PROCID", "world_size": step, "local_rank": "SLURM_LOCALID"}
+        return VariableSource("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
+    if variables.get("PMI_RANK"):
+        names = {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
+        return VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
+    return VariableSource("single")
+
+
+def _torch(variables: Variables) -> VariableSource:
+    names = dict(zip(_RANKS, TORCH, strict=True))
+    if variables.get("TORCHELASTIC_RUN_ID"):
+        return VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
+    if variables.get("CROSS_RANK") and variables.get("CROSS_SIZE"):
+        deepspeed = {"local_world_size": "LOCAL_SIZE", "nnodes": "CROSS_SIZE", "node_rank": "CROSS_RANK"}
+        return VariableSource("environment", names | deepspeed)
+    return VariableSource("environment", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
+
+
+def _is_pod(variables: Variables) -> bool:
+    """Return whether this is the one process that Kubeflow starts in a pod, and nothing in between has started
+    ranks.
+    """
+    if any(variables.get(name) for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK")):
+        return False
+    if variables.get("PET_NNODES"):
+        return any(variables.get(name) for name in ("PET_NODE_RANK", "PET_RDZV_ENDPOINT", "PET_MASTER_ADDR"))
+    older = all(variables.get(name) for name in ("KUBERNETES_SERVICE_HOST", "RANK", "WORLD_SIZE"))
+    return older and (variables.get("MASTER_ADDR") or "").endswith("-master-0")
+
+
+def is_task(variables: Variables) -> bool:
+    """Return whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
+    step = variables.get("SLURM_STEP_ID")
+    if not step or (step.isdecimal() and int(step[:10]) >= _FIRST_SPECIAL_STEP):
+        return False
+    return not (variables.get("SLURM_PTY_PORT") and variables.get("SLURM_STEP_NUM_TASKS") == "1")
+
+
+def run_id(kind: str, variables: Variables) -> str:
+    """Return what the launcher calls this very run, the same for all its ranks; empty where it has no name.
+
+    Only of variables that all ranks share: under Slurm, mpirun's first ranks are no tasks of a step and the others are.
+    """
+
+    def first(*names: str) -> str:
+        return next((text for text in map(variables.get, names) if text), "")
+
+    if kind == "torchrun":
+        return first("TORCHELASTIC_RUN_ID").removeprefix("none")  # --rdzv-id's default
+    if kind == "slurm":
+        return f"{first('SLURM_JOB_ID')}.{first('SLURM_STEP_ID')}"
+    if kind == "openmpi":
+        return first("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+    if kind == "pytorchjob":
+        return first("PET_RDZV_ID", "PET_MASTER_ADDR", "MASTER_ADDR", "PET_RDZV_ENDPOINT")
+    if kind == "pmi" or (kind == "environment" and is_task(variables)):
+        return first("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+    return ""
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,5})\))?", part)
+        if not match:
+            return ()
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
+
 
 __all__ = ["READS", "Flags", "Launch", "Problem", "derived_port", "detect", "half_given", "launcher", "no_master"]
 
@@ -57,9 +187,8 @@ class Launch(Struct, frozen=True):
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
     (--nnodes …) or single. `elastic`: both of torchrun's --nnodes=MIN:MAX; `nnodes` is then how many came. `names` are
-    the nodes by node rank, as the scheduler calls them; empty where it did not.
-    `run_id` is this run's, the same for all ranks. `origins` says for each field that is known the variable or the rule
-    that it comes from.
+    the nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for
+    all ranks. `origins` says for each member that is known the variable or the rule that it comes from.
     """
 
     kind: str = "single"
@@ -166,23 +295,23 @@ def no_master(launch: Launch) -> Problem | None:
 def _of_environment(variables: Variables) -> Launch:
     """Return everything but what is derived: where the ranks meet, and how many nodes there are by default."""
     source = recognise(variables)
-    given = {field: name for field, name in source.names.items() if variables.get(name)}
-    numbers: dict[str, Any] = {field: _integer(variables[name]) for field, name in given.items()}
+    given = {member: name for member, name in source.names.items() if variables.get(name)}
+    numbers: dict[str, Any] = {member: _integer(variables[name]) for member, name in given.items()}
     origins = dict(given) | dict.fromkeys(source.fixed, "one process per pod")
     launch = replace(
         Launch(source.kind, variables=tuple(dict.fromkeys(given.values()))),
-        **(dict(source.fixed) | {field: n for field, n in numbers.items() if n is not None}),
+        **(dict(source.fixed) | {member: n for member, n in numbers.items() if n is not None}),
     )
     if source.kind == "slurm" and launch.local_world_size is None and launch.node_rank is not None:
         name = next((n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if variables.get(n)), "")
         here = counts(variables.get(name) or "")[launch.node_rank : launch.node_rank + 1]
         launch, origins["local_world_size"] = replace(launch, local_world_size=here[0] if here else None), name
     launch = _derived(launch, origins)
-    for field, name, text in _masters(source.kind, variables):
-        value: Any = _integer(text) if field == "master_port" else text
-        if value is not None and getattr(launch, field) is None:
-            launch, origins[field] = replace(launch, **{field: value}), name
-    known = tuple((field, origin) for field, origin in origins.items() if getattr(launch, field) is not None)
+    for member, name, text in _masters(source.kind, variables):
+        value: Any = _integer(text) if member == "master_port" else text
+        if value is not None and getattr(launch, member) is None:
+            launch, origins[member] = replace(launch, **{member: value}), name
+    known = tuple((member, origin) for member, origin in origins.items() if getattr(launch, member) is not None)
     agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     launch = replace(launch, origins=known, agent_store=agent, run_id=run_id(source.kind, variables))
     return replace(launch, problems=tuple(_problems(launch, source, variables)))
@@ -248,11 +377,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _problems(launch: Launch, source: VariableSource, variables: Variables) -> Iterator[Problem]:
-    for field, name in source.names.items():
+    for member, name in source.names.items():
         text = variables.get(name)
         if text and _integer(text) is None and not _elastic(name, text):
             yield Problem(name, f"is {text!r}, not a whole number")
-        elif not text and field in ("rank", "world_size"):
+        elif not text and member in ("rank", "world_size"):
             yield _missing(name, launch)
     if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -279,9 +408,9 @@ _MOST = {"world_size": bounds.JOB_RANKS, "local_world_size": bounds.NODE_RANKS, 
 
 def _contradictions(launch: Launch) -> Iterator[Problem]:
     names = dict(launch.origins)
-    for field, most in _MOST.items():
-        if (getattr(launch, field) or 0) > most:
-            yield Problem(_short(names, field), f"is {getattr(launch, field)}, more than any job has: {most:,}")
+    for member, most in _MOST.items():
+        if (getattr(launch, member) or 0) > most:
+            yield Problem(_short(names, member), f"is {getattr(launch, member)}, more than any job has: {most:,}")
     for part, whole in _WHOLE:
         index, count = getattr(launch, part), getattr(launch, whole)
         if count is not None and count < 1:
@@ -296,9 +425,9 @@ def _contradictions(launch: Launch) -> Iterator[Problem]:
         yield Problem(names["world_size"], f"is {world}, fewer than the {launch.nnodes} nodes")
 
 
-def _short(names: Mapping[str, str], field: str) -> str:
+def _short(names: Mapping[str, str], member: str) -> str:
     """Return the variable or flag that `field` comes from; the field itself where that is a rule."""
-    return names[field] if " " not in names[field] else field
+    return names[member] if " " not in names[member] else member
 
 
 def _no_task(variables: Variables) -> Iterator[Problem]:

@@ -4,23 +4,121 @@ Where NVML cannot be asked (nvidia-ml-py that does not fit, a library that is no
 witness.
 
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
+
+Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
+
+A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
+``refused`` is "Missing" where the library is too old for the function and "Denied" where it takes privilege.
+
+Which GPUs may reach each other's memory directly, as NVML says: what ``nvidia-smi topo -p2p`` prints.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 from ncclprobe import bounds
-from ncclprobe.errors import Denied, Failed, Missing, ParseError
+from ncclprobe.errors import REFUSALS, Denied, Failed, Missing, ParseError
 from ncclprobe.facts import nvidia_smi
-from ncclprobe.facts.field import attempt
-from ncclprobe.facts.nvml_answers import NOT_ASKED, ask, learn, members, number, text
+from ncclprobe.facts.field import attempt, missing
 from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, field, replace
 
 T = TypeVar("T")
+NOT_ASKED = Absent("not asked")
+
+
+def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
+    """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of
+    it.
+
+    `parse` is a function of a module and makes a value that cannot change: equal GPUs, on one node and on all nodes of
+    a fleet, give equal answers and share the value.
+    """
+    return _parsed(parse, function, host.ask("nvml", function, *arguments))  # type: ignore[no-any-return]
+
+
+@lru_cache(8192)
+def _parsed(parse: Callable[[Any], Any], function: str, text: str) -> Any:
+    return _read(parse, function, text)
+
+
+def _read(parse: Callable[[Any], T], function: str, text: str) -> T:
+    try:
+        return parse(json.loads(text))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ParseError(f"NVML {function}: {text[:80]!r}: {error}") from None
+
+
+def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int, older: str = "") -> T | Absent:
+    """Return the same as a field; `older` is a function asked where the library lacks this one."""
+    field = attempt(lambda: ask(host, parse, function, *arguments))
+    return learn(host, parse, older, *arguments) if older and missing(field) else field
+
+
+def several(
+    host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
+) -> tuple[T | Absent, ...]:
+    """Return `count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
+
+    found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
+    return (found,) * count if isinstance(found, Absent) else found
+
+
+@lru_cache(8192)
+def _columns(parse: Callable[[Any], T], count: int, function: str, text: str) -> tuple[T | Absent, ...]:
+    def one(item: Any) -> T | Absent:
+        if isinstance(item, dict) and item.get("refused") in REFUSALS:
+            return Absent(f"NVML {function}: {item['why']}", item["refused"])
+        return parse(item)
+
+    def all_of(items: Any) -> tuple[T | Absent, ...]:
+        if not isinstance(items, list) or len(items) != count:
+            raise ValueError(f"not a list of {count}")
+        return tuple(map(one, items))
+
+    return _read(all_of, function, text)
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as an argument: the question is about each of them."""
+    return ",".join(map(str, numbers))
+
+
+def unsupported(field: object) -> bool:
+    """Return whether NVML says that this GPU has no such thing, in the words nvidia-ml-py has for
+    NVML_ERROR_NOT_SUPPORTED.
+    """
+    return isinstance(field, Absent) and field.why.endswith("Not Supported")
+
+
+def number(value: Any) -> int:
+    """Return a whole number, which NVML never has below 0. Raises TypeError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError("not a whole number")
+    return value
+
+
+def text(value: Any) -> str:
+    """Return text. Raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError("not text")
+    return value
+
+
+def members(words: list[int]) -> tuple[int, ...]:
+    """Return the members of a set that NVML gives as 64-bit words, the lowest first."""
+    found: list[int] = []
+    for place, word in enumerate(words):
+        digits = f"{number(word):b}"[::-1][:64]
+        found += [64 * place + bit for bit, digit in enumerate(digits) if digit == "1"]
+    return tuple(found)
+
+
 ComputeMode = Literal["default", "exclusive-thread", "prohibited", "exclusive-process"]
 FabricState = Literal["not-supported", "not-started", "in-progress", "completed"]
 _COMPUTE_MODES: tuple[ComputeMode, ...] = ("default", "exclusive-thread", "prohibited", "exclusive-process")
@@ -363,3 +461,46 @@ def _why_lost(gpu: Gpu) -> str:
     """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
     seen = [getattr(gpu, name) for name in gpu.__struct_fields__]
     return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(_GONE)), "")
+
+
+P2pStatus = Literal["OK", "CNS", "GNS", "TNS", "DR", "NS", "U"]
+Pairs = Mapping[tuple[int, int], P2pStatus | Absent]
+"""Keyed by the indices of two different GPUs, in both orders."""
+
+# NVML_P2P_STATUS_… as the legend of nvidia-smi abbreviates them: OK, chipset not supported, GPU not supported, topology
+# not supported, disabled by registry key, not supported, unknown.
+_STATUSES: tuple[P2pStatus, ...] = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
+CAPABILITIES = (0, 1, 2)  # NVML_P2P_CAPS_INDEX_READ, _WRITE, _NVLINK
+ASK = "nvmlDeviceGetP2PStatus"
+
+
+class PeerAccess(Struct, frozen=True):
+    """Whether each GPU may read and write the memory of each other one, and whether by NVLink. Lost GPUs are left out.
+
+    NCCL asks NVML for reads and writes as well, and gives up where NVLink is there and one of them is not OK.
+    """
+
+    read: Pairs = field(default_factory=dict)
+    write: Pairs = field(default_factory=dict)
+    nvlink: Pairs = field(default_factory=dict)
+
+
+@collector
+def nvml_p2p(host: Host, gpus: Gpus) -> PeerAccess:
+    """Read every ordered pair of GPUs that are not lost. One GPU has no pairs."""
+    present = [gpu.index for gpu in gpus.all if not gpu.lost]
+    return PeerAccess(*(_pairs(host, present, capability) for capability in CAPABILITIES))
+
+
+def _pairs(host: Host, gpus: Sequence[int], capability: int) -> Pairs:
+    pairs: dict[tuple[int, int], P2pStatus | Absent] = {}
+    for gpu in gpus:
+        peers = [peer for peer in gpus if peer != gpu]
+        if peers:
+            row = several(host, _status, len(peers), ASK, gpu, listed(peers), capability)
+            pairs |= {(gpu, peer): status for peer, status in zip(peers, row, strict=True)}
+    return pairs
+
+
+def _status(code: Any) -> P2pStatus:
+    return _STATUSES[number(code)]

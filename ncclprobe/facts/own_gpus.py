@@ -12,9 +12,7 @@ from typing import Any
 from ncclprobe.errors import HostError, Missing
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import nvlink
-from ncclprobe.facts.nvml import nvml
-from ncclprobe.facts.nvml_answers import ask, listed, number, text
-from ncclprobe.facts.nvml_p2p import ASK, CAPABILITIES
+from ncclprobe.facts.nvml import ASK, CAPABILITIES, ask, listed, number, nvml, text
 from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import Answers
 from ncclprobe.model.registry import rank_collector

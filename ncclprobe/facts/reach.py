@@ -1,14 +1,21 @@
-"""How this node got through to rank 0 of its job, or how far it came: what a run measured, not what a machine knows."""
+"""How this node got through to rank 0 of its job, or how far it came: what a run measured, not what a machine knows.
+
+Hold which other nodes this one could reach, on which of its interfaces, and how well, as a run measured it.
+
+What a node saw of its rails: its RDMA ports, each tried with one of another node as NCCL would connect the two.
+"""
 
 import json
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from ncclprobe import bounds
 from ncclprobe.errors import ParseError
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model.rails import Bytes, RailOutcome, RailPort
 from ncclprobe.model.registry import collector
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
 
@@ -137,3 +144,118 @@ def sample(host: Host, name: str, kind: type[T]) -> T:
         return msgspec.convert(reported, kind, str_keys=True)
     except (ValueError, msgspec.ValidationError) as error:
         raise ParseError(f"sample {name}: {error}") from None
+
+
+class MeshListener(NamedTuple):
+    """A listener of a node. `role`: ``nccl0`` is the first interface that NCCL would use; ``gloo0`` …; ``default``."""
+
+    role: str
+    interface: str
+    address: str
+    port: int
+
+
+OUTCOMES = frozenset(
+    {
+        *("ok", "wrong-peer", "stalled-out", "stalled-back", "late", "refused", "filtered", "unreachable"),
+        *("address", "denied", "reset", "hung-up", "silent", "foreign", "stranger", "too-big", "garbled"),
+    }
+)
+"""How a path may end: see Path."""
+
+
+class Path(Struct, frozen=True):
+    """From this node to one listener of another, in `tries` tries; the last one counts, and any success.
+
+    `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
+    ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
+    had no more time, which says nothing; nor does ``hung-up``: a listener with too many callers does so. `rtt_s` is the
+    shortest round trip of several. `rate_gbps` is what one stream carried there (1e9 bit/s of payload), `resent` of
+    `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
+    """
+
+    to: int
+    role: str
+    interface: str
+    source: str
+    address: str
+    outcome: str
+    detail: str = ""
+    tries: int = 1
+    rtt_s: float | None = None
+    path_mtu: int | None = None
+    rate_gbps: float | None = None
+    resent: int | None = None
+    segments: int | None = None
+    streams: int = 1
+
+
+class Paths(Struct, frozen=True):
+    """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
+
+    `unopened` holds, by role, why this node could not listen; `floods` the addresses that its listeners had to hang up
+    on to have room.
+    """
+
+    me: int
+    names: dict[int, str]
+    listeners: tuple[MeshListener, ...] = ()
+    rows: tuple[Path, ...] = ()
+    unopened: dict[str, str] = field(default_factory=dict)
+    floods: tuple[Flood, ...] = ()
+
+
+@collector
+def paths(host: Host) -> Paths:
+    """Read what this node measured of the others."""
+    return sample(host, "paths", Paths)
+
+
+class RailRow(Struct, frozen=True):
+    """One rail as one of its ends saw it: number `rail` of this node, with number `other` of node `to`.
+
+    `together`: how many rails of the two nodes were at work at the same time, this one among them. `leads`: this end
+    called the other; its directions ``out`` are what it sent, those of the other end what that one sent. `step` is 0 in
+    the plan and counts the rounds of retests from 1. `number` is of the test, the same at both ends. In each direction
+    `nbytes` were to go within `patience_s`.
+    """
+
+    number: int
+    to: int
+    rail: int
+    other: int
+    leads: bool
+    outcome: RailOutcome
+    together: int = 1
+    step: int = 0
+    nbytes: Bytes = 0
+    patience_s: float = 0.0
+
+
+class Rails(Struct, frozen=True):
+    """What node `me` saw of its rails. `names` are the nodes by rank, `ports` its own in NCCL's order.
+
+    `why`: why there is no port, or what else NCCL would use; `untested`: why nothing was tried although it was asked.
+    `cross`: why the job would need rails of different numbers to reach each other; empty: it would not. `moved_gbps` is
+    what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests were asked of this
+    node; fewer rows came where the run had no more time. `plan` says on node 0 what was asked of the fabric,
+    `silent` which nodes stopped answering meanwhile.
+    """
+
+    me: int
+    names: dict[int, str]
+    ports: tuple[RailPort, ...] = ()
+    why: str = ""
+    untested: str = ""
+    cross: str = ""
+    moved_gbps: dict[str, float] = field(default_factory=dict)
+    planned: int = 0
+    rows: Annotated[tuple[RailRow, ...], msgspec.Meta(max_length=bounds.RAIL_ROWS)] = ()
+    plan: str = ""
+    silent: tuple[str, ...] = ()
+
+
+@collector
+def rails(host: Host) -> Rails:
+    """Read what this node saw of its rails."""
+    return sample(host, "rails", Rails)

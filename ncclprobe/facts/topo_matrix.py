@@ -1,17 +1,202 @@
-"""`nvidia-smi topo -m`, `-mp` and `-p2p`: how GPUs and NICs reach each other, of this machine or from a saved text."""
+"""`nvidia-smi topo -m`, `-mp` and `-p2p`: how GPUs and NICs reach each other, of this machine or from a saved text.
+
+The two legends below a matrix say which words of links it explains, and what it calls the NICs. nvidia-smi prints one
+entry a line, ``  PHB  = ...`` and ``  NIC0: mlx5_0``. People write others, with arrows and
+comments, or two on a line.
+
+A text that should hold a matrix and does not is refused with the cause, in words that help.
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.topo_legend import cut_legend, ends, explained, names
-from ncclprobe.facts.topo_lexer import lex
-from ncclprobe.facts.topo_refusals import no_matrix, no_row, orphans
-from ncclprobe.facts.topo_tables import P2P_LINKS, TITLES, Header, MatrixRow, Table, rows, tables
+from ncclprobe.facts.topo_tables import (
+    P2P_LINKS,
+    RDMA_DEVICE,
+    TITLES,
+    TOPO_LINKS,
+    Header,
+    MatrixLine,
+    MatrixLines,
+    MatrixRow,
+    Table,
+    lex,
+    rows,
+    split_links,
+    tables,
+)
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
+
+_NIC = re.compile(r"\b(NIC[0-9]+)\s*(?::|=>?|->|→)\s*([A-Za-z]\w*(?:-\w+)*)")
+_LABEL = re.compile("NIC[0-9]+")
+_MEANS = ("=", "=>", "->", "→")
+_WORDS = ("X", *TOPO_LINKS, "NV#", *P2P_LINKS)
+_LAST = ("NV#", "PIX", "U")
+"""The words that a whole legend ends with: of -m, of -mp and of -m before NVLink, of -p2p."""
+_COMMENT = ("#", "//", ";", "--", "(")
+_TITLES = ("Legend:", "NIC Legend:")
+
+
+class _Entry(Struct, frozen=True):
+    line: int
+    label: str
+    name: str
+
+
+class NicNames(Struct, frozen=True):
+    """What each device is called, by its label in the header. `incomplete`: what the text would have to say more."""
+
+    names: Mapping[str, str]
+    incomplete: tuple[str, ...]
+
+
+def names(table: Table) -> NicNames:
+    """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
+    header. Raises ParseError where one label has two names, or two have one.
+    """
+    titled, entries = _nic_legend(table)
+    found = {name: name for name in table.header.devices}
+    incomplete: list[str] = []
+    if cut := _cut_name(table, entries):
+        incomplete.append(f"the NIC Legend is cut in the name of {cut.label}")
+    for entry in entries:
+        if entry is not cut:
+            if found.get(entry.label, entry.label) not in (entry.label, entry.name):
+                raise ParseError(f"the NIC Legend calls {entry.label} both {found[entry.label]} and {entry.name}")
+            found[entry.label] = entry.name
+    if len(set(found.values())) < len(found):
+        raise ParseError("the NIC Legend gives one name to two devices")
+    lost = found.keys() - set(table.header.devices)
+    incomplete += [f"column {label} is missing: the NIC Legend names it" for label in sorted(lost)]
+    told = {entry.label for entry in entries}
+    unnamed = [name for name in table.header.devices if _LABEL.fullmatch(name) and name not in told]
+    if unnamed and titled:
+        incomplete.append(f"the NIC Legend does not name {ends(unnamed)}")
+    elif unnamed and explained(table):
+        incomplete.append(f"the NIC Legend is missing: the names of {ends(unnamed)} are not known")
+    return NicNames(found, tuple(incomplete))
+
+
+def ends(labels: Sequence[str]) -> str:
+    """Return ``NIC0``, or ``NIC0 to NIC7``."""
+    return f"{labels[0]} to {labels[-1]}" if labels[1:] else labels[0]
+
+
+def _nic_legend(table: Table) -> tuple[bool, list[_Entry]]:
+    """Return whether there is a NIC Legend, and its entries: up to the first line that is neither one nor a comment."""
+    skip = len(table.header.label)
+    lines = iter(table.body)
+    titled = any(line.words[skip : skip + 2] == ("NIC", "Legend:") for line in lines)
+    entries: list[_Entry] = []
+    for line in lines:
+        here = [_Entry(line.number, *match.groups()) for match in _NIC.finditer(line.text)]
+        if not here and not _is_comment(line, skip):
+            break
+        entries += here
+    return titled, entries
+
+
+def _is_comment(line: MatrixLine, skip: int) -> bool:
+    return len(line.words) == skip or line.words[skip].startswith(_COMMENT)
+
+
+def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:
+    """Return the last entry, where the text ends in it and its name is another's too, or is none."""
+    if not entries or not table.unfinished or entries[-1].line != table.end:
+        return None
+    last = entries[-1]
+    twice = last.name in {entry.name for entry in entries[:-1]}
+    return last if twice or not RDMA_DEVICE.fullmatch(last.name) else None
+
+
+def explained(table: Table) -> dict[str, int]:
+    """Return the link words that the legend explains, with the line of each."""
+    return {word: line.number for line in table.body for word in _explained(line.words)}
+
+
+def _explained(words: tuple[str, ...]) -> Iterator[str]:
+    for word, sign in zip(words, (*words[1:], ""), strict=True):
+        if word in _WORDS and sign in _MEANS:
+            yield word
+        elif word.endswith(":") and word[:-1] in _WORDS:
+            yield word[:-1]
+
+
+def cut_legend(table: Table) -> list[str]:
+    """Return that the legend stops before its end, where the text does."""
+    skip = len(table.header.label)
+    last = table.body[-1] if table.body else None
+    if last is None or last.number != table.end:
+        return []
+    words = explained(table)
+    ended = [word for word, line in words.items() if line == max(words.values())]
+    text = " ".join(last.words[skip:])
+    if ended and words[ended[-1]] == last.number:
+        return [] if ended[-1] in _LAST else [f"the legend is cut off after {ended[-1]}"]
+    begun = text == "Legend:" or any(title.startswith(text) and title != text for title in _TITLES)
+    begun = begun or (bool(ended) and any(word.startswith(text) for word in _WORDS))
+    return ["the legend is cut off"] if begun else []
+
+
+_OWN = re.compile(
+    r"Topology does not contain any PU|Failed to run topology matrix|Failed to initialize NVML|No devices were found"
+    r"|NVIDIA-SMI has failed|Unable to determine the device handle|command line argument must be used in conjunction"
+)
+
+
+def _refusal_text(text: str) -> str:
+    """Return what nvidia-smi itself, or the hwloc in it, says of its failure."""
+    line = next((line for line in text.splitlines() if _OWN.search(line)), "")
+    return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
+
+
+_FOREIGN = {
+    "ppu-smi": re.compile(r"\bPPU[0-9]*\b|\bICN(?:[0-9]+\b|#)"),
+    "mx-smi": re.compile(r"\bmx-smi\b|\bMX[0-9]+\b"),
+    "rocm-smi": re.compile(r"\bXGMI\b|\brocm-smi\b"),
+    "DCGM": re.compile(r"\bGP[0-9]+\b"),
+}
+"""Tools with a table much like nvidia-smi's, by words that it never prints."""
+
+
+def _foreign(text: str) -> str:
+    tool = next((tool for tool, word in _FOREIGN.items() if word.search(text)), "")
+    return tool and f"not nvidia-smi output: it looks like that of {tool}"
+
+
+_GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
+
+
+def no_row(text: str, header: Header) -> str:
+    """Return why no row follows a header."""
+    if refusal := _refusal_text(text):
+        return refusal
+    if _GLUED.search(text):
+        return f"the rows under the header in line {header.line} have lost the white space between their cells"
+    return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
+
+
+def no_matrix(text: str, lines: MatrixLines) -> str:
+    """Return why there is neither a header nor, below it, a row."""
+    if cause := _refusal_text(text) or _foreign(text):
+        return cause
+    what = "no `nvidia-smi topo -m` matrix found"
+    if not lines.speaking:
+        return f"{what}: the text is empty"
+    if orphan := orphans(lines.speaking):
+        return f"{what}: line {orphan} is a row, but the header above it is missing, damaged or wrapped"
+    return what
+
+
+def orphans(lines: Iterable[MatrixLine]) -> int:
+    """Return the number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
+    rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
+    return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)
+
 
 MatrixKind = Literal["topo-m", "topo-mp", "p2p"]
 Affinity = tuple[str | None, ...]

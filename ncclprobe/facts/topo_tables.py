@@ -1,4 +1,8 @@
-"""The tables of `nvidia-smi topo` in a text: header and rows, before it is known what they mean.
+"""The tables of `nvidia-smi topo` in a text, however it was pasted: header and rows, before it is known what they mean.
+
+Taken away are colours (also where a paste lost the escape byte and left ``[4m``), HTML tags, table borders and
+drawn lines; blanks of any kind part words, and so does the end of a label that log collectors put before a line
+(``[pod/a] ``, ``0: ``, ``> ``, ``file:``), which may have no blank behind it.
 
 A table is told by its header, a line of device names and affinity titles with nothing else behind a label that log
 collectors put before every line. Cells are counted, never cut out by column: tabs expand differently in header and
@@ -10,8 +14,51 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.topo_lexer import MatrixLine, MatrixLines
 from ncclprobe.model.values import Struct, field, replace
+
+_COLOUR = re.compile(r"\x1b?\[[0-9;]*[mK]")
+_TAG = re.compile(r"</?[A-Za-z][^<>\n]*>")
+_WORD = re.compile(r"[^\s:>\]]*[:>\]]+|[^\s:>\]]+")
+_SPEAKING = re.compile(r"[^\W_]")
+_PAGER = re.compile(r"\s*\[[0-9]+/[0-9]+\]\s*")
+_TAB = " " * 6
+
+
+class MatrixLine(Struct, frozen=True):
+    """One line with at least one letter or digit: its number in the text, the text, its words."""
+
+    number: int
+    text: str
+    words: tuple[str, ...]
+
+    def gap(self, index: int) -> int:
+        """Return the width of the blank before the word of that index.
+
+        A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
+        """
+        spans = [match.span() for match in _WORD.finditer(self.text)]
+        start = spans[index - 1][1] if index else 0
+        return len(self.text[start : spans[index][0]].replace("\t", _TAB))
+
+
+class MatrixLines(Struct, frozen=True):
+    """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number.
+
+    `unfinished`: that line has no line feed.
+    """
+
+    speaking: tuple[MatrixLine, ...]
+    size: int
+    unfinished: bool
+
+
+def lex(text: str) -> MatrixLines:
+    """Return every line of `text`, in linear time."""
+    plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
+    numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
+    speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
+    return MatrixLines(tuple(speaking), len(plain), not text.endswith("\n"))
+
 
 TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
 """The affinity columns by their title. The longest first: titles share words."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ncclprobe.model.causes import Cause, CauseConfidence, Consequence
 from ncclprobe.model.findings import Evidence, Finding, Occurrence, Severity, Verdict
-from ncclprobe.model.rules import CauseRule
+from ncclprobe.model.registry import CauseRule
 from ncclprobe.model.values import Struct
 
 K = TypeVar("K", int, str)

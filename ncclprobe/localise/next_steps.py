@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.log_times import names_year
+from ncclprobe.facts.files.log_prefix import names_year
 from ncclprobe.model.causes import Cause, Suspect
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.values import replace

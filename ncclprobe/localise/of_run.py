@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.run.pairs import MeasuredPairs
+from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end

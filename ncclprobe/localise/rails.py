@@ -7,7 +7,7 @@ back. So a dead way is told from what its two ends saw, never from one of them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ncclprobe.facts.rails import RailRow
+from ncclprobe.facts.reach import RailRow
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.rails import RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
 from ncclprobe.model.values import Struct

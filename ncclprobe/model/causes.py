@@ -1,9 +1,53 @@
-"""What is said of a job that failed: its causes and what followed from them, its ranks, what was not understood."""
+"""What is said of a job that failed: its causes and what followed from them, its ranks, what was not understood.
+
+How a running job stands: its ranks in classes, and the answer in one line.
+"""
 
 from typing import Literal
 
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.values import Struct
+
+ClassName = Literal[
+    "stuck outside",
+    "stuck inside",
+    "desync",
+    "dead or gone",
+    "slow, not stuck",
+    "waiting",
+    "working",
+    "cannot tell",
+]
+"""Never came to the call that others wait in; all came and none goes on; made other calls; has no process any more;
+late and at work; waits for others; at work; not known."""
+
+
+class RankClass(Struct, frozen=True):
+    """Ranks of one class. `doing` is what they do, in words, such as ``sleeps in nanosleep, train.py:212 in step``.
+
+    `ranks` are numbers of the job; a process whose rank is not known is in `processes` alone, as NODE:PID.
+    """
+
+    name: ClassName
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+    doing: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Standing(Struct, frozen=True):
+    """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and what stands where in one line.
+
+    `looked_at` is in ISO 8601, `looked_s` how long looking took, `prepare` what would have told more.
+    """
+
+    word: str
+    message: str
+    looked_at: str = ""
+    looked_s: float = 0.0
+    prepare: str = ""
+
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
 """A line says it; it is one of two or three; something failed and no line says why."""

@@ -5,14 +5,12 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
-from ncclprobe.model.causes import AnswerForm, Cause, Moment, NotUnderstood, RankState
+from ncclprobe.model.causes import AnswerForm, Cause, Moment, NotUnderstood, RankClass, RankState, Standing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
-from ncclprobe.model.pair_results import Localisation, PairRow
+from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
 from ncclprobe.model.path_rates import PathRate
-from ncclprobe.model.rail_results import RailWay
-from ncclprobe.model.standing import RankClass, Standing
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 

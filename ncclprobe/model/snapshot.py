@@ -1,10 +1,83 @@
-"""What is known of a machine: facts by their type, and why one could not be learned."""
+"""What is known of a machine: facts by their type, and why one could not be learned.
 
-from collections.abc import Mapping
-from typing import Any, Literal
+The same fact of all nodes of a job, or of all its ranks: what a comparison takes, and how a majority is counted.
+
+A check with a parameter annotated ``Every[Fabric]`` is judged once for the job instead of once per node, and so is one
+with ``Ranks[Seat]``. Nodes whose fact is not known are never dropped in silence: where the rest agrees, the engine
+makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them as they are.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
 
 from ncclprobe.model.path_rates import PathExpectation
 from ncclprobe.model.values import Struct, field
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Every(Struct, Generic[T], frozen=True):
+    """One fact by the name of its node, in the order of the nodes."""
+
+    by_node: Mapping[str, T]
+
+    def __len__(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.by_node)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Each node's name and fact."""
+        yield from self.by_node.items()
+
+
+class Ranks(Struct, Generic[T], frozen=True):
+    """One fact of every rank that spoke: by node, then by rank."""
+
+    by_node: Mapping[str, Mapping[int, T]]
+
+    def items(self) -> Iterator[tuple[str, int, T]]:
+        """Each rank's node, number and fact."""
+        for node, ranks in self.by_node.items():
+            for rank, fact in ranks.items():
+                yield node, rank, fact
+
+
+class Vote(Struct, Generic[K], frozen=True):
+    """What nodes say, grouped by what they say: the largest group first."""
+
+    groups: Mapping[K, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def agreed(self) -> bool:
+        """Return whether all values are equal."""
+        return len(self.groups) <= 1
+
+    @property
+    def settled(self) -> bool:
+        """Return whether more than half have one value, so that the others are outliers."""
+        sizes = [len(group) for group in self.groups.values()]
+        return bool(sizes) and 2 * sizes[0] > sum(sizes)
+
+    @property
+    def usual(self) -> K:
+        """Return the value of the largest group. Raises IndexError without any value."""
+        return next(iter(self.groups))
+
+    @property
+    def outliers(self) -> tuple[str, ...]:
+        """Return the nodes that differ from the majority; none without a majority."""
+        groups = list(self.groups.values()) if self.settled else []
+        return tuple(node for group in groups[1:] for node in group)
+
+
+def vote(values: Mapping[str, K]) -> Vote[K]:
+    """Group nodes by their value, the largest group first."""
+    groups: dict[K, list[str]] = {}
+    for node, each in values.items():
+        groups.setdefault(each, []).append(node)
+    ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
+    return Vote({value: tuple(nodes) for value, nodes in ranked})
 
 
 class Absent(Struct, frozen=True):

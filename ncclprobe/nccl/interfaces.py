@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
+from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
 
 Family = Literal["inet", "inet6"]
 

@@ -14,8 +14,7 @@ from typing import Literal
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import GpuFabric, Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import GpuFabric, Gpus, PeerAccess
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

@@ -2,6 +2,10 @@
 
 The data is ``parameters.csv`` in this folder, one row per variable with its source. It is kept by hand;
 ``scripts/parameters.py`` says what a release reads and the table does not know.
+
+What variables do, each in a sentence of ours, with a value that is right, stands in ``meanings.csv``, which only people
+read and the doctor does without. Sources: the user guide of NCCL (env.rst) or of whose variable it is where
+`documented`, else the code that reads it.
 """
 
 import csv
@@ -12,6 +16,23 @@ from types import MappingProxyType
 
 from ncclprobe.facts.software import Version, parse_version
 from ncclprobe.model.values import Struct
+
+
+class Meaning(Struct, frozen=True):
+    """What a variable does. `example` is a value as healthy jobs have it, `documented`: its maker describes it."""
+
+    does: str
+    example: str
+    documented: bool
+
+
+@cache
+def meanings() -> Mapping[str, Meaning]:
+    """Return the variables that are described, by name."""
+    data = pkgutil.get_data("ncclprobe.nccl", "meanings.csv")
+    _header, *rows = csv.reader((data or b"").decode().splitlines())
+    return MappingProxyType({name: Meaning(does, example, bool(said)) for name, said, example, does in rows})
+
 
 NEWEST: Version = (2, 32, 3)
 """The newest NCCL that the table was compared with."""

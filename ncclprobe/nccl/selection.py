@@ -2,6 +2,10 @@
 
 The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load, for a job with a rank on every GPU. A
 network plugin decides for itself: where NCCL would find one, the text at the HCAs says so.
+
+CUDA gives a job the GPUs of CUDA_VISIBLE_DEVICES that can compute. Source: CUDA programming guide, environment
+variables: a list is read up to the first entry that names no GPU, by number or by the beginning of a UUID, all of one
+kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +20,7 @@ from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.libfabric import Libfabric
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.system import System
@@ -36,18 +39,48 @@ from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.connections import rail_ports
-from ncclprobe.nccl.devices import usable_gpus
 from ncclprobe.nccl.gids import Pick, pick, wish
 from ncclprobe.nccl.gpudirect import Direct, decide, has_dma_buf, kernel_support, supported
-from ncclprobe.nccl.hcas import LAYERS, Selection, fast, gbps, select_by
+from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Selection, fast, gbps, select_by
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
 from ncclprobe.nccl.known import Choosing, Known, part, refused
-from ncclprobe.nccl.libfabric import efa_ports, efa_rails
-from ncclprobe.nccl.lists import MAX_INTERFACES
-from ncclprobe.nccl.networks import fast_nics, hca_choice, network
+from ncclprobe.nccl.networks import efa_ports, efa_rails, fast_nics, hca_choice, network
 from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology, of_machine
+
+LIST = "CUDA_VISIBLE_DEVICES"
+
+
+def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Part[str]:
+    """Return the names of the GPUs on which a rank of a job can run; refused where that is none."""
+    text = None if isinstance(environment, Absent) else environment.get(LIST)
+    if text is not None and "MIG-" in text.upper():
+        return Part(None, f"{LIST}={text} names parts of GPUs")
+    seen = gpus.all if text is None else visible(text, gpus)
+    able = tuple(f"GPU{gpu.index}" for gpu in seen if not gpu.lost and gpu.compute_mode != "prohibited")
+    if able:
+        return Part(able, "every GPU" if text is None else f"{LIST}={text}")
+    if not seen:
+        return Part((), f"{LIST}={text!r} shows none: CUDA sees no GPU", refused=True, subject=LIST)
+    why = seen[0].lost or "its compute mode is prohibited"
+    return Part((), f"none can compute: GPU{seen[0].index}: {why}", refused=True, subject=f"GPU{seen[0].index}")
+
+
+def visible(text: str, gpus: Gpus) -> tuple[Gpu, ...]:
+    """Return the GPUs that CUDA takes from its list `text`, in that order."""
+    found: list[Gpu] = []
+    for word in map(str.strip, text.split(",")):
+        gpu = next((gpu for gpu in gpus.all if _names(word, gpu)), None)
+        if gpu is None:
+            break
+        found.append(gpu)
+    return tuple(found)
+
+
+def _names(word: str, gpu: Gpu) -> bool:
+    return gpu.uuid.startswith(word) if word.startswith("GPU-") else word == str(gpu.index)
+
 
 _GID_VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 T = TypeVar("T")

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe import page
-from ncclprobe.model.causes import Cause, Consequence, Suspect
+from ncclprobe.model.causes import Cause, Consequence, Standing, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
-from ncclprobe.model.standing import Standing
 from ncclprobe.report import digest
 from ncclprobe.report.lines import Style, unstyled
 from ncclprobe.units import plural, printable

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ncclprobe.model.rail_results import RailWay
+from ncclprobe.model.pair_results import RailWay
 from ncclprobe.model.values import Struct, field
 
 MOST_NODES = 24

@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 
 from ncclprobe import stats
-from ncclprobe.facts.run.asked import What
+from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import Mode, SkippedRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES

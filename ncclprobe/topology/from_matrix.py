@@ -15,10 +15,8 @@ from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote
-from ncclprobe.facts.nvlink_status import NvlinkStatus
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_p2p import P2pStatus, Pairs, PeerAccess
+from ncclprobe.facts.nvlink import NvLink, NvLinks, NvlinkStatus, Remote
+from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, Pairs, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix

@@ -54,8 +54,7 @@ def here(rehearse: bool) -> Any:
     from ncclprobe.engine import observe
     from ncclprobe.expect.recognise import expectation_context
     from ncclprobe.expect.tables import machines
-    from ncclprobe.model.registry import discover
-    from ncclprobe.model.rules import Collector
+    from ncclprobe.model.registry import Collector, discover
     from ncclprobe.model.snapshot import Absent
     from ncclprobe.model.values import replace
 

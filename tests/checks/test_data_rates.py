@@ -12,13 +12,11 @@ from ncclprobe.checks.data.seen import content, path
 from ncclprobe.commands import main
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.baselines import expected_paths, keep_path_rates, path_expectations
-from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look
-from ncclprobe.facts.data_rates import DataRates
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DataRates, Look
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.report import Report, Tool
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 

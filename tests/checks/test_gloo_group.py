@@ -11,13 +11,12 @@ from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.resolver import OwnName
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 
 _SIX = Address("lo", "inet6", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", running=True)

@@ -11,8 +11,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace

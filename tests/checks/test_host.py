@@ -9,17 +9,16 @@ from ncclprobe.checks.host.memory import EIGHT, GIB, MIB, NCCL_2_27, NEW_DRIVER,
 from ncclprobe.checks.host.processors import FOUR, HIDDEN, HIGH, LOW, SRUN, TORCHRUN, TWO_SOCKETS, allowed
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
-from ncclprobe.facts.cpu import Cpus
-from ncclprobe.facts.cpufreq import Scaling
+from ncclprobe.facts.cpu import Cpus, Scaling
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import Memlock, SharedMemory
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Process
-from ncclprobe.facts.timesync import TimeSync
+from ncclprobe.facts.system import TimeSync
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 

@@ -19,8 +19,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import load
 from ncclprobe.model.findings import Finding, Severity, Status
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check, Collector
+from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 

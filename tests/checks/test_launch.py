@@ -10,14 +10,13 @@ from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch, detect
-from ncclprobe.facts.names import HostsEntry, Names
+from ncclprobe.facts.names import HostsEntry, Master, Names
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
-from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.routes import Rule
 from ncclprobe.model.findings import Status, Verdict
+from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.rules import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 

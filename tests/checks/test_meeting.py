@@ -10,13 +10,12 @@ from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.names import Master
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Flood, Gathering, Proof, Reach, RollCall, Trouble
-from ncclprobe.facts.resolver import Master
 from ncclprobe.model.findings import Finding, Status, Verdict
-from ncclprobe.model.fleet import Every, Ranks
-from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.registry import Check
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
 from ncclprobe.model.values import replace
 
 SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)

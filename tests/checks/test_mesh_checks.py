@@ -8,12 +8,10 @@ from fake_paths import Change, fleet
 from ncclprobe.checks.launch import mesh
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.paths import Paths
-from ncclprobe.facts.reach import Flood, Gathering, Trouble
+from ncclprobe.facts.reach import Flood, Gathering, Paths, Trouble
 from ncclprobe.model.findings import Finding, Severity, Status
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.registry import Check
+from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 
 TWO_ROLES = ("nccl0", "default")

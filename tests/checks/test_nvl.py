@@ -8,7 +8,7 @@ from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID,
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import nvlink_products
-from ncclprobe.facts import nvlink_status
+from ncclprobe.facts import nvlink
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
@@ -151,14 +151,14 @@ PAIR = "".join(printed(BRIDGED, 4, "14.062 GB/s", gpu=n, links_=4) for n in rang
     ],
 )
 def test_what_nvidia_smi_printed_is_judged_where_nvml_does_not_tell(text: str, expected: dict[str, Severity]) -> None:
-    status = nvlink_status.parse(text)
+    status = nvlink.parse(text)
     assert grave(list(links.run(UNSAID, UNSAID, status, UNSAID))) == expected
     assert grave(list(rate.run(UNSAID, UNSAID, status))) == {}
 
 
 def test_the_bridged_machines_third_gpu_is_at_least_noted() -> None:
     text = PAIR + printed(BRIDGED, 0, gpu=2, links_=0) + IDLE
-    findings = list(links.run(UNSAID, UNSAID, nvlink_status.parse(text), UNSAID))
+    findings = list(links.run(UNSAID, UNSAID, nvlink.parse(text), UNSAID))
     assert [f.subject for f in findings] == ["GPU2"]
 
 

@@ -11,9 +11,8 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.localise.reach import SLOW
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.registry import Check
+from ncclprobe.model.snapshot import Absent, Every
 
 UNKNOWN: Every[Interfaces | Absent] = Every({})
 

@@ -12,14 +12,13 @@ from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Seen, Tried
 from ncclprobe.model.findings import Status
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.units import certain
 

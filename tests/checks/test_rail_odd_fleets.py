@@ -10,8 +10,8 @@ from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.cluster.rails.messages import RailsOrder
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Severity, Status, Verdict
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
+from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 
 BAD = End("n1", 2)

@@ -13,15 +13,25 @@ from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
 from ncclprobe.engine.judge import judge
-from ncclprobe.facts.run.asked import Asked, Ending, Skipped
-from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
-from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Copies, ExpectedCopies, Groups
+from ncclprobe.facts.run.samples import (
+    Arrivals,
+    Asked,
+    Attendance,
+    Copies,
+    Ending,
+    Expected,
+    ExpectedCopies,
+    Groups,
+    Localised,
+    LostRank,
+    Participants,
+    Rows,
+    Skipped,
+)
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew
 from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, WrongBytes
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.training import groups

@@ -26,7 +26,6 @@ from ncclprobe.checks.sync import describe, settings
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.kernel import KernelOptions
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nccl_conf import Settings
@@ -34,11 +33,10 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.facts.system import System
+from ncclprobe.facts.system import KernelOptions, System
 from ncclprobe.model.findings import Severity, Status
-from ncclprobe.model.fleet import Every, vote
-from ncclprobe.model.rules import Check
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.registry import Check
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot, vote
 from ncclprobe.model.values import replace
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))

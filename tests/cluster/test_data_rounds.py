@@ -15,12 +15,10 @@ from ncclprobe.cluster.gather.path_work import PathWork
 from ncclprobe.cluster.gather.rates import RateWork
 from ncclprobe.cluster.rendezvous.messages import DataOrder
 from ncclprobe.errors import REFUSALS
-from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, DataWrites, Look, Mount
-from ncclprobe.facts.data_rates import DataRates
+from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, DataRates, DataWrites, Look, Mount
 from ncclprobe.host import path_child
 from ncclprobe.model.findings import Severity
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 
 NODES, LOCAL = 18, 7
 PATH = "/shared"

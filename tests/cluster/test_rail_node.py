@@ -17,7 +17,7 @@ from ncclprobe.cluster.rails.node import RailNode, Start, Visits, brief
 from ncclprobe.errors import Missing
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.rails import RailRow
+from ncclprobe.facts.reach import RailRow
 from ncclprobe.facts.software import Software
 from ncclprobe.model.rails import RailChannel, RailOutcome, RailPort, RailTest
 from ncclprobe.model.snapshot import Snapshot

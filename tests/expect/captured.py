@@ -14,12 +14,10 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import Machine as Firmware
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import load
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl")) + sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import from_report, from_toml, judge_rows, judged, listed, parse_tolerance
-from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.samples import Expected, Rows
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool

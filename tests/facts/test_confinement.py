@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Missing, ParseError
-from ncclprobe.facts import cgroup, cpufreq, limits, machine, memory, process, timesync
+from ncclprobe.facts import cgroup, cpu, limits, machine, memory, process, system
 from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 NOTHING = Missing("not there")
@@ -111,20 +111,20 @@ def test_a_kernel_without_numa_has_no_policy() -> None:
 
 def test_a_machine_that_does_not_set_its_clock_says_so() -> None:
     files: dict[Question, Any] = {
-        ("read", f"{cpufreq.POLICY}/scaling_driver"): "intel_pstate\n",
-        ("read", f"{cpufreq.POLICY}/scaling_governor"): "performance\n",
+        ("read", f"{cpu.POLICY}/scaling_driver"): "intel_pstate\n",
+        ("read", f"{cpu.POLICY}/scaling_governor"): "performance\n",
     }
-    assert learn(cpufreq.cpufreq, files) == cpufreq.Scaling("intel_pstate", "performance")
-    assert learn(cpufreq.cpufreq, dict.fromkeys(files, NOTHING)) == cpufreq.Scaling()
-    assert isinstance(learn(cpufreq.cpufreq, dict.fromkeys(files, Denied("no"))), Absent)
+    assert learn(cpu.cpufreq, files) == cpu.Scaling("intel_pstate", "performance")
+    assert learn(cpu.cpufreq, dict.fromkeys(files, NOTHING)) == cpu.Scaling()
+    assert isinstance(learn(cpu.cpufreq, dict.fromkeys(files, Denied("no"))), Absent)
 
 
 def test_a_clock_is_synchronized_or_not_or_not_known() -> None:
     ask = ("run", "timedatectl", "show", "--property=NTPSynchronized")
-    assert learn(timesync.timesync, {ask: "NTPSynchronized=yes\n"}).synchronized
-    assert not learn(timesync.timesync, {ask: "NTPSynchronized=no\n"}).synchronized
-    assert isinstance(learn(timesync.timesync, {ask: NOTHING}), Absent)
-    assert isinstance(learn(timesync.timesync, {ask: ""}), Absent)
+    assert learn(system.timesync, {ask: "NTPSynchronized=yes\n"}).synchronized
+    assert not learn(system.timesync, {ask: "NTPSynchronized=no\n"}).synchronized
+    assert isinstance(learn(system.timesync, {ask: NOTHING}), Absent)
+    assert isinstance(learn(system.timesync, {ask: ""}), Absent)
 
 
 MOUNTS2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -300,7 +300,7 @@ PARSERS: list[Callable[[str], object]] = [
     process.namespace,
     memory.meminfo,
     memory.policy,
-    timesync.synchronized,
+    system.synchronized,
     cgroup.quota,
     cgroup.throttling,
     cgroup.nbytes,

@@ -15,7 +15,7 @@ from ncclprobe.facts.driver import Driver, FabricManager
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import LIBRARIES, Loader
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 NOTHING = Missing("not there")

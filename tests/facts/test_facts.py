@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
-from ncclprobe.facts import cpu, environment, interfaces, nvidia_smi, nvml, resolver, system
+from ncclprobe.facts import cpu, environment, interfaces, names, nvidia_smi, nvml, system
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import parameters
 
@@ -187,9 +187,9 @@ def test_resolving_is_asked_only_where_there_is_a_master() -> None:
     launch = Collector(run=lambda host: Launch(master_addr="n0"), produces=Launch)
     nobody = Collector(run=lambda host: Launch(), produces=Launch)
     said = {("resolve", "n0"): {"addresses": ["127.0.1.1", "10.0.0.1"], "seconds": 0.1}}
-    assert learn(resolver.resolver, {}, nobody, env) == resolver.Master()
-    assert learn(resolver.resolver, said, launch).loopback == ("127.0.1.1",)
-    assert learn(resolver.resolver, {("resolve", "n0"): Failed("resolve n0: unknown")}, launch).failure
+    assert learn(names.resolver, {}, nobody, env) == names.Master()
+    assert learn(names.resolver, said, launch).loopback == ("127.0.1.1",)
+    assert learn(names.resolver, {("resolve", "n0"): Failed("resolve n0: unknown")}, launch).failure
 
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:

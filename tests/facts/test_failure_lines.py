@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclprobe.facts.files import nccl_lines, torch_lines
-from ncclprobe.facts.files.collectives import hangs
 from ncclprobe.facts.files.nccl_lines import Completion, FailedConnection, QpRefusal, Used
 from ncclprobe.facts.files.texts import address_of, between, number
-from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork, Waited
+from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork, Waited, hangs
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from ncclprobe.checks.nvl.fabric import TRAY
 from ncclprobe.checks.sync.counts import EIGHT
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing, ParseError
-from ncclprobe.facts import imex
-from ncclprobe.facts.imex import NODES, Imex
+from ncclprobe.facts import driver
+from ncclprobe.facts.driver import NODES, Imex
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 LIST = "# the rack\n10.0.0.1\n\n10.0.0.2  # second\n"
@@ -21,7 +21,7 @@ LIST = "# the rack\n10.0.0.1\n\n10.0.0.2  # second\n"
 
 def learned(said: dict[Question, Any], gpus: Gpus = TRAY) -> Imex | Absent:
     given = Collector(run=lambda host: gpus, produces=Gpus)
-    found = collect(answers(said), [imex.imex, given])[Imex]
+    found = collect(answers(said), [driver.imex, given])[Imex]
     assert isinstance(found, Imex | Absent)
     return found
 
@@ -46,9 +46,9 @@ def test_a_machine_outside_a_rack_is_not_asked() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "x" * 200])
 def test_a_state_that_is_none_is_not_understood(text: str) -> None:
     with pytest.raises(ParseError):
-        imex.state(text)
+        driver.state(text)
 
 
 def test_too_long_a_list_is_refused() -> None:
     with pytest.raises(ParseError, match="5000 nodes"):
-        imex.nodes("10.0.0.1\n" * 5000)
+        driver.nodes("10.0.0.1\n" * 5000)

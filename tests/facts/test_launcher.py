@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing
 from ncclprobe.facts.environment import environment
-from ncclprobe.facts.launch_kinds import READS
-from ncclprobe.facts.launcher import Flags, Launch, detect, half_given, launcher, no_master
+from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, launcher, no_master
 from ncclprobe.model.values import replace
 
 TORCHRUN = {

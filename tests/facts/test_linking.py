@@ -12,7 +12,7 @@ from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 
 TORCH, WHEEL, NET = "/venv/torch", "/venv/nvidia/nccl/lib", "/opt/ofi/libnccl-net.so"
 CUDA, NVSHMEM = f"{TORCH}/lib/libtorch_cuda.so", f"{TORCH}/lib/libtorch_nvshmem.so"

@@ -15,7 +15,7 @@ from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts import firewall, interfaces, names, ports, process, routes, sysctls
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 NET = "/sys/class/net"

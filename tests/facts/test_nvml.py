@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
-from ncclprobe.facts import nvidia_smi, nvlink, nvml, nvml_answers, nvml_p2p
+from ncclprobe.facts import nvidia_smi, nvlink, nvml
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.host import Host
 from ncclprobe.host.capture import Recorder
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
-COLLECTORS = [nvml.nvml, nvlink.nvlink, nvml_p2p.nvml_p2p]
+COLLECTORS = [nvml.nvml, nvlink.nvlink, nvml.nvml_p2p]
 HGX = {"gpus": 8, "links": 18, "switched": 1}
 
 
@@ -135,15 +134,15 @@ def test_bridged_gpus_know_each_other_by_address(box: Callable[..., Box]) -> Non
 def test_a_link_that_is_down_is_seen_and_its_remote_not_asked(box: Callable[..., Box]) -> None:
     links = box(**HGX, down="3:5").links_of(3)
     assert [link.link for link in links if link.state != "active"] == [5]
-    assert (links[5].state, links[5].remote_pci) == ("inactive", nvml_answers.NOT_ASKED)
-    assert nvml_answers.unsupported(links[5].speed_MBps)
+    assert (links[5].state, links[5].remote_pci) == ("inactive", nvml.NOT_ASKED)
+    assert nvml.unsupported(links[5].speed_MBps)
     assert links[4].remote_pci != links[6].remote_pci
 
 
 def test_nvlink_5_counts_recoveries_and_effective_errors_instead(box: Callable[..., Box]) -> None:
     link = box(**HGX, nvlink5=1).links_of(2)[17]
     assert (link.recoveries, link.effective_errors, link.speed_MBps) == (217, 217, 53125)
-    assert nvml_answers.unsupported(link.replays)
+    assert nvml.unsupported(link.replays)
 
 
 def test_gpus_without_nvlink_are_known_to_have_no_links(box: Callable[..., Box]) -> None:
@@ -183,8 +182,8 @@ def test_an_old_library_is_asked_the_old_way(box: Callable[..., Box], old: Path)
 def test_no_permission_for_one_function_is_denied_for_its_fields(box: Callable[..., Box]) -> None:
     gpu = box(gpus=1, refuse="nvmlDeviceGetEccMode=4,nvmlDeviceGetMigMode=3").gpus.all[0]
     assert gpu.ecc == gpu.ecc_pending == Absent("NVML nvmlDeviceGetEccMode: Insufficient Permissions", "Denied")
-    assert nvml_answers.unsupported(gpu.mig)
-    assert not nvml_answers.unsupported(gpu.ecc)
+    assert nvml.unsupported(gpu.mig)
+    assert not nvml.unsupported(gpu.ecc)
     assert (gpu.lost, gpu.persistence) == ("", True)
 
 
@@ -280,7 +279,7 @@ def test_nvidia_smi_is_asked_where_nvml_cannot_be() -> None:
     )
     assert (gpu.mig, gpu.mig_pending, gpu.ecc, gpu.ecc_since_reset, gpu.persistence) == (False, False, True, 0, True)
     assert (gpu.pcie_generation, gpu.pcie_max_generation, gpu.pcie_max_width) == (1, 5, 16)
-    assert nvml_answers.unsupported(gpu.ecc_ever)
+    assert nvml.unsupported(gpu.ecc_ever)
 
 
 def test_an_older_nvidia_smi_is_asked_for_less_and_a_lost_gpu_is_lost() -> None:
@@ -360,9 +359,7 @@ def test_the_health_of_a_fabric_is_a_mask(mask: int, troubles: tuple[str, ...]) 
 @given(st.lists(st.sets(st.integers(0, 63)), max_size=4))
 def test_a_set_in_words_has_its_members(sets: list[set[int]]) -> None:
     words = [sum(1 << bit for bit in bits) for bits in sets]
-    assert nvml_answers.members(words) == tuple(
-        64 * place + bit for place, bits in enumerate(sets) for bit in sorted(bits)
-    )
+    assert nvml.members(words) == tuple(64 * place + bit for place, bits in enumerate(sets) for bit in sorted(bits))
 
 
 class Babble:
@@ -391,7 +388,7 @@ JSON = st.recursive(
 def test_whatever_the_answers_are_each_fact_is_known_or_says_why(data: st.DataObject) -> None:
     said = JSON.map(json.dumps) | st.text(max_size=8) | st.just("2") | st.just('"text"') | st.just('{"busId": "0"}')
     host = Babble(lambda: data.draw(said))
-    for collector, given_facts in ((nvml.nvml, ()), (nvlink.nvlink, (PAIR,)), (nvml_p2p.nvml_p2p, (PAIR,))):
+    for collector, given_facts in ((nvml.nvml, ()), (nvlink.nvlink, (PAIR,)), (nvml.nvml_p2p, (PAIR,))):
         with contextlib.suppress(HostError, ParseError):
             assert isinstance(collector.run(host, *given_facts), Gpus | NvLinks | PeerAccess)
 

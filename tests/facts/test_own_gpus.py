@@ -7,13 +7,11 @@ from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import Failed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.own_gpus import OwnGpus
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Answers, Replay, dump, load, parse
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.measure.look import Look, node_captures, pack, replayed_nodes, share_gpus
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.facts import paths
-from ncclprobe.facts.paths import MeshListener, Path, Paths
+from ncclprobe.facts import reach
+from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import asdict, replace
@@ -28,7 +28,7 @@ SEEN = Paths(
 
 
 def learn(sample: Any) -> Any:
-    return collect(answers({("sample", "paths"): sample}), [paths.paths])[Paths]
+    return collect(answers({("sample", "paths"): sample}), [reach.paths])[Paths]
 
 
 def test_what_a_run_measured_comes_back_as_it_was() -> None:
@@ -36,7 +36,7 @@ def test_what_a_run_measured_comes_back_as_it_was() -> None:
 
 
 def test_nobody_measured_is_unknown() -> None:
-    fact = collect(Replay({}), [paths.paths])[Paths]
+    fact = collect(Replay({}), [reach.paths])[Paths]
     assert isinstance(fact, Absent)
 
 

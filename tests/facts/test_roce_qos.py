@@ -10,11 +10,10 @@ from conftest import answers
 from ncclprobe.checks.env.fixtures import fabric, port
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing, ParseError
-from ncclprobe.facts import roce_qos
-from ncclprobe.facts.infiniband import Fabric, Gid
-from ncclprobe.facts.roce_qos import RoceMarks, RoceQos
+from ncclprobe.facts import infiniband
+from ncclprobe.facts.infiniband import Fabric, Gid, RoceMarks, RoceQos
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 ROCE = port("mlx5_0", link_layer="Ethernet", gids=(Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2", "eth2"),))
@@ -24,7 +23,7 @@ ECN = {side: ("files", f"/sys/class/net/eth2/ecn/{side}/enable") for side in ("r
 
 def learned(said: dict[Question, Any], found: Fabric) -> RoceQos:
     given = Collector(run=lambda host: found, produces=Fabric)
-    seen = collect(answers(said), [roce_qos.roce_qos, given])[RoceQos]
+    seen = collect(answers(said), [infiniband.roce_qos, given])[RoceQos]
     assert isinstance(seen, RoceQos)
     return seen
 
@@ -51,4 +50,4 @@ def test_infiniband_ports_are_not_asked() -> None:
 @pytest.mark.parametrize("text", ["", "[]", "7", '{"a": "1"}'])
 def test_a_table_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        roce_qos.priorities(text)
+        infiniband.priorities(text)

@@ -11,25 +11,34 @@ from ncclprobe.checks.run.ladder import _NODE, _ONE
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _RIGHT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.asked import Asked, Ending, Notes, Skipped
-from ncclprobe.facts.run.pairs import MeasuredPairs
-from ncclprobe.facts.run.ranks import (
+from ncclprobe.facts.run.samples import (
+    Affinities,
     Arrivals,
+    Asked,
     Attendance,
+    Copies,
     DifferingSetting,
+    Ending,
+    Expected,
+    ExpectedCopies,
     FirstCalls,
+    Groups,
+    Ladder,
     LostRank,
     MeasuredOn,
+    MeasuredPairs,
+    NicTraffic,
+    Notes,
     Participants,
     RankSettings,
+    Rows,
+    Skipped,
+    Steps,
 )
-from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, Groups, Ladder, NicTraffic, Steps
 from ncclprobe.host.run_log import CUT_SHORT, RunLog
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow
 from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import replace

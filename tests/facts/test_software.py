@@ -14,7 +14,7 @@ from ncclprobe.facts import loader as loader_module
 from ncclprobe.facts.loader import CACHED, DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
 from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
 from ncclprobe.host import Question
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 
 SITE = "/venv/lib/python3.12/site-packages"

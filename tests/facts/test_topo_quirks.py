@@ -8,7 +8,7 @@ import pytest
 from fake_topo import Printed, plain
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts import ibstat, ibv_devinfo, numactl, nvlink_status
+from ncclprobe.facts import ibstat, ibv_devinfo, numactl, nvlink
 from ncclprobe.facts.topo_matrix import parse
 
 
@@ -156,7 +156,7 @@ def test_what_is_no_matrix_is_refused(text: str, cause: str) -> None:
 @pytest.mark.parametrize("rate", [14.062, 25.0, 25.781, 26.562, 53.125])
 def test_links_of_each_generation_have_their_rate(rate: float) -> None:
     text = f"GPU 6: NVIDIA X (UUID: GPU-redacted)\n\t Link 0: {rate:g} GB/s\n\t Link 11: <inactive>\n"
-    (gpu,) = nvlink_status.parse(text).gpus.values()
+    (gpu,) = nvlink.parse(text).gpus.values()
     assert gpu.links == {0: rate, 11: None}
 
 

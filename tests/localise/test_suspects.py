@@ -9,7 +9,7 @@ from fleets.fabric import Fabric
 from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 
-from ncclprobe.facts.run.pairs import MeasuredPairs
+from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.retests import PairRound, Participants, plan

@@ -16,7 +16,7 @@ from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.localise.causes import ANY, SAME_LINE, causes
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from tests.checks.cases import with_cases
 

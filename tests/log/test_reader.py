@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.log_blocks import LEAST, Chunks
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, SignIndex
 from ncclprobe.facts.files.log_prefix import cleaned, habit_of
-from ncclprobe.facts.files.log_reader import MOST_ALIKE, read
+from ncclprobe.facts.files.log_reader import LEAST, MOST_ALIKE, Chunks, read
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
-from ncclprobe.facts.files.sign_index import SignIndex
-from ncclprobe.host.left import Blocks, LeftFile, named
+from ncclprobe.host.job_files import Blocks, JobFile, named
 
 WARN = "node1:12:13 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
 SAID = "Bootstrap : no socket interface found"
@@ -288,7 +286,7 @@ def test_a_compressed_log_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Pa
     whole = gzip.compress(WARN.encode() * 4000)
     path = tmp_path / "a.log.gz"
     path.write_bytes(whole[: len(whole) // 2])
-    blocks = Blocks(LeftFile(str(path)))
+    blocks = Blocks(JobFile(str(path)))
     list(blocks)
     assert "ends early" in blocks.cut
 
@@ -317,7 +315,7 @@ def test_long_lines_are_cut_shorter_where_there_are_very_many() -> None:
 def test_text_of_two_bytes_a_character_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(("\ufeff" + WARN).encode("utf-16-le"))
-    assert read([("a", Blocks(LeftFile(str(path))))], ("no socket",)).events[0].text == SAID
+    assert read([("a", Blocks(JobFile(str(path))))], ("no socket",)).events[0].text == SAID
 
 
 def test_a_rank_on_its_node_is_no_rank_of_a_job_of_several_nodes() -> None:

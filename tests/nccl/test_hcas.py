@@ -5,8 +5,7 @@ import pytest
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.hcas import caught_besides, select
-from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
+from ncclprobe.nccl.hcas import MAX_HCAS, caught_besides, parse_selector, select
 
 NDR = Rate(400, 4, "NDR")
 

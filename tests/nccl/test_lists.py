@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.nccl.lists import ANY, MAX_HCAS, MAX_INTERFACES, Entry, parse_selector
+from ncclprobe.nccl.hcas import ANY, MAX_HCAS, MAX_INTERFACES, Entry, parse_selector
 
 LIBC = ctypes.CDLL(None)
 LIBC.atoi.argtypes = (ctypes.c_char_p,)

@@ -7,8 +7,7 @@ import pytest
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
-from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace

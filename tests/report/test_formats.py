@@ -12,11 +12,11 @@ import pytest
 from ncclprobe.commands import bandwidth, report
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host.run_log import FILE
+from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
-from ncclprobe.model.standing import RankClass, Standing
 from ncclprobe.model.values import replace
 from ncclprobe.report import causes, delivery, html, markdown
 from ncclprobe.report import json as as_json

@@ -4,10 +4,10 @@ from fake_rails import names, played
 
 from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.engine.rails import rail_ways
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Status, Verdict, fail, warn
-from ncclprobe.model.rail_results import RailWay
+from ncclprobe.model.pair_results import RailWay
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json

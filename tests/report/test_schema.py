@@ -9,7 +9,7 @@ import pytest
 from ncclprobe.commands import bandwidth as options
 from ncclprobe.commands import report
 from ncclprobe.engine.diagnose import MEASURED, ask
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Participants
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json

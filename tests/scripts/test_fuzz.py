@@ -15,8 +15,7 @@ import fuzz_readers
 from fuzz_mutations import spoilt, spoilt_bytes
 
 from ncclprobe.errors import UsageError
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 
 READERS = fuzz_readers.readers()
 SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each

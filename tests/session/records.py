@@ -7,7 +7,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.expect.bands import from_toml
-from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.facts.run.samples import Attendance, LostRank, Participants
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job

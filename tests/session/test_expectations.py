@@ -16,8 +16,7 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.host.capture import load
 from ncclprobe.model.pair_results import PAIRS
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.values import replace
 from ncclprobe.session.measure import expectations as module
 from ncclprobe.session.measure.expectations import expecting

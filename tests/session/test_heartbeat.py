@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ncclprobe.facts.run.ranks import Arrivals, Attendance
+from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.model.values import replace
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
 

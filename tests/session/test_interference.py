@@ -9,8 +9,7 @@ from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import notes, rows_of
 from ncclprobe.errors import Missing
 from ncclprobe.expect.bands import judge_rows
-from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.samples import Expected, Participants, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace

@@ -11,7 +11,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.ranks import LostRank, Participants
+from ncclprobe.facts.run.samples import LostRank, Participants
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job

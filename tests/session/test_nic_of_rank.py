@@ -8,8 +8,7 @@ import pytest
 from ncclprobe.engine import observe
 from ncclprobe.host.capture import load
 from ncclprobe.localise.pairs.rails import Nic
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.session.measure import nic_of_rank
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -7,7 +7,7 @@ from conftest import answers
 
 from ncclprobe.checks.run import traffic as checks
 from ncclprobe.errors import Denied, Unlearned
-from ncclprobe.facts.run.traffic import NicTraffic
+from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.nic_traffic import attribute_bytes

@@ -10,8 +10,8 @@ from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run import asked as facts
-from ncclprobe.facts.run.ranks import Arrivals, Attendance
+from ncclprobe.facts.run import samples as facts
+from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.measurement import FirstCall, Skew, SkippedRow
 from ncclprobe.model.snapshot import Job

@@ -13,8 +13,7 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host import own_child
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.values import replace

@@ -12,8 +12,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError, NotCaptured
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from zoo import clouds, desks, linux, network, nvidia, pci, rdma, servers, software
 from zoo.answers import Answers
 from zoo.description import Machine

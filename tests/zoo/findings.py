@@ -8,8 +8,7 @@ from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.observe import replayed
 from ncclprobe.model.findings import Finding, Verdict
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job
 from zoo import sick
 

@@ -11,10 +11,9 @@ from ncclprobe.checks.sync import named
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataPath, DataPaths, Use
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 
 NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 SERVER: dict[str, Any] = {"blame": "fabric", "action": "repair"}

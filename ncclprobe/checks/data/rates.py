@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 from ncclprobe.checks.data import NODE, SERVER
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.data_paths import DataPaths, Look
-from ncclprobe.facts.data_rates import DataRates
+from ncclprobe.facts.data_paths import DataPaths, DataRates, Look
 from ncclprobe.model.findings import Certainty, Finding, fail, note, seen, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.path_rates import PathExpectation, PathRate, RateKind, shown, words_of
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural, size
 

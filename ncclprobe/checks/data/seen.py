@@ -8,9 +8,8 @@ from ncclprobe.checks.sync import describe, named
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DiskQuota, Look, Mount
 from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
 from ncclprobe.units import size
 

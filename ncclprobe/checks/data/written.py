@@ -8,9 +8,8 @@ from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import UNWRITTEN, DataPath, DataPaths, DataWrites, Look, Mount, Sight, Written
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
 
 _LATE_S = 1.0

@@ -29,8 +29,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.nccl.hcas import Selection, caught_besides, select, select_by, written
-from ncclprobe.nccl.lists import MAX_HCAS, parse_selector
+from ncclprobe.nccl.hcas import MAX_HCAS, Selection, caught_besides, parse_selector, select, select_by, written
 from ncclprobe.nccl.values import read_setting
 
 

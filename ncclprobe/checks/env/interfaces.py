@@ -36,9 +36,8 @@ from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gloo import Device, named, of_interface
-from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector, select
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
-from ncclprobe.nccl.lists import MAX_INTERFACES, parse_selector
 
 _ONLY_HERE = re.compile(r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+")
 """Names that container engines and hypervisors give to interfaces that end on this node."""

@@ -36,7 +36,7 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.hcas import select
-from ncclprobe.nccl.libfabric import efa_ports, ofi_plugin_named, other_provider
+from ncclprobe.nccl.networks import efa_ports, ofi_plugin_named, other_provider
 from ncclprobe.nccl.p2p import nvls
 from ncclprobe.nccl.values import read_level, read_setting
 

@@ -27,9 +27,8 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, reaches
 from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.nccl.gids import family, pick, roce_version, wish
 from ncclprobe.nccl.hcas import select_by
 from ncclprobe.nccl.values import read_setting

@@ -5,8 +5,7 @@ from statistics import median
 
 from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent

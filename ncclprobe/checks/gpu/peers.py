@@ -7,8 +7,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.nvml_p2p import P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check

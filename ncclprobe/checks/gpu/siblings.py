@@ -8,8 +8,7 @@ from ncclprobe.checks.gpu import blanks, named, shown
 from ncclprobe.checks.gpu.peers import several_gpus
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

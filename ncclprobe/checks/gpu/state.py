@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.gpu import blanks, gpu_job, named, unstarted_gpu_job
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

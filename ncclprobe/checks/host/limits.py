@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.process import Process, ResourceLimit
-from ncclprobe.facts.timesync import TimeSync
+from ncclprobe.facts.system import TimeSync
 from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Job

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.host import exchanging, ranks_here
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cgroup import Cgroup, Quota, Throttling
-from ncclprobe.facts.cpu import Cpus, NumaNode
-from ncclprobe.facts.cpufreq import POLICY, Scaling
+from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus

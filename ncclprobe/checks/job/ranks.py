@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
 from ncclprobe.facts.job.standing import Stand
+from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
-from ncclprobe.model.standing import ClassName, RankClass, Standing
 
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 

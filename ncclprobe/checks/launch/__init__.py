@@ -2,7 +2,7 @@
 
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.resolver import Master
+from ncclprobe.facts.names import Master
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Job
 

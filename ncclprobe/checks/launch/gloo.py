@@ -14,14 +14,13 @@ from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.process import Process
-from ncclprobe.facts.resolver import OwnName
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Evidence, Finding, fail, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import Struct, field
 from ncclprobe.nccl.gloo import Chosen, Device, Node, Unseen, devices, named, partings
 

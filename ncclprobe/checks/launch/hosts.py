@@ -10,10 +10,9 @@ from ncclprobe.facts.own_gpus import OwnGpus
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every, Ranks
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.values import read_setting
 

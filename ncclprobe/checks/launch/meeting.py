@@ -10,14 +10,13 @@ from ncclprobe.checks.launch import BY_HAND, TWO_NODES
 from ncclprobe.checks.sync import describe
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import Master
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Reach, RollCall
-from ncclprobe.facts.resolver import Master
 from ncclprobe.model.findings import Finding, fail, seen, warn
-from ncclprobe.model.fleet import Every, Ranks, vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, vote
 from ncclprobe.model.values import replace
 
 _HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"

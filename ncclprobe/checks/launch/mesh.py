@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 
 from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.paths import MeshListener, Path, Paths
-from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.facts.reach import Gathering, MeshListener, Path, Paths, Trouble
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 

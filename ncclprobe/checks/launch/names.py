@@ -15,10 +15,9 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.names import HOSTS, HostsEntry, Names
+from ncclprobe.facts.names import HOSTS, HostsEntry, Master, Names, OwnName
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
-from ncclprobe.facts.resolver import Master, OwnName
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System

@@ -6,8 +6,8 @@ from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_no
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import Master
 from ncclprobe.facts.ports import Listener, Ports
-from ncclprobe.facts.resolver import Master
 from ncclprobe.facts.sysctls import ROOT, Sysctls
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check

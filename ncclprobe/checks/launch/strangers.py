@@ -5,13 +5,11 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.paths import Paths
-from ncclprobe.facts.reach import Flood, Gathering, Proof
+from ncclprobe.facts.reach import Flood, Gathering, Paths, Proof
 from ncclprobe.model.findings import Finding, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 
 _MOST_TOLD = 5

@@ -5,13 +5,11 @@ from typing import Any
 
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.launch_kinds import TORCH
-from ncclprobe.facts.launcher import Launch, Problem, detect
+from ncclprobe.facts.launcher import TORCH, Launch, Problem, detect
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 

@@ -44,8 +44,7 @@ from typing import Any
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, seen, warn
-from ncclprobe.model.registry import check
-from ncclprobe.model.rules import CauseRule, Check
+from ncclprobe.model.registry import CauseRule, Check, check
 from ncclprobe.model.values import Struct
 
 SOURCE = "files"

@@ -5,10 +5,18 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, of_no_rank
-from ncclprobe.facts.files.collectives import Hang, hangs
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
-from ncclprobe.facts.files.torch_lines import TIMED_OUT, Progress, TimedOutWork, progress, ranks_in, timed_out_work
+from ncclprobe.facts.files.torch_lines import (
+    TIMED_OUT,
+    Hang,
+    Progress,
+    TimedOutWork,
+    hangs,
+    progress,
+    ranks_in,
+    timed_out_work,
+)
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace

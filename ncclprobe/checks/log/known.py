@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, each, failed, of_peer
 from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.explained import Explained
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.findings import Finding

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.facts.files.explained import Explained
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import Explained, JobLog
 from ncclprobe.facts.files.log_reader import read
 from ncclprobe.facts.files.torch_lines import timed_out_work
 from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends

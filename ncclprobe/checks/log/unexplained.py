@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.files.explained import Explained
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.model.findings import Finding, seen, warn
 from ncclprobe.units import whole_words
 

@@ -6,8 +6,7 @@ The links are NVML's, and where it does not tell them, those that ``nvidia-smi n
 from collections.abc import Iterator, Mapping
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
+from ncclprobe.facts.nvlink import GpuLinks, NvLink, NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

@@ -15,8 +15,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
-from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, Severity, fail, note, seen, warn

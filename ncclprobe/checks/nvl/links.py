@@ -9,8 +9,7 @@ from ncclprobe.checks.nvl import Box, Linked, look
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
 from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote, State
-from ncclprobe.facts.nvlink_status import GpuLinks, NvlinkStatus
+from ncclprobe.facts.nvlink import GpuLinks, NvLink, NvLinks, NvlinkStatus, Remote, State
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Evidence, Finding, fail, note, warn
 from ncclprobe.model.registry import check

@@ -9,8 +9,7 @@ from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci import gpu_devices, is_virtual, rdma_cards, same_slot
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_answers import unsupported
+from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check

@@ -10,8 +10,7 @@ from ncclprobe.checks.pci.links import FULL, nic
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.nvml_p2p import PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check

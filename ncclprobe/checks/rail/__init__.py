@@ -10,16 +10,15 @@ from ipaddress import IPv6Address
 from typing import Literal
 
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Seen, Tried, Way, tried
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gids import family
 from ncclprobe.units import plural

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any
 
-from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.rails import (
     RailAddress,
     RailArrival,
@@ -22,6 +21,7 @@ from ncclprobe.model.rails import (
     RailStream,
     RailTest,
 )
+from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import Struct, field, replace
 
 Carries = Callable[[End, End, bool], float]

@@ -5,15 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from ncclprobe.checks.rail import asked, both_ends, name, named, tests, why
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried, Way, unmet
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import ONCE, Finding, fail, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 

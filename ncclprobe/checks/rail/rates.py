@@ -9,14 +9,13 @@ from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.rails import Seen, Tried, Way, results_of
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from ncclprobe.units import certain, plural
 

@@ -27,15 +27,14 @@ from ncclprobe.checks.rail import (
 )
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.rails import Rails
+from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Tried
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 

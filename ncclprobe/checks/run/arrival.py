@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
-from ncclprobe.facts.run.asked import Ending
-from ncclprobe.facts.run.ranks import FAILED, Arrivals, Attendance, LostRank, Participants
+from ncclprobe.facts.run.samples import FAILED, Arrivals, Attendance, Ending, LostRank, Participants
 from ncclprobe.localise.collectives import folded
 from ncclprobe.model.findings import ONCE, Finding, fail, seen
 from ncclprobe.model.registry import applies, check

@@ -1,7 +1,6 @@
 """To which runs a check applies: what was asked decides."""
 
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.model.registry import applies
 
 

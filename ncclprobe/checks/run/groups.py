@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.run.conditions import groups_of_ranks
-from ncclprobe.facts.run.traffic import Groups
+from ncclprobe.facts.run.samples import Groups
 from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import GroupRow

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.run.conditions import rungs_of_the_ladder
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.facts.run.rows import Expected
-from ncclprobe.facts.run.traffic import Ladder
+from ncclprobe.facts.run.samples import Asked, Expected, Ladder, Participants
 from ncclprobe.model.findings import Certainty, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.registry import check

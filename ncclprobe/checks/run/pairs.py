@@ -6,9 +6,7 @@ from ncclprobe.checks.run.arrival import seen_once
 from ncclprobe.checks.run.conditions import pairs_of_ranks
 from ncclprobe.checks.run.rows import EXACT
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.pairs import Localised
-from ncclprobe.facts.run.rows import Expected
+from ncclprobe.facts.run.samples import Asked, Expected, Localised
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import ONE_WAY, PAIRS, Blamed, Inside, Localisation, LostPair, WrongBytes

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from statistics import median_low
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.facts.run.rows import Rows
+from ncclprobe.facts.run.samples import Asked, Participants, Rows
 from ncclprobe.model.findings import Certainty, Finding, seen, warn
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.registry import applies, check

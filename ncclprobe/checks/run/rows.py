@@ -6,9 +6,7 @@ from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect import bands
 from ncclprobe.expect.bands import judge_rows, listed
-from ncclprobe.facts.run.asked import Asked, Skipped
-from ncclprobe.facts.run.ranks import Participants
-from ncclprobe.facts.run.rows import Expected, Rows
+from ncclprobe.facts.run.samples import Asked, Expected, Participants, Rows, Skipped
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, Mismatch, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET
-from ncclprobe.facts.run.asked import Ending
-from ncclprobe.facts.run.ranks import DifferingSetting, Participants, RankSettings
+from ncclprobe.facts.run.samples import DifferingSetting, Ending, Participants, RankSettings
 from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.copies import judged
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.traffic import Affinities, Copies, ExpectedCopies, NicTraffic
+from ncclprobe.facts.run.samples import Affinities, Asked, Copies, ExpectedCopies, NicTraffic
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check

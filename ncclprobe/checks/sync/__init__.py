@@ -15,10 +15,9 @@ from typing import TypeVar
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.system import System
-from ncclprobe.model.fleet import Every, Vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, Vote
 
 T = TypeVar("T")
 K = TypeVar("K")

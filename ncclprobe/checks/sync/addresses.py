@@ -13,10 +13,9 @@ from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct
 
 Stack = tuple[str | None, int | None]

@@ -7,9 +7,8 @@ from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import ClockOffset, Gathering
 from ncclprobe.model.findings import Finding, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 
 _APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
 _MOST_TOLD = 5

@@ -6,9 +6,8 @@ from ncclprobe.checks.sync import describe, named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.code import Code
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 

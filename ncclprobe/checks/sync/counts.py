@@ -15,12 +15,11 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import Selection, fast, select_by
-from ncclprobe.nccl.libfabric import efa_ports
+from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there

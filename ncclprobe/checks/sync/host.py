@@ -13,15 +13,14 @@ from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_w
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
-from ncclprobe.facts.kernel import CMDLINE, KernelOptions
 from ncclprobe.facts.limits import Memlock, SharedMemory
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.system import CMDLINE, KernelOptions
 from ncclprobe.model.findings import Finding, note, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import size
 

@@ -17,12 +17,11 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import gbps
-from ncclprobe.nccl.libfabric import efa_ports
+from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 _FULL_MEMBER = 0x8000

@@ -7,15 +7,14 @@ from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, interface
 from ncclprobe.checks.nvl.fabric import CLUSTER, TRAY
 from ncclprobe.checks.sync import describe, named
-from ncclprobe.facts.imex import NODES, Imex
+from ncclprobe.facts.driver import NODES, Imex
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.values import read_setting
 

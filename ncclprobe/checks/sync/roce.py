@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind
 from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.facts.infiniband import RoceMarks, RoceQos
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.roce_qos import RoceMarks, RoceQos
 from ncclprobe.model.findings import Finding, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 
 _HIDDEN = Absent("the driver does not show it", "Missing")

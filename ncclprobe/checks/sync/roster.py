@@ -10,10 +10,9 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.findings import Finding, fail, note, seen
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 
 T = TypeVar("T")

@@ -12,11 +12,10 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
 

@@ -10,10 +10,9 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Torch
 from ncclprobe.model.findings import Finding, fail, seen, warn
-from ncclprobe.model.fleet import Every, vote
 from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
 
 

@@ -30,10 +30,8 @@ from ncclprobe.engine.judge import Share
 from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
-from ncclprobe.facts.data_paths import writes_to
-from ncclprobe.facts.data_rates import rate_bytes, rated
-from ncclprobe.facts.paths import Paths
-from ncclprobe.facts.reach import Trouble
+from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
+from ncclprobe.facts.reach import Paths, Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.model.findings import ExitCode

@@ -21,8 +21,7 @@ from ncclprobe.cluster.gather.rates import RateRounds, RateWork
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.facts.data_paths import DataWrites, Written, writes_to
-from ncclprobe.facts.data_rates import DataRates, rate_bytes, rated
+from ncclprobe.facts.data_paths import DataRates, DataWrites, Written, rate_bytes, rated, writes_to
 from ncclprobe.host.path_child import digested
 from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.snapshot import Snapshot

@@ -18,10 +18,9 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, dump
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Every
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
-from ncclprobe.model.rules import Collector
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Every, Snapshot
 from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 

@@ -13,8 +13,7 @@ from typing import Any
 from ncclprobe.checks.data.rates import doubtful
 from ncclprobe.cluster.gather.path_work import PathWork
 from ncclprobe.cluster.rendezvous.messages import DataOrder, RateOrder
-from ncclprobe.facts.data_paths import AskedPath
-from ncclprobe.facts.data_rates import KINDS_OF_USE
+from ncclprobe.facts.data_paths import KINDS_OF_USE, AskedPath
 from ncclprobe.model.path_rates import PathRate, RateKind
 from ncclprobe.model.values import asdict
 

@@ -21,8 +21,7 @@ from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
 from ncclprobe.cluster.rendezvous.worker import Worker
-from ncclprobe.facts.data_paths import writes_to
-from ncclprobe.facts.data_rates import rate_bytes, rated
+from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode

@@ -10,10 +10,9 @@ from ncclprobe.cluster.mesh.listeners import MeshInterface
 from ncclprobe.cluster.mesh.plan import check_other
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.paths import MeshListener
-from ncclprobe.facts.reach import Reach
-from ncclprobe.facts.resolver import OwnName
+from ncclprobe.facts.reach import MeshListener, Reach
 from ncclprobe.facts.routes import Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent, Snapshot

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ncclprobe import bounds, wire
 from ncclprobe.cluster.admission import Admission, Caller
-from ncclprobe.facts.paths import MeshListener
-from ncclprobe.facts.reach import Flood
+from ncclprobe.facts.reach import Flood, MeshListener
 from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import Wire, WireError
 

@@ -7,7 +7,7 @@ ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from ncclprobe.facts.paths import OUTCOMES, MeshListener, Path, Paths
+from ncclprobe.facts.reach import OUTCOMES, MeshListener, Path, Paths
 from ncclprobe.model.values import Struct, field, replace
 
 FULL_MESH_NODES = 64

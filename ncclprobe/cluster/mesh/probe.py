@@ -11,7 +11,7 @@ from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.cluster.mesh.tcp import tcp_info
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.facts.paths import MeshListener, Path
+from ncclprobe.facts.reach import MeshListener, Path
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.wire import Wire, WireError
 

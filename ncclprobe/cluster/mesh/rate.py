@@ -13,7 +13,7 @@ from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.cluster.mesh.probe import TRY_S, Caller, WrongPeer, reach
 from ncclprobe.cluster.mesh.tcp import tcp_info
 from ncclprobe.errors import NcclprobeError
-from ncclprobe.facts.paths import MeshListener
+from ncclprobe.facts.reach import MeshListener
 from ncclprobe.model.values import Struct
 from ncclprobe.wire import Wire, WireError
 

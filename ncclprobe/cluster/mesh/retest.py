@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median_high
 
 from ncclprobe.cluster.mesh.plan import NodePlan
-from ncclprobe.facts.paths import Path, Paths
+from ncclprobe.facts.reach import Path, Paths
 from ncclprobe.localise.reach import LOSSY, LOSSY_RESENT
 from ncclprobe.model.values import replace
 

@@ -12,7 +12,7 @@ from ncclprobe.cluster.mesh.listeners import Listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan
 from ncclprobe.cluster.mesh.probe import Caller, untried, walk_path
 from ncclprobe.cluster.mesh.rate import stream_to_neighbours
-from ncclprobe.facts.paths import MeshListener, Path, Paths
+from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.model.values import replace
 
 AT_ONCE = 16

@@ -29,8 +29,7 @@ from ncclprobe.cluster.rails.plan import (
 )
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.facts.paths import MeshListener
-from ncclprobe.facts.rails import RailRow, Rails
+from ncclprobe.facts.reach import MeshListener, RailRow, Rails
 from ncclprobe.host import Host
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Result

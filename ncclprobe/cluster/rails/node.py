@@ -17,7 +17,7 @@ from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts import traffic
 from ncclprobe.facts.infiniband import Fabric, Rate
-from ncclprobe.facts.rails import RailRow
+from ncclprobe.facts.reach import RailRow
 from ncclprobe.host import Host
 from ncclprobe.model.rails import RailChannel, RailFailure, RailOutcome, RailPort, RailTest
 from ncclprobe.model.snapshot import Snapshot

@@ -1,12 +1,81 @@
 """The lines of a job's logs that say something, and who wrote them: the fact that checks of ``log.`` take.
 
+Lines that differ in digits alone hold the same texts, but for texts that have digits themselves: each text is searched
+for once in every form of line, all digits being one there, and not in every line.
+
 Made by :mod:`ncclprobe.facts.files.log_reader`.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
-from ncclprobe.facts.files.sign_index import Same, index_of
 from ncclprobe.model.values import Struct, field
+
+_DIGITS = str.maketrans("123456789", "0" * 9)
+_KEPT_LOGS, _KEPT_SIGNS = 2, 4096
+
+
+class SignIndex:
+    """The numbers of the `texts` that hold a sign, found at its first asking."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self._forms: dict[str, list[int]] = {}
+        for number, text in enumerate(texts):
+            self._forms.setdefault(text.translate(_DIGITS), []).append(number)
+        self._found: dict[tuple[str, ...], list[int]] = {}
+
+    def having(self, signs: tuple[str, ...]) -> list[int]:
+        """Return the numbers of the texts that hold one of `signs`, in their order."""
+        found = self._found.get(signs)
+        if found is None:
+            found = sorted({number for sign in signs for number in self._of(sign)})
+            if len(self._found) < _KEPT_SIGNS:
+                self._found[signs] = found
+        return found
+
+    def _of(self, sign: str) -> list[int]:
+        form_of_sign = sign.translate(_DIGITS)
+        near = [number for form, numbers in self._forms.items() if form_of_sign in form for number in numbers]
+        if not any(char in "0123456789" for char in sign):
+            return near
+        return [number for number in near if sign in self._texts[number]]
+
+
+class Same:
+    """A value by its identity: to compare hundreds of thousands of lines would take longer than to search them."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        """Return the identity."""
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both hold one object."""
+        return isinstance(other, Same) and self.value is other.value
+
+
+@lru_cache(maxsize=_KEPT_LOGS)
+def index_of(events: Same) -> SignIndex:
+    """Return the index of some events, made once for each."""
+    return SignIndex([event.text for event in events.value])  # type: ignore[attr-defined]
+
+
+class Explained(Struct, frozen=True):
+    """`codes` of the causes that were named; `could_be`: those of causes that are narrowed to a few; `open`: ids of the
+    checks whose findings leave several causes, or none.
+
+    `lines` are those that a finding rests on: index of the log, and line; `failing`: of them those that speak of a
+    failure, and not of what is merely slow.
+    """
+
+    codes: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    lines: frozenset[tuple[int, int]] = frozenset()
+    failing: frozenset[tuple[int, int]] = frozenset()
+    could_be: tuple[str, ...] = ()
 
 
 class LogEvent(Struct, frozen=True):
@@ -19,7 +88,7 @@ class LogEvent(Struct, frozen=True):
 
     `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
 
-    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_paragraphs`): a traceback's exception
+    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_reader`): a traceback's exception
     has the level EXCEPTION, what torchrun says of a rank that failed ROOT CAUSE or FAILURE.
     """
 

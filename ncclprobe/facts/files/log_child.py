@@ -8,7 +8,7 @@ import msgspec
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.job_log import ReadLog
 from ncclprobe.facts.files.log_reader import Reader
-from ncclprobe.host.left import Blocks, LeftFile
+from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.values import Struct
 
@@ -16,12 +16,12 @@ from ncclprobe.model.values import Struct
 class LogRequest(Struct, frozen=True):
     """Read this log. `signs` are None where they are those of the request before; `most` events are kept."""
 
-    file: LeftFile
+    file: JobFile
     most: int
     signs: tuple[str, ...] | None = None
 
 
-def answered(file: LeftFile, reader: Reader) -> ReadLog:
+def answered(file: JobFile, reader: Reader) -> ReadLog:
     """Return what one log says; one that cannot be read says why."""
     blocks = Blocks(file)
     try:

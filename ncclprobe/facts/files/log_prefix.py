@@ -1,5 +1,10 @@
 """What stands before a program's own words in a line of a log: launcher, container, time, colour, NCCL's own head.
 
+Log shippers write a JSON object for each line, with the program's line in one of its members: docker's json-file driver
+(``log``, ``time``), journalctl -o json (``MESSAGE``, ``_HOSTNAME``), fluentd and fluent-bit (``log`` or ``message``,
+``kubernetes``), Google Cloud Logging (``textPayload``, ``resource.labels``), Loki (``line``), CloudWatch (``message``,
+``timestamp`` in ms).
+
 Sources: torch/distributed/elastic/multiprocessing/tail_log.py (``[default3]:``, a local rank), torch's excepthook
 (``[rank3]: ``, a global one), srun(1) ``--label``, mpirun(1) ``--tag-output``, Kubernetes' CRI log format, ``kubectl
 logs --prefix``, ``docker compose logs``, Ray's driver; NCCL's src/debug.cc.
@@ -7,10 +12,158 @@ logs --prefix``, ``docker compose logs``, Ray's driver; NCCL's src/debug.cc.
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from ncclprobe.facts.files import log_shippers, log_times
+import msgspec
+
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import whole_words
+
+NO_YEAR = 1970
+"""The year of a time that names none; :func:`in_year` puts it into the year that other lines name."""
+
+_NAMES = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+_MONTHS = {name: n for n, name in enumerate(_NAMES.split("|"), start=1)}
+_CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,:](?P<fraction>\d{1,9}))?"
+_ZONE = r"(?P<zone>Z|[+-]\d\d:?\d\d)?"
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? {1,2})?"
+_MONTH = rf"(?P<month>{_NAMES})"
+_FORMS = tuple(
+    re.compile(rf"\[?{form}\]?(?= |$|[^\w.])")
+    for form in (
+        rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]{_CLOCK} ?{_ZONE}",
+        rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}}) {_CLOCK}",
+        rf"{_WEEKDAY}{_MONTH} {{1,2}}(?P<day>\d{{1,2}}) {_CLOCK} (?P<year>\d{{4}})",
+        rf"{_WEEKDAY}(?P<day>\d\d) {_MONTH} (?P<year>\d{{4}}) {_CLOCK}",
+        rf"{_MONTH} {{1,2}}(?P<day>\d{{1,2}}) {_CLOCK}",
+        r"(?P<epoch>1\d{9})(?:\.(?P<fraction>\d{1,9}))?",
+    )
+)
+_GLOG = re.compile(
+    r"\[?(?P<level>[IWEFC]) ?(?P<month>\d\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"(?:\.(?P<fraction>\d{1,9}))? {1,8}(?:\d{1,20} {1,4})?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
+)
+"""Of glog, c10 and torch's Python logging: ``[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:607] `` and
+``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``."""
+_C10 = re.compile(r"\[(?P<level>[IWEFC]) (?P<place>[^\s\]]{1,200}:\d{1,6})\] ?")
+"""Of c10 until torch 2.2, which names no time: ``[W socket.cpp:601] ``."""
+
+LEVELS = {"I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "ERROR"}
+
+
+def time_at_start(text: str) -> tuple[float, int] | None:
+    """Return seconds since 1970 (UTC where no zone is named) and how many characters the time takes; None: no time."""
+    if not text[:1] or text[0] not in "[0123456789JFMASOND" + "TW":
+        return None
+    for form in _FORMS:
+        if found := form.match(text):
+            when = seconds(found.groupdict())
+            return None if when is None else (when, found.end())
+    return None
+
+
+def glog_at_start(text: str) -> tuple[float | None, str, str, int] | None:
+    """Return time, level, place and length of glog's head of a line; None: it has none."""
+    if found := _GLOG.match(text):
+        return seconds(found.groupdict()), LEVELS[found["level"]], found["place"], found.end()
+    if found := _C10.match(text):
+        return None, LEVELS[found["level"]], found["place"], found.end()
+    return None
+
+
+def seconds(part: dict[str, str | None]) -> float | None:
+    """Return seconds since 1970 of the parts of a time; None where there is no such day or hour."""
+    fraction = float(f"0.{part.get('fraction') or 0}")
+    if part.get("epoch"):
+        return int(part["epoch"] or 0) + fraction
+    month = part.get("month") or "1"
+    day, hour, minute, second = (int(part.get(name) or 0) for name in ("day", "hour", "minute", "second"))
+    year = int(part.get("year") or NO_YEAR)
+    try:
+        when = datetime(year, _MONTHS.get(month) or int(month), day, hour, minute, min(second, 59), tzinfo=timezone.utc)
+        return when.timestamp() + fraction - _offset(part.get("zone") or "Z").total_seconds()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _offset(zone: str) -> timedelta:
+    if zone == "Z":
+        return timedelta()
+    sign = -1 if zone[0] == "-" else 1
+    return sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
+
+
+def names_year(when: float) -> bool:
+    """Return whether a time came with its year."""
+    return when >= 366 * 86400
+
+
+def in_year(when: float, other: float) -> float:
+    """Return a time that came without its year in that of `other`."""
+    if names_year(when) or not names_year(other):
+        return when
+    first, year = datetime.fromtimestamp(when, timezone.utc), datetime.fromtimestamp(other, timezone.utc).year
+    try:
+        return first.replace(year=year).timestamp()
+    except ValueError:  # 29 February
+        return when
+
+
+MOST_JSON = 1 << 20
+"""Bytes of one object that are decoded; a longer line is read as plain text."""
+_MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line", "@message", "_raw", "text", "event", "body")
+_WITHIN = ("jsonPayload", "fields", "data", "result", "_source", "attributes")
+_TIMES = ("time", "timestamp", "@timestamp", "ts", "__REALTIME_TIMESTAMP", "receiveTimestamp", "asctime")
+_HOSTS = ("_HOSTNAME", "hostname", "host", "node", "node_name", "nodename", "instance")
+_HOSTS_WITHIN = (("kubernetes", "host"), ("kubernetes", "node_name"), ("kubernetes", "pod_name"), ("labels", "node"))
+
+
+class ShippedLine(Struct, frozen=True):
+    """The program's own line, and what the shipper says of it."""
+
+    text: str
+    host: str = ""
+    time_s: float | None = None
+
+
+def shipped_record(raw: bytes) -> ShippedLine | None:
+    """Return the line in a JSON object; None: it is no object, or has no line in it."""
+    if len(raw) > MOST_JSON:
+        return None
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    inner = next((value for name in _WITHIN if isinstance(value := found.get(name), dict)), {})
+    text = _string(found, _MESSAGES) or _string(inner, _MESSAGES)
+    if not text:
+        return None
+    host = _string(found, _HOSTS)
+    for outer, name in _HOSTS_WITHIN:
+        part = found.get(outer)
+        host = host or (_string(part, (name,)) if isinstance(part, dict) else "")
+    return ShippedLine(text, host[:253], _time({**inner, **found}))
+
+
+def _string(found: dict[str, Any], names: tuple[str, ...]) -> str:
+    return next((value for name in names if isinstance(value := found.get(name), str) and value.strip()), "")
+
+
+def _time(found: dict[str, Any]) -> float | None:
+    """Return seconds since 1970, of a text or of a number of seconds, milliseconds, micro- or nanoseconds."""
+    value = next((found[name] for name in _TIMES if isinstance(found.get(name), str | int | float)), None)
+    if isinstance(value, str):
+        timed = time_at_start(value)
+        if timed:
+            return timed[0]
+        value = int(value) if value.isdecimal() and len(value) < 20 else None
+    if value is None or not 1e9 < value < 1e20:
+        return None
+    return float(value) / 1000.0 ** ((len(str(int(value))) - 8) // 3 if value >= 1e11 else 0)
+
 
 MOST_TEXT = 4096
 """Characters of a line that are kept: NCCL cuts its own at 1,023 bytes."""
@@ -93,7 +246,7 @@ def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B
 
     Never fails. What stands before a carriage return is a line of its own: a progress bar that was overwritten.
     """
-    if raw[:1] == b"{" and (record := log_shippers.record(raw)):
+    if raw[:1] == b"{" and (record := shipped_record(raw)):
         outer = LogLine("", None, record.host, None, record.time_s)
         texts = record.text
     else:
@@ -127,10 +280,10 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     text = line.text
     if text[:1] in (" ", "\t", ">") and (inner := text.lstrip(" \t>")):  # quoted in a mail or an issue
         return _shorter(replace(line, text=inner), habit) if inner[0] in "[({0123456789" else None
-    if found := log_times.glog_at_start(text):
+    if found := glog_at_start(text):
         when, level, place, length = found
         return replace(line, text=text[length:], time_s=_first(line.time_s, when), level=level, place=place)
-    if timed := log_times.time_at_start(text):
+    if timed := time_at_start(text):
         when, length = timed
         rest = text[length:].lstrip(" ")
         rest = rest[2:] if rest.startswith(("- ", "| ", ": ")) else rest
@@ -207,7 +360,7 @@ def _head(text: str, at: int, head: str, line: LogLine) -> tuple[int, LogLine]:
         pid, _, tid = ids.partition(":")
         if host and pid.isdecimal() and tid.isdecimal() and len(pid) <= 10:
             time_s, host = line.time_s, host.lstrip("[]>")
-            if timed := log_times.time_at_start(text[max(begin - 22, 0) : begin].lstrip()):
+            if timed := time_at_start(text[max(begin - 22, 0) : begin].lstrip()):
                 time_s, begin = _first(time_s, timed[0]), max(begin - 22, 0)
             return begin, replace(
                 line, host=host[:253], pid=int(pid), time_s=time_s, level=head.split()[1], place=place

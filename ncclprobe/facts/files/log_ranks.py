@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog, ReadLog
-from ncclprobe.facts.files.log_times import in_year, names_year
+from ncclprobe.facts.files.log_prefix import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
 
 MOST_EVENTS = 200_000

@@ -1,20 +1,182 @@
 """From the bytes of logs to a :class:`~ncclprobe.facts.files.job_log.JobLog`.
 
 Logs are large and nearly all of what they hold says nothing: a line is looked at only if it holds one of the texts that
-checks search for (:attr:`ncclprobe.model.rules.CauseRule.signs`) or that this module needs itself. Each log is read by
-itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log_ranks` then puts all together.
+checks search for (:attr:`ncclprobe.model.registry.CauseRule.signs`) or that this module needs itself. Each log is read
+by itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log_ranks` then puts all together.
+
+Texts of several lines that say one thing are put together. A traceback becomes one line of level EXCEPTION, such as
+``ValueError: no data``, whose place is the frame that raised it, ``train.py:12 main``. torchrun's summary
+(torch/distributed/elastic/multiprocessing/errors/__init__.py) becomes one line of level ROOT CAUSE and some of level
+FAILURE, such as ``exitcode: -9, Signal 9 (SIGKILL) received by PID 1234``, each of its rank, host and process.
 """
 
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 
-from ncclprobe.facts.files import log_blocks, log_paragraphs, log_ranks
+from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, ReadLog
-from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
+from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, time_at_start
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
+
+LEAST = 1 << 20
+AHEAD = 64 << 10
+"""Bytes after a piece that may be looked at: a traceback goes on in the lines that follow."""
+_LONG = 16 << 10
+_TAIL = 256 << 10
+_START, _AROUND = 512, 4096
+
+
+class Chunk:
+    """Some lines of a log: those that begin before `own`; `data` goes on a little. `first` is the number of its first
+    line.
+    """
+
+    def __init__(self, data: bytes, own: int, first: int) -> None:
+        self.data, self.own = data, own
+        self._at, self._line = 0, first
+
+    def line_of(self, at: int) -> int:
+        """Return the number of the line that begins at `at`, which must not be less than it was before."""
+        self._line += self.data.count(b"\n", self._at, at)
+        self._at = at
+        return self._line
+
+    def following(self, end: int, most: int = 400) -> Iterator[bytes]:
+        """Yield the lines after the one that ends at `end`, as far as `data` goes."""
+        for _ in range(most):
+            begin, end = end + 1, self.data.find(b"\n", end + 1)
+            if end < 0:
+                if begin < len(self.data):
+                    yield self.data[begin:]
+                return
+            yield window(self.data, begin, end)
+
+
+class Chunks:
+    """The lines of blocks, in pieces of some megabytes; a line longer than that is cut into several pieces.
+
+    After the last piece, `nbytes` and `nlines` say how much there was, and `tail` holds its end.
+    """
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = blocks
+        self.nbytes = self.nlines = 0
+        self.tail = b""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """Yield piece by piece."""
+        data, line = b"", 1
+        for block in self._blocks:
+            self.nbytes += len(block)
+            data += block
+            if len(data) < LEAST + AHEAD:
+                continue
+            own = data.rfind(b"\n", 0, len(data) - AHEAD) + 1 or len(data) - AHEAD
+            yield (chunk := Chunk(data, own, line))
+            line, data, before = chunk.line_of(own), data[own:], data
+            self.tail = b"" if len(data) >= _TAIL else before[own - _TAIL if own > _TAIL else 0 : own]
+        self.tail = (self.tail + data)[-_TAIL:]
+        if data:
+            yield (chunk := Chunk(data, len(data), line))
+            line = chunk.line_of(len(data))
+        self.nlines = line - 1 + bool(self.tail and not self.tail.endswith(b"\n"))
+
+
+def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
+    """Return a line; of one of more than 16 KiB its beginning and what stands around `hit`."""
+    if end - begin <= _LONG:
+        return data[begin:end]
+    around = begin if hit is None else max(hit - _AROUND // 4, begin + _START)
+    until = min(around + _AROUND, end)
+    after = data[around:until].partition(b" ")[2]  # whole words: half a secret has no form to be known by
+    last = after if until == end else after.rpartition(b" ")[0]
+    return data[begin : begin + _START].rpartition(b" ")[0] + b" ... " + last
+
+
+_FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')
+_RAISED = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
+_MEMBER = re.compile(r" {1,4}(time|host|rank|exitcode|error_file|traceback) {0,8}: (.{0,2000})")
+_ITEM = re.compile(r"\[\d{1,6}\]:$")
+_OF_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
+_EXIT = re.compile(r"(-?\d{1,5}) {1,2}\(pid: (\d{1,10})\)(?: {1,2}\((SIG\w{1,12})\))?")
+_TRACEBACK = "Traceback (most recent call last)"
+_SUMMARY = "Root Cause (first observed failure)"
+_OTHERS = "Failures:"
+BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
+
+
+def follows(line: LogLine) -> str:
+    """Return which text begins with `line`; empty: none."""
+    if line.text.endswith(f"{_TRACEBACK}:"):  # a line of another stream may be cut by it
+        return _TRACEBACK
+    return next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
+
+
+def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
+    return _exception(first, lines) if begin == _TRACEBACK else _children(lines, root=begin == _SUMMARY)
+
+
+def _writer(line: LogLine) -> tuple[object, ...]:
+    return line.rank, line.local_rank, line.host, line.pid
+
+
+def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield the exception: the first line of the same writer that is not indented. Other writers may come between."""
+    indent = len(first.text) - len(first.text.lstrip())
+    place = ""
+    for number, line in lines:
+        if _writer(line) != _writer(first):
+            continue
+        text = line.text[indent:] if not line.text[:indent].strip() else line.text
+        if found := _FRAME.match(text):
+            place = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip()
+        elif _RAISED.match(text):
+            yield number, replace(line, text=text, level="EXCEPTION", place=place)
+            return
+        elif text.strip() and not text.startswith(" "):
+            return
+
+
+def _children(lines: Iterable[tuple[int, LogLine]], root: bool) -> Iterator[tuple[int, LogLine]]:
+    """Yield one line for each rank of the summary, at its exit code; a traceback as the exception it ends with."""
+    level, said, at, last = "ROOT CAUSE" if root else "FAILURE", dict[str, str](), 0, LogLine("")
+    for number, line in lines:
+        border = line.text.startswith(("---", "==="))
+        if said and (border or _ITEM.match(line.text.strip())):
+            yield at, _child(said, level, last)
+            said = {}
+        if border or (line.text and not line.text.startswith((" ", "["))):
+            return
+        if found := _MEMBER.match(line.text):
+            said[found[1]], last = found[2].strip(), line
+            at = number if not at or found[1] in ("time", "exitcode") else at
+        elif said and _RAISED.match(line.text.strip()) and line.text.startswith("  ") and line.text[2:3] != " ":
+            said["traceback"] = line.text.strip()
+    if said:
+        yield at, _child(said, level, last)
+
+
+def _child(said: dict[str, str], level: str, line: LogLine) -> LogLine:
+    rank, code = _OF_RANK.search(said.get("rank", "")), _EXIT.search(said.get("exitcode", ""))
+    timed = time_at_start(said.get("time", "").replace("_", " "))
+    why = said.get("traceback", "")
+    signal = f" ({code[3]})" if code and code[3] else ""
+    text = f"exitcode: {code[1] if code else said.get('exitcode', '?')}{signal}, {why}".rstrip(", ")
+    return LogLine(
+        text,
+        int(rank[1]) if rank else line.rank,
+        said.get("host", ""),
+        int(code[2]) if code else None,
+        timed[0] if timed else line.time_s,
+        level,
+        "",
+        int(rank[2]) if rank else None,
+    )
+
 
 NamedBytes = tuple[str, Iterable[bytes]]
 """A log: its name, and its bytes in blocks of any length."""
@@ -72,7 +234,7 @@ class Reader:
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
         """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
-        reading, chunks = _Reading(name, self), log_blocks.Chunks(blocks)
+        reading, chunks = _Reading(name, self), Chunks(blocks)
         for chunk in chunks:
             reading.begin(chunk.data)
             for begin, end, hit in self.sieve.lines(chunk.data, chunk.own):
@@ -101,9 +263,9 @@ class _Reading:
             self._habit = habit_of(head)
             self.log.labelled = self._habit.ranks
 
-    def take(self, chunk: log_blocks.Chunk, begin: int, end: int, hit: int) -> None:
+    def take(self, chunk: Chunk, begin: int, end: int, hit: int) -> None:
         """Take one line that may say something."""
-        raw = log_blocks.window(chunk.data, begin, end, hit)
+        raw = window(chunk.data, begin, end, hit)
         shape = raw.translate(None, _DIGITS)
         self._alike[shape] += 1
         if self._alike[shape] > MOST_ALIKE and (self._alike[shape] > MOST_WANTED or not self._wanted(shape, raw)):
@@ -117,11 +279,11 @@ class _Reading:
             before = None if line.level in _TALK else _step_before(chunk.data, begin)
             if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
                 self._add(number, line, before)
-            if begins := log_paragraphs.follows(line):
+            if begins := follows(line):
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 if not line.text.lstrip().startswith(begins):
                     before = None  # it cuts a line: a block of standard output ended there
-                for at, said in log_paragraphs.paragraph(begins, line, following):
+                for at, said in paragraph(begins, line, following):
                     self._add(at, said, before)
                     self._raised |= {at} if said.level == "EXCEPTION" else set()
 

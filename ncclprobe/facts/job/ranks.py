@@ -8,8 +8,7 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import HostError, ParseError
-from ncclprobe.facts.launch_kinds import TORCH
-from ncclprobe.facts.launcher import Launch, detect
+from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field

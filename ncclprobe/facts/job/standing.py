@@ -1,6 +1,6 @@
 """How the ranks of a job stand, on all nodes together: what the checks of a running job judge."""
 
-from ncclprobe.model.standing import RankClass, Standing
+from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.values import Struct
 
 

@@ -1,12 +1,23 @@
-"""Samples to types: what a run log holds may come from another tool or a killed process, so all of it is validated."""
+"""What a measuring run says of itself, a fact for each kind of sample: what was asked, who took part, what came of it.
+
+What a run log holds may come from another tool or a killed process, so all of it is validated. What is missing can only
+be told by what was asked.
+"""
 
 import json
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ncclprobe.errors import NotCaptured, ParseError
+from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, Fingerprint, FirstCall, Measurement, SkippedRow
+from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
+from ncclprobe.model.registry import collector
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
+from ncclprobe.model.values import Struct, field
+from ncclprobe.ops import OPS
 
 T = TypeVar("T")
 
@@ -39,3 +50,386 @@ def any_of(host: Host, name: str, kind: type[T]) -> tuple[T, ...]:
 def last(host: Host, name: str, kind: type[T], none: str = "") -> T:
     """Return the newest sample called `name`. Raises as :func:`every` does."""
     return every(host, name, kind, none)[-1]
+
+
+What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder"]
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What this run was asked for; the first sample of every run log.
+
+    `what`: the parts of the run, in the order in which they are measured.
+    `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
+    and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null where the
+    user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
+    enough. `notes`: how the request was understood. `accepts`: whether the node itself is fit was asked too, as the
+    doctor is asked; a node without a GPU is then judged for NCCL, unless the user named gloo.
+    """
+
+    what: tuple[What, ...] = ("collectives",)
+    ops: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    itemsize: int = 4
+    groups: bool = False
+    steps: tuple[str, ...] = ()
+    nic_traffic: bool = False
+    backend: str | None = None
+    expect: str | None = None
+    baseline: str | None = None
+    require_judged: bool = False
+    notes: tuple[str, ...] = ()
+    accepts: bool = False
+
+    def rows(self, ranks: int) -> frozenset[tuple[str, int, str]]:
+        """The rows to be measured with so many ranks: operation, printed size, place."""
+        if "collectives" not in self.what:
+            return frozenset()
+        shapes = ((op, OPS[op].shape(nbytes, ranks, self.itemsize).nbytes) for op in self.ops for nbytes in self.sizes)
+        return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
+
+
+@collector
+def asked(host: Host) -> Asked:
+    """Read the request."""
+    return last(host, "asked", Asked)
+
+
+class Ending(Struct, frozen=True):
+    """Whether the run came to its end. `why`: what cut it short; empty: nothing did."""
+
+    why: str = ""
+
+
+@collector
+def ending(host: Host) -> Ending:
+    """Read the end of the log."""
+    return Ending(last(host, "end", str))
+
+
+class Skipped(Struct, frozen=True):
+    """What was asked for and left out, each with its cause."""
+
+    rows: tuple[SkippedRow, ...] = ()
+
+
+@collector
+def skipped(host: Host) -> Skipped:
+    """Read what was left out; known to be nothing where the run left nothing out."""
+    return Skipped(any_of(host, "skipped", SkippedRow))
+
+
+class Notes(Struct, frozen=True):
+    """Notes on the run for its reader, in addition to the verdicts, in the order in which they arose."""
+
+    texts: tuple[str, ...] = field(default=())
+
+
+@collector
+def notes(host: Host) -> Notes:
+    """Read the notes."""
+    return Notes(any_of(host, "note", str))
+
+
+class Participants(Struct, frozen=True):
+    """Who measures, and with what.
+
+    `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
+    torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
+    named, ranks that share a GPU), empty: they are.
+    `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
+    `pids`: of each rank its process if it is on rank 0's host, else 0.
+    """
+
+    kind: str
+    ranks: int
+    hosts: tuple[str, ...]
+    backend: str = "gloo"
+    versions: dict[str, str | None] = field(default_factory=dict)
+    nnodes: int | None = None
+    fallback: str = ""
+    gpus: tuple[int | str, ...] = ()
+    pids: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Return how many hosts there are."""
+        return len(set(self.hosts))
+
+
+@collector
+def participants(host: Host) -> Participants:
+    """Read what was last said of the ranks."""
+    return last(host, "participants", Participants)
+
+
+FAILED = "it failed "
+"""How it begins what a rank says of itself that left for an error, and that nobody told to leave."""
+
+
+class LostRank(Struct, frozen=True):
+    """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
+
+    rank: int
+    host: str
+    phase: str
+    why: str
+
+    @property
+    def shortage(self) -> str:
+        """Return what memory it lacked, if it left for that."""
+        return self.why.partition(OUT_OF_MEMORY)[2].removesuffix(")")
+
+
+class DifferingSetting(Struct, frozen=True):
+    """A variable that means something else to some ranks than to others: what, with the ranks."""
+
+    name: str
+    values: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class RankSettings(Struct, frozen=True):
+    """The settings in which ranks differ, as they told before the first call."""
+
+    differing: tuple[DifferingSetting, ...]
+
+
+@collector
+def rank_settings(host: Host) -> RankSettings:
+    """Read in what the ranks' settings differ."""
+    return RankSettings(last(host, "rank_settings", tuple[DifferingSetting, ...], "the ranks told no settings"))
+
+
+class Arrivals(Struct, frozen=True):
+    """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of.
+
+    They were waited for `waited_s` of `allowed_s`. The processes of those that are `running` were still there, on the
+    host of rank 0, when the wait was over.
+    """
+
+    expected: int
+    missing: tuple[int, ...] = ()
+    waited_s: float = 0.0
+    allowed_s: float = 0.0
+    running: tuple[int, ...] = ()
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Return the ranks that will not come: a process that runs may, and any may before the wait is over."""
+        waited = self.waited_s >= self.allowed_s
+        return tuple(rank for rank in self.missing if rank not in self.running) if waited else ()
+
+
+@collector
+def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
+    """Read what the watchdog saw of the start; without it, say why the run ended before."""
+    why = f": {ending.why}" if isinstance(ending, Ending) and ending.why else ""
+    return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
+
+
+class Attendance(Struct, frozen=True):
+    """Which ranks stayed to the end of a run.
+
+    `lost` are those that something can be said against. `stalled` is for a run that hangs without a rank to blame: the
+    phase that all ranks entered, and none left. Empty: that did not happen.
+    """
+
+    ranks: int
+    lost: tuple[LostRank, ...] = ()
+    stalled: str = ""
+
+
+@collector
+def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participants | Absent) -> Attendance:
+    """Read what the watchdog saw of the end; ranks that the run went on without are lost as well.
+
+    All ranks are taken to have stayed where they met and the watchdog saw none leave. Before they met, only a rank that
+    was lost tells anything.
+    """
+    left_behind = any_of(host, "lost", LostRank)
+    seen = any_of(host, "attendance", Attendance)
+    if not seen and not left_behind and isinstance(arrivals, Absent):
+        raise NotCaptured(arrivals.why)
+    ranks = participants.ranks if isinstance(participants, Participants) else 0
+    found = seen[-1] if seen else Attendance(arrivals.expected if isinstance(arrivals, Arrivals) else ranks)
+    last_word = {lost.rank: lost for lost in (*left_behind, *found.lost, *left_behind)}
+    return Attendance(found.ranks, tuple(last_word.values()), found.stalled)
+
+
+class FirstCalls(Struct, frozen=True):
+    """What the first calls of a job cost."""
+
+    cost: FirstCall
+
+
+@collector
+def first_calls(host: Host) -> FirstCalls:
+    """Read the times of the first calls."""
+    return FirstCalls(last(host, "first_call", FirstCall))
+
+
+class MeasuredOn(Struct, frozen=True):
+    """On what machine and software the run measured, by rank 0's node."""
+
+    fingerprint: Fingerprint
+
+
+@collector
+def measured_on(host: Host) -> MeasuredOn:
+    """Read the fingerprint."""
+    return MeasuredOn(last(host, "fingerprint", Fingerprint))
+
+
+class Expected(Struct, frozen=True):
+    """What the run expected of its rows; empty: of none."""
+
+    bands: tuple[Band, ...] = ()
+
+    def least_pair_GBps(self, nbytes: int) -> float | None:
+        """The threshold of the first band that speaks of pairs, or of a sendrecv, at so many bytes; 0: it has none."""
+        bands = [band for op in (PAIRS, "sendrecv") for band in self.bands if band.op == op]
+        found = (band.expectation.threshold for band in bands if band.low_bytes <= nbytes <= band.high_bytes)
+        return next(found, None)
+
+
+@collector
+def expected(host: Host) -> Expected:
+    """Read the expectations that the run used, those of the user first."""
+    return Expected(any_of(host, "expected", Band))
+
+
+class Rows(Struct, frozen=True):
+    """The rows of a run, at least one, without verdicts.
+
+    `retests`: rows that were measured again; `disturbances`: what else slowed the run down.
+    """
+
+    measured: tuple[Measurement, ...]
+    retests: tuple[Measurement, ...] = ()
+    disturbances: tuple[Disturbance, ...] = ()
+
+
+@collector
+def rows(host: Host) -> Rows:
+    """Read the rows."""
+    measured = every(host, "row", Measurement, "no row was measured")
+    return Rows(measured, any_of(host, "retest", Measurement), any_of(host, "disturbance", Disturbance))
+
+
+class MeasuredPairs(Struct, frozen=True):
+    """All that was measured of pairs, without conclusions: the rows, and the transfers that brought nothing.
+
+    `ranks`: where they are. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
+    measured no more, from then on; a rank may be there twice, and the last counts. `complete`: all that was planned
+    was tried.
+    """
+
+    ranks: RankNics
+    rows: tuple[PairRow, ...] = ()
+    lost: tuple[LostTransfer, ...] = ()
+    node_all_reduces: tuple[OwnCollective, ...] = ()
+    excluded: tuple[Aside, ...] = ()
+    complete: bool = False
+
+
+@collector
+def pairs(host: Host) -> MeasuredPairs:
+    """Read the pairs."""
+    return MeasuredPairs(
+        last(host, "pair_ranks", RankNics, "no pair was measured"),
+        any_of(host, "pair", PairRow),
+        any_of(host, "lost_transfer", LostTransfer),
+        any_of(host, "node_all_reduce", OwnCollective),
+        any_of(host, "excluded", Aside),
+        any(any_of(host, "pairs_complete", bool)),
+    )
+
+
+class Localised(Struct, frozen=True):
+    """Who is slow, by all pairs that were measured: a conclusion, which no collector reads (`localise.of_run`)."""
+
+    found: Localisation
+
+
+class NicTraffic(Struct, frozen=True):
+    """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
+
+    rows: tuple[OperationTraffic, ...]
+
+
+@collector
+def nic_traffic(host: Host) -> NicTraffic:
+    """Read what the NICs counted."""
+    return NicTraffic(last(host, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted"))
+
+
+class Copies(Struct, frozen=True):
+    """The copies within nodes that were measured, without verdicts. At least one."""
+
+    rows: tuple[CopyRow, ...]
+
+
+@collector
+def copies(host: Host) -> Copies:
+    """Read the copies."""
+    return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
+
+
+class ExpectedCopies(Struct, frozen=True):
+    """What the run expected of copies, by node and kind (``host``, ``d2d``); a node that is left out: of none."""
+
+    nodes: dict[str, dict[str, Expectation]] = field(default_factory=dict)
+
+
+@collector
+def expected_copies(host: Host) -> ExpectedCopies:
+    """Read what the run expected of copies."""
+    found = any_of(host, "expected_copies", ExpectedCopies)
+    return found[-1] if found else ExpectedCopies()
+
+
+class Affinities(Struct, frozen=True):
+    """The ranks whose processors were compared with others; empty: every rank already has the right ones."""
+
+    rows: tuple[AffinityRow, ...]
+
+
+@collector
+def affinities(host: Host) -> Affinities:
+    """Read the comparison."""
+    return Affinities(last(host, "affinity", tuple[AffinityRow, ...], "no affinity was compared"))
+
+
+class Groups(Struct, frozen=True):
+    """The groups of a hybrid-parallel job that were measured, a row per kind. At least one."""
+
+    rows: tuple[GroupRow, ...]
+
+
+@collector
+def groups(host: Host) -> Groups:
+    """Read the groups."""
+    return Groups(every(host, "group", GroupRow, "no group was measured"))
+
+
+class Steps(Struct, frozen=True):
+    """The training steps that were replayed; empty: none."""
+
+    rows: tuple[StepRow, ...]
+
+
+@collector
+def steps(host: Host) -> Steps:
+    """Read the steps."""
+    return Steps(any_of(host, "step", StepRow))
+
+
+class Ladder(Struct, frozen=True):
+    """The rungs from one rank to the whole job, without verdicts. At least one."""
+
+    rows: tuple[LadderRow, ...]
+
+
+@collector
+def ladder(host: Host) -> Ladder:
+    """Read the rungs."""
+    return Ladder(every(host, "rung", LadderRow, "no rung of the ladder was measured"))

@@ -24,8 +24,8 @@ from ncclprobe.localise.job.calls import (
     named,
     stalled,
 )
+from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
-from ncclprobe.model.standing import ClassName, RankClass, Standing
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""

@@ -5,7 +5,7 @@ from statistics import median
 
 from markupsafe import Markup
 
-from ncclprobe.model.rail_results import RailWay
+from ncclprobe.model.pair_results import RailWay
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import printable, rate
 from ncclprobe.report.html.matrix import Map

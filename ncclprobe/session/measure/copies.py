@@ -11,7 +11,7 @@ from typing import Any
 
 from ncclprobe.expect.copies import by_kind
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.run.traffic import ExpectedCopies
+from ncclprobe.facts.run.samples import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow

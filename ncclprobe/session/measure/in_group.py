@@ -22,7 +22,7 @@ from typing import Any
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import ProbeError, UsageError, reason
 from ncclprobe.facts.launcher import detect
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.host.patience import until
 from ncclprobe.model.measurement import Band

@@ -15,8 +15,7 @@ from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import read_setting
 

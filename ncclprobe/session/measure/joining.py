@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ncclprobe.checks.run.settings import in_words
 from ncclprobe.checks.sync.settings import FAMILIES, MUST_AGREE, OWN_BUSINESS, is_read_by, meaning
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.run.ranks import DifferingSetting, Participants
+from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
 from ncclprobe.model.snapshot import Job

@@ -19,8 +19,7 @@ from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.host.run_log import FILE
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Collector
+from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.session.ranks.store import Exchange
 

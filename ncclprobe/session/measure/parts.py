@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ncclprobe.facts.run.asked import What
+from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.session.measure import intra_node, training
 from ncclprobe.session.measure.context import RankContext

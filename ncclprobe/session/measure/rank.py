@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import OUT_OF_MEMORY, HostError, ProbeError, UsageError, reason, without_torch
 from ncclprobe.facts.environment import of_measuring
-from ncclprobe.facts.run.asked import What
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import Band

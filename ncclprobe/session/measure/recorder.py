@@ -18,10 +18,7 @@ from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import judge_rows
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import DifferingSetting, LostRank, Participants
-from ncclprobe.facts.run.rows import Expected, Rows
-from ncclprobe.facts.run.traffic import ExpectedCopies
+from ncclprobe.facts.run.samples import Asked, DifferingSetting, Expected, ExpectedCopies, LostRank, Participants, Rows
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.hostlist import fold

@@ -9,7 +9,7 @@ from typing import Any
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.doctor import look_s
 from ncclprobe.errors import ProbeError, UsageError, reason, without_torch
-from ncclprobe.facts.run.ranks import Participants
+from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import SkippedRow

@@ -18,7 +18,7 @@ from ncclprobe.errors import HostError, ParseError
 from ncclprobe.expect.sockets import SocketInterface as Speed
 from ncclprobe.expect.sockets import SocketLink, slowest, typical
 from ncclprobe.facts.interfaces import Interface, interfaces
-from ncclprobe.facts.resolver import OwnName, resolve_own
+from ncclprobe.facts.names import OwnName, resolve_own
 from ncclprobe.host import Host
 from ncclprobe.nccl.gloo import Device, devices, named
 from ncclprobe.session.ranks.identity import RankIdentity

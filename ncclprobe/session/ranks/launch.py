@@ -18,8 +18,7 @@ from pathlib import Path
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
-from ncclprobe.facts.run.asked import Asked
-from ncclprobe.facts.run.ranks import Attendance, LostRank, Participants
+from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
-from ncclprobe.facts.run.ranks import Arrivals, Attendance, LostRank, Participants
-from ncclprobe.facts.run.rows import Rows
+from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, Rows
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.session.ranks.identity import RankIdentity, identify

@@ -6,7 +6,7 @@ its own periods as well, and reports no rank as lost.
 
 from collections.abc import Callable, Collection, Mapping
 
-from ncclprobe.facts.run.ranks import FAILED, Arrivals, Attendance, LostRank
+from ncclprobe.facts.run.samples import FAILED, Arrivals, Attendance, LostRank
 from ncclprobe.model.values import Struct
 
 PERIOD_S = 1.0

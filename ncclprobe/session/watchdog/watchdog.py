@@ -45,7 +45,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NoReturn
 
-from ncclprobe.facts.run.ranks import FAILED, LostRank
+from ncclprobe.facts.run.samples import FAILED, LostRank
 from ncclprobe.interrupt import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict

@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from ncclprobe.checks.log import Examples
-from ncclprobe.model.registry import discover
-from ncclprobe.model.rules import Check
+from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import Struct, replace
 
 

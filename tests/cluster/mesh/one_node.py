@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
-from ncclprobe.facts.paths import MeshListener
+from ncclprobe.facts.reach import MeshListener
 from ncclprobe.model.values import asdict
 
 TOKEN = b"the token of this run"

@@ -2,7 +2,7 @@
 
 from ncclprobe.cluster.mesh import NodePlan, doubtful, merged
 from ncclprobe.cluster.mesh.plan import Call
-from ncclprobe.facts.paths import Path, Paths
+from ncclprobe.facts.reach import Path, Paths
 
 
 def row(to: int, rate: float | None = 10.0, resent: int = 0, outcome: str = "ok") -> Path:

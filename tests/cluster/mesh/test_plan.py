@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.cluster.mesh.interfaces import parse_listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh
-from ncclprobe.facts.paths import MeshListener
+from ncclprobe.facts.reach import MeshListener
 
 
 def listeners(node: int, *roles: str) -> list[MeshListener]:

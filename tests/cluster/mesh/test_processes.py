@@ -16,11 +16,10 @@ from lab import Lab, faults, why_not
 from ncclprobe.checks.launch.mesh import Pair, tries
 from ncclprobe.checks.path import loss, rate
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.paths import Path as Walked
-from ncclprobe.facts.paths import Paths
+from ncclprobe.facts.reach import Path as Walked
+from ncclprobe.facts.reach import Paths
 from ncclprobe.localise.reach import LOSSY_SEGMENTS, Suspect, blame, lossy
-from ncclprobe.model.fleet import Every
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Every
 
 NODE = Path(__file__).with_name("one_node.py")
 in_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")

@@ -13,8 +13,8 @@ from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
 from ncclprobe.cluster.mesh import Listeners, MeshInterface, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
-from ncclprobe.facts.paths import MeshListener, Paths
-from ncclprobe.model.fleet import Every
+from ncclprobe.facts.reach import MeshListener, Paths
+from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 
 TOKEN = b"the token of this run"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
+from ncclprobe.model.snapshot import Every
 
 LEAST_GIB = 64
 KERNELS = ("5.15.", "6.8.")

@@ -41,7 +41,7 @@ _ZSTD = (("compression.zstd", "open"), ("zstandard", "open"), ("pyzstd", "open")
 _BROKEN = (EOFError, OSError, ValueError)
 
 
-class LeftFile(Struct, frozen=True):
+class JobFile(Struct, frozen=True):
     """One file: its name as a person finds it again, and its size as it lies there; of a pipe 0.
 
     `once`: a pipe, such as standard input, which can be read once.
@@ -57,17 +57,17 @@ class LeftFile(Struct, frozen=True):
         return math.inf if self.once else PATIENCE_S + self.nbytes / SLOWEST_BYTES
 
 
-def named(arguments: Sequence[str]) -> tuple[LeftFile, ...]:
+def named(arguments: Sequence[str]) -> tuple[JobFile, ...]:
     """Return the files that `arguments` name, each once: those of folders and patterns by name, numbers as numbers.
 
     Of rotated logs the oldest comes first. Raises UsageError for an argument that names nothing that can be read.
     """
-    found: dict[str, LeftFile] = {}
+    found: dict[str, JobFile] = {}
     for argument in arguments:
         for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
             key = path if path == STDIN else os.path.realpath(path)
             once = path == STDIN or not _regular(path)
-            found.setdefault(key, LeftFile(path, 0 if once else _size(path), once))
+            found.setdefault(key, JobFile(path, 0 if once else _size(path), once))
             if len(found) > MOST_FILES:
                 raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
     return tuple(found.values())
@@ -128,7 +128,7 @@ def _age(path: str) -> tuple[list[tuple[int, str]], int]:
 class Blocks:
     """The bytes of one file, in blocks. `cut` says, after the last, why it was not the end; empty: it was."""
 
-    def __init__(self, file: LeftFile) -> None:
+    def __init__(self, file: JobFile) -> None:
         self.name, self.cut, self.nbytes = file.name, "", 0
         self._patience_s, self._began = file.patience_s, time.monotonic()
 
