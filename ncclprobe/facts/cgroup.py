@@ -1,4 +1,4 @@
-"""What control groups leave this process of processors and memory, version 1 and 2.
+"""What control groups leave this process of processors, memory and threads, version 1 and 2.
 
 A limit may sit at any level above the process, and the least of them holds. Everyone may read them, but a container
 with a cgroup namespace of its own does not see the levels above it: its limits are at its root, those of its pod are
@@ -45,11 +45,20 @@ class MemoryLimit(Struct, frozen=True):
     used_bytes: int | Absent
 
 
+class PidsLimit(Struct, frozen=True):
+    """The narrowest limit on processes and threads, and how many there are."""
+
+    most: int
+    group: str
+    used: int | Absent
+
+
 class Cgroup(Struct, frozen=True):
-    """`cpu` and `memory`: the narrowest limits that can be seen from here; None: no level has one."""
+    """`cpu`, `memory` and `pids`: the narrowest limits that can be seen from here; None: no level has one."""
 
     cpu: Quota | Absent | None
     memory: MemoryLimit | Absent | None
+    pids: PidsLimit | Absent | None = None
 
 
 class CgroupNames(NamedTuple):
@@ -82,18 +91,18 @@ def cgroup(host: Host) -> Cgroup:
     return Cgroup(
         attempt(lambda: _quota(host, where["cpu"])),
         attempt(lambda: _memory(host, where["memory"])),
+        attempt(lambda: _pids(host, where["pids"])),
     )
 
 
 def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
-    """Return where the limits of the controllers ``cpu`` and ``memory`` are, from the texts of two files under
-    /proc/self.
+    """Return where the limits of ``cpu``, ``memory`` and ``pids`` are, from the texts of two files under /proc/self.
 
     A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises
     ParseError.
     """
     own = _groups(groups)
-    found = dict.fromkeys(("cpu", "memory"), NOWHERE)
+    found = dict.fromkeys(("cpu", "memory", "pids"), NOWHERE)
     for root, point, kind, controllers in _mounts(mounts):
         names = V1 if kind == "cgroup" else V2
         for controller in found:
@@ -197,18 +206,32 @@ def counters(text: str) -> Mapping[str, int]:
 def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
     """Return the level with the least memory, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "memory")
+    found = _narrowest(host, place, place.names.memory)
+    return found and MemoryLimit(*found, _used(host, f"{found[1]}/{place.names.used}"))
+
+
+def _pids(host: Host, place: CgroupFolders) -> PidsLimit | None:
+    """Return the level with the fewest processes, if any has a limit. Raises Missing where none can be seen."""
+    _demand(place, "pids")
+    found = _narrowest(host, place, "pids.max")
+    return found and PidsLimit(*found, _used(host, f"{found[1]}/pids.current"))
+
+
+def _used(host: Host, path: str) -> int | Absent:
+    return attempt(lambda: nbytes(host.ask("read", path)) or 0)
+
+
+def _narrowest(host: Host, place: CgroupFolders, name: str) -> tuple[int, str] | None:
+    """Return the least limit of all levels and its folder; None: no level has one."""
     found = []
     for folder in place.folders:
         try:
-            limit = nbytes(host.ask("read", f"{folder}/{place.names.memory}"))
+            limit = nbytes(host.ask("read", f"{folder}/{name}"))
         except Missing:  # as above
             continue
         if limit is not None:
             found.append((limit, folder))
-    if not found:
-        return None
-    limit, folder = min(found)
-    return MemoryLimit(limit, folder, attempt(lambda: nbytes(host.ask("read", f"{folder}/{place.names.used}")) or 0))
+    return min(found, default=None)
 
 
 def nbytes(text: str) -> int | None:

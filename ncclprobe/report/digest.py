@@ -290,6 +290,11 @@ def own_node(verdict: Verdict) -> tuple[str, ...]:
     return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
+def transport(report: Report) -> str:
+    """Return which way NCCL's bytes will go, as the text's area says it; empty: it was not looked at."""
+    return next((area.values for area in report.areas if area.name == "transport"), "")
+
+
 def node_states(report: Report) -> dict[str, str]:
     """Return each node with its own state: that of its row, or missing.
 

@@ -36,7 +36,8 @@ def render(report: Report) -> str:
     from junitparser import JUnitXml
 
     xml = JUnitXml(printable(report.tool.name))
-    headline = [("headline", verdict_line(report))]
+    way = digest.transport(report)
+    headline = [("headline", verdict_line(report)), *([("transport", printable(way))] if way else [])]
     suites = [_suite(report, "run", [_run(report)], properties=headline), *_suites(report), *_row_suites(report)]
     if report.copies:
         suites.append(_suite(report, "measured copies", map(_copy, report.copies)))

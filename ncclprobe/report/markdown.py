@@ -173,7 +173,9 @@ def _headline(report: Report) -> str:
     where = digest.folded([node.name for node in report.nodes])
     nodes = plural(len(report.nodes), "node")
     about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.when(report.started)}"
-    return f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
+    way = digest.transport(report)
+    lines = f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
+    return f"{lines}\n\n- transport: {text(way)}" if way else lines
 
 
 def _block(section: Section, left: int) -> tuple[str, int]:

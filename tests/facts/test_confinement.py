@@ -162,6 +162,7 @@ def levels(limits: dict[str, tuple[str, str]]) -> dict[Question, Any]:
     for folder in folders:
         cpu, memory = limits.get(folder, (NOTHING, NOTHING))
         said |= {("read", f"{folder}/cpu.max"): cpu, ("read", f"{folder}/memory.max"): memory}
+        said[("read", f"{folder}/pids.max")] = limits.get(f"{folder} pids", NOTHING)
     return said
 
 
@@ -196,7 +197,7 @@ def test_a_hierarchy_that_is_not_mounted_here_is_not_known() -> None:
 
 def test_in_a_hybrid_hierarchy_version_1_has_the_controllers() -> None:
     found = cgroup.places(GROUPS1, MOUNTS1)
-    assert {name: place.names for name, place in found.items()} == {"cpu": V1, "memory": V1}
+    assert {name: found[name].names for name in ("cpu", "memory")} == {"cpu": V1, "memory": V1}
     assert cgroup.places("0::/\n", MOUNTS2)["cpu"] == (V2, ("/sys/fs/cgroup",))
 
 
@@ -318,3 +319,10 @@ WORDS = st.sampled_from(
 def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text: str) -> None:
     with suppress(ParseError):
         parse(text)
+
+
+def test_the_fewest_threads_that_any_level_allows_hold() -> None:
+    said = {("read", "/proc/self/cgroup"): SLURM, ("read", "/proc/self/mountinfo"): MOUNTS2}
+    said |= levels({f"{STEP} pids": "1024\n", f"{STEP.rsplit('/', 1)[0]} pids": "4096\n"})
+    said[("read", f"{STEP}/pids.current")] = "1000\n"
+    assert learn(cgroup.cgroup, said).pids == cgroup.PidsLimit(1024, STEP, 1000)

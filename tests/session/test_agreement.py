@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from conftest import answers
 
+from ncclprobe.checks.run.settings import in_words
+from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET, meaning
+from ncclprobe.model.report import Setting
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.nccl.parameters import table
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.session.measure import joining
@@ -87,6 +91,15 @@ def test_settings_that_differ_are_told_with_the_ranks_and_a_default_is_a_value()
         "GLOO_DEVICE_TRANSPORT"
     ]
     assert joining.differing([told(NCCL_IB_TIMEOUT="20"), told()]) == ()  # what NCCL 2.28 takes unasked
+
+
+def test_debugging_by_torch_on_some_ranks_alone_is_told_and_its_quieter_words_are_not() -> None:
+    (found,) = joining.differing([told(TORCH_DISTRIBUTED_DEBUG="DETAIL"), told()])
+    assert (found.name, found.name in MUST_AGREE) == ("TORCH_DISTRIBUTED_DEBUG", True)
+    assert "hangs the start" in in_words(found)
+    for text, means in (("detail", "DETAIL"), ("INFO", UNSET), ("OFF", UNSET)):
+        entry = Setting("TORCH_DISTRIBUTED_DEBUG", text, "environment")
+        assert meaning(entry, table()["TORCH_DISTRIBUTED_DEBUG"], None) == means
 
 
 def test_a_rank_tells_what_its_libraries_read_and_ranks_should_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,7 @@ def _groups(machine: Machine, here: Answers) -> None:
     while group:
         here.write(f"/sys/fs/cgroup{group}/cpu.max", "max 100000")
         here.write(f"/sys/fs/cgroup{group}/memory.max", "max")
+        here.write(f"/sys/fs/cgroup{group}/pids.max", "max")
         group = group.rpartition("/")[0]
 
 

@@ -11,7 +11,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.p2p import nvls
 from ncclprobe.nccl.values import read_setting
@@ -20,6 +20,7 @@ _REMEDIES = {
     "NCCL_ALGO": "",  # the check's own
     "NCCL_PROTO": "unset it, or exclude what is at fault: NCCL_PROTO=^LL128; the words are LL, LL128 and Simple",
 }
+_OF_NCCL = Job()
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
 
@@ -44,7 +45,6 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
         (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), bare(8), TWO_NODES, NO_NCCL),
         (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
     ],
-    applies=nccl_job,
 )
 def forced_algo(
     settings: Settings,
@@ -52,6 +52,7 @@ def forced_algo(
     nvlinks: NvLinks | Absent,
     launch: Launch | Absent,
     software: Software | Absent,
+    job: Job = _OF_NCCL,
 ) -> Iterator[Finding]:
     """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without any algorithm.
 
@@ -67,14 +68,18 @@ def forced_algo(
     pins: dict[str, Pin] = {}
     for name, choices in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
         pins[name] = parse_pin(settings.get(name) or "", choices, version)
-        if pins[name].error:
+        if job.backend != "nccl":
+            if pins[name].error:
+                message = f"gloo does not read it; NCCL refuses it: {pins[name].error}"
+                yield jobs_note(name, message, evidence(settings, name), _REMEDIES[name])
+        elif pins[name].error:
             yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name), _REMEDIES[name])
         elif pins[name].every_function:
             yield _said(name, pins[name], choices, settings, gpus, nvlinks, version)
         if pins[name].ignored:
             ignored = f"ignores {', '.join(pins[name].ignored)}"
             yield jobs_warn(name, ignored, evidence(settings, name), _REMEDIES[name])
-    if any(pin.error for pin in pins.values()):
+    if job.backend != "nccl" or any(pin.error for pin in pins.values()):
         return
     if forces_ll128(pins["NCCL_PROTO"]):
         yield jobs_warn(

@@ -1,13 +1,17 @@
-"""What bites only in larger jobs: open files, and clocks that cannot be compared."""
+"""What bites only in larger jobs: open files, threads, and clocks that cannot be compared."""
 
 from collections.abc import Iterator
+from typing import Any
 
+from ncclprobe.facts.cgroup import Cgroup, PidsLimit
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.system import TimeSync
 from ncclprobe.model.findings import Finding, note, seen, warn
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 _SMALL_WORLD = 64
 _FILES_PER_RANK = 16  # 1024 files have been too few for more than 64 ranks
@@ -58,6 +62,41 @@ def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
         yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
     else:
         yield warn("RLIMIT_NOFILE", message, blame="image", action="fix-image", evidence=evidence)
+
+
+_THREADS_PER_RANK = 256
+"""Of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
+_FREE = Cgroup(None, None)
+
+
+@check(
+    since="0.2",
+    bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE)],
+    good=lambda: [(files(65536, 65536), LARGE, _FREE)],
+)
+def threads(process: Process, launch: Launch, cgroup: Cgroup | Absent) -> Iterator[Finding]:
+    """The limit on processes and threads is too low for the ranks of this node.
+
+    Right: The ranks of this node may start as many threads as they need.
+    Why: a thread that cannot be started ends its rank, in NCCL's proxy ("Resource temporarily unavailable"), in
+    OpenBLAS or in a data loader, minutes into the job. RLIMIT_NPROC counts all threads of the user on the host and does
+    not hold for root; pids.max counts those of the container or the job.
+    Fix: ulimit -u unlimited, or LimitNPROC and TasksMax=infinity in the unit of slurmd or containerd; --pids-limit=-1
+    for docker, podPidsLimit of the kubelet.
+    """
+    ranks = launch.local_world_size or 1
+    needed = _THREADS_PER_RANK * ranks
+    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image"}
+    soft, free = process.nproc.soft, process.first_user_namespace and "sys_resource" in process.capabilities
+    if soft is not None and soft < needed and not free:
+        message = f"soft limit {soft}; {plural(ranks, 'rank')} may need {needed} threads"
+        yield warn("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **blamed)
+    limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
+    if isinstance(limit, PidsLimit):
+        left = limit.most - (0 if isinstance(limit.used, Absent) else limit.used)
+        if left < needed:
+            message = f"{left} of {limit.most} are left; {plural(ranks, 'rank')} may need {needed} threads"
+            yield warn("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **blamed)
 
 
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)

@@ -1,6 +1,6 @@
 """MASTER_ADDR and this node's own name: what they resolve to, and which way that leads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address, ip_network
 
 from ncclprobe.checks.launch import (
@@ -49,6 +49,7 @@ def interface(name: str, index: int, address: str, kind: str = "", virtual: bool
 _LOCALHOST = Address("lo", "inet", "127.0.0.1", "255.0.0.0", running=True)
 LO = Interface("lo", 1, frozenset({"up", "running", "loopback"}), 65536, addresses=(_LOCALHOST,))
 ETH0, IB0 = interface("eth0", 3, "10.0.0.5"), interface("ib0", 4, "10.1.0.5")
+_FIRST = interface("ens1", 2, "10.0.0.9")
 CNI0 = interface("cni0", 2, "10.244.1.1", kind="bridge", virtual=True)
 FAR = Master("node0", ("10.9.0.1",), 0.002)
 HERE = Interfaces((LO, ETH0))
@@ -183,6 +184,7 @@ def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Findi
     bad=lambda: [
         (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
         (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+        (FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
         (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
     ],
     good=lambda: [
@@ -238,8 +240,33 @@ def route(
         yield warn(
             chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
         )
+    elif shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
+        yield warn(
+            chosen.name,
+            f"{message}, which is in {shared} too: the kernel sends what NCCL binds to one by the other",
+            blame="image",
+            action="fix-image",
+            evidence=evidence,
+            remedy=_TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by))),
+        )
     else:
         yield note(chosen.name, message, evidence=evidence)
+
+
+_TWO_IN_ONE = (
+    "routing: give {chosen} and {other} subnets of their own, or a table and a rule each (`ip rule add from ADDRESS "
+    "table N`) with net.ipv4.conf.all.arp_ignore=1 and arp_announce=2; or use one: NCCL_SOCKET_IFNAME={other}"
+)
+
+
+def _shared_subnet(chosen: Interface, others: Sequence[Interface]) -> str:
+    """Return the IPv4 subnet that an interface has in common with another one; empty: none."""
+
+    def subnets(each: Interface) -> set[str]:
+        found = (a for a in each.addresses if a.family == "inet")
+        return {str(ip_network(f"{a.address}/{a.netmask}", strict=False)) for a in found}
+
+    return next(iter(sorted(subnets(chosen).intersection(*map(subnets, others)))), "") if others else ""
 
 
 def _route(routes: Routes, address: str) -> Route | None:

@@ -19,7 +19,8 @@ from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
 
-_GLOOS = ("GLOO_",)
+_DETAIL = "TORCH_DISTRIBUTED_DEBUG"
+_GLOOS = ("GLOO_", _DETAIL)
 FAMILIES = ("NCCL_", "TORCH_NCCL_", "OFI_NCCL_", "FI_", "UCX_", "RDMAV_", "SHARP_", *_GLOOS)
 UNSET = "not set"
 
@@ -41,7 +42,8 @@ _MUST_NAMES = """
     NCCL_ALLGATHERV_ENABLE NCCL_CHECK_MODE NCCL_COMM_ID NCCL_OOB_NET_ENABLE NCCL_SOCKET_MAGIC NCCL_SOCKET_FAMILY
     NCCL_IB_MERGE_NICS NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME NCCL_GIN_NCONNECTIONS NCCL_TUNER_PLUGIN
     NCCL_TUNER_CONFIG_FILE NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS FI_PROVIDER
-    OFI_NCCL_PROTOCOL GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
+    OFI_NCCL_PROTOCOL TORCH_DISTRIBUTED_DEBUG
+    GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
 """
 MUST_AGREE = frozenset(_MUST_NAMES.split())
 """The table's `hazard` of each says what becomes of ranks that disagree."""
@@ -133,6 +135,8 @@ def meaning(entry: Setting | None, parameter: Parameter | None, version: Version
     """Return what a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set
     it.
     """
+    if parameter is not None and parameter.name == _DETAIL:  # INFO and OFF are one: no rank waits for another's checks
+        return "DETAIL" if entry and (entry.value or "").upper() == "DETAIL" else UNSET
     if parameter is None or (entry and entry.value is None):
         return UNSET if entry is None else str(entry.value)
     text = (entry.value if entry else None) or ""
