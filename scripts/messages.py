@@ -13,6 +13,7 @@ Texts of messages are facts; each project's licence stands in the first lines of
 
 import argparse
 import ast
+import mmap
 import re
 import sys
 from collections import Counter
@@ -29,6 +30,7 @@ from ncclprobe.facts.files.messages import HEAD, TABLE, MessageRow, parts, rows,
 LICENCES = {
     "nccl": "NVIDIA, BSD-3-Clause to 2.29, since 2.30 Apache-2.0: github.com/NVIDIA/nccl",
     "torch": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/pytorch",
+    "c10d": "the same, by hand, as recorded logs have them",
 }
 SOURCES = {"nccl": ("src",), "torch": ("distributed",)}
 SKIPPED = re.compile(
@@ -174,12 +176,28 @@ def _text(node: ast.expr) -> str:
     return "{text}"
 
 
+OF_SOCKETS = re.compile(r"socket|client|timeout after")
+IN_LIBRARY = re.compile(rb"(?<=\0)[\x20-\x7e]{12,400}(?=\0)")
+
+
+def in_library(path: Path) -> Iterator[Message]:
+    """Yield the texts with holes of torch's store and sockets, in C++: their level and what follows is not known."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for found in IN_LIBRARY.finditer(data):
+            text = found[0].decode()
+            if "{}" in text and OF_SOCKETS.search(text) and " " in text:
+                yield Message("ANY", text.replace("{}", "{text}"), "")
+
+
 READERS = {".cc": in_c, ".h": in_c, ".cpp": in_c, ".py": in_python}
 
 
 def extracted(project: str, tree: Path, signs: Sequence[str]) -> Found:
     """Return the texts of one release: what fails, and of the rest what `signs` search for."""
     found: Found = {}
+    if (library := tree / "lib" / "libtorch_cpu.so").exists():
+        of_library = {(each.level, each.text): (each.then, "libtorch_cpu.so") for each in in_library(library)}
+        found |= {key: value for key, value in of_library.items() if words(key[1])}
     for path in sorted(path for top in SOURCES[project] for path in (tree / top).rglob("*") if path.suffix in READERS):
         place = path.relative_to(tree).as_posix()
         if SKIPPED.search(f"/{place}"):

@@ -7,11 +7,14 @@ import pytest
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, bare, gpus, having, linked, nccl, setting
 from ncclprobe.checks.env.job import visible
+from ncclprobe.checks.env.logs import debug_file
 from ncclprobe.checks.env.names import retired_var, unknown_var
 from ncclprobe.checks.env.numbers import bool_word, number_text, overruled, range
 from ncclprobe.checks.env.texts import debugging, unknown_text
 from ncclprobe.checks.env.tuning import forced_algo
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.named_files import NamedFiles
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.snapshot import Absent, Job
@@ -163,3 +166,21 @@ def test_a_buffer_too_small_for_its_steps_fails() -> None:
     (finding,) = range.run(setting("NCCL_LL128_BUFFSIZE", "7"))
     assert finding.severity is Severity.FAIL
     assert not list(range.run(setting("NCCL_BUFFSIZE", "8388608")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("slurm", having(NCCL_DEBUG="INFO"), ["NCCL_DEBUG"]),
+        ("pytorchjob", having(NCCL_DEBUG="WARN"), ["NCCL_DEBUG"]),
+        ("slurm", having(NCCL_DEBUG="VERSION"), []),
+        ("slurm", having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), []),
+        ("torchrun", having(NCCL_DEBUG="INFO"), []),
+    ],
+)
+def test_lines_that_a_killed_rank_would_lose_in_a_pipe_are_noted(
+    kind: str, settings: Settings, said: list[str]
+) -> None:
+    found = [*debug_file.run(settings, NamedFiles(log_writable=True), Launch(kind, 0, 16, 0, 8, 2))]
+    assert [each.subject for each in found] == said
+    assert all(each.severity is Severity.NOTE for each in found)

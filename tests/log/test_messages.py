@@ -32,9 +32,7 @@ def written(row: MessageRow) -> str:
     if row.level != "RAISED":
         return f"[rank0]:[{row.level[0]}1122 10:00:00.5 x.py:7] {text}\n"
     head = 'Traceback (most recent call last):\n[rank0]:   File "x.py", line 3, in f\n[rank0]: '
-    return (
-        f"[rank0]: {head}torch.distributed.{row.then}: {text}\n" if row.level == "RAISED" else f"{row.level} {text}\n"
-    )
+    return f"[rank0]: {head}torch.distributed.{row.then}: {text}\n"
 
 
 def test_every_message_is_found_by_a_line_that_holds_it() -> None:

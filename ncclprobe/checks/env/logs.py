@@ -12,6 +12,8 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 
 _QUIET = ("", "VERSION")
+_PIPED = ("slurm", "openmpi", "pmi", "pytorchjob")
+"""Launchers that never leave a rank a terminal."""
 _PER_CALL = ("COLL", "CALL", "P2P", "ALL")
 
 
@@ -38,11 +40,17 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
     Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
     Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
-    writes to stdout instead (src/debug.cc:103).
+    writes to stdout instead (src/debug.cc:103), and to that too where the variable is not set: only a file is written
+    line by line.
     Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
     """
     name = settings.get("NCCL_DEBUG_FILE")
     if not name:
+        if _level(settings) not in _QUIET and isinstance(launch, Launch) and launch.kind in _PIPED:
+            text = (
+                f"writes to standard output, a pipe under {launch.kind}, which NCCL does not flush: the last lines of a"
+            )
+            yield jobs_note("NCCL_DEBUG", f"{text} rank that is killed are lost", evidence(settings, "NCCL_DEBUG"))
         return
     shown = evidence(settings, "NCCL_DEBUG_FILE", "NCCL_DEBUG")
     if _level(settings) in _QUIET:

@@ -4,9 +4,7 @@ from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import LogEvent
 
 HARMLESS = (
-    "The hostname of the client socket cannot be retrieved",
-    "The IPv6 network addresses of",
-    "has failed to connect to [",  # of one address among several; when all fail, torch says it at ERROR
+    "network addresses of (",
     "failed to listen on any local network address. Continuing",
     "destroy_process_group() was not called",
     "is deprecated",
@@ -44,9 +42,6 @@ HARMLESS = (
     "CollNet is not supported or fails to initialize",
     "CollNet currently only supports",
     # torch's at W
-    "The client socket has failed to connect to",
-    "network addresses of (",
-    "The server socket has failed to bind",
     "as device used by this process is currently unknown",
     'Failed to check the "should dump" flag',  # rank 0, which keeps the store, ended first
     "recvVector failed on",

@@ -26,7 +26,7 @@ WORD = re.compile(r"[A-Za-z_]{3,}")
 _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
 _TALK = ("INFO", "TRACE", "DEBUG")
-_NAMES = {"nccl": "NCCL", "torch": "torch"}
+_NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch"}
 _MOST_SHAPES = 4096
 _MOST_WORDS = 64
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -135,9 +135,9 @@ def said(text: str, level: str) -> Message | None:
 def origin(found: Message) -> str:
     """Return who says it, in which releases and file, and what follows."""
     row = found.row
-    then = {"goes on": "goes on", "fails": "gives up"}.get(row.then, f"returns {row.then}")
-    then = f"raises {row.then}" if row.level == "RAISED" else then
-    return f"{_NAMES[row.project]} {row.releases} says it in {row.place} and {then}"
+    then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
+    then = f" and raises {row.then}" if row.level == "RAISED" else then
+    return f"{_NAMES[row.project]} {row.releases} says it in {row.place}{then}"
 
 
 def _stands(fixed: Sequence[str], text: str) -> bool:
