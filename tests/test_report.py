@@ -10,7 +10,7 @@ import pytest
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Related, Status, Verdict, fail, note, seen, warn
-from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, TimeStats
+from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, Retest, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool
 from ncclprobe.model.values import replace
 from ncclprobe.report import html as as_html
@@ -204,6 +204,11 @@ def test_a_narrow_row_holds_what_is_judged_and_a_wide_one_everything() -> None:
 )
 def test_a_row_says_what_its_number_is_worth(changes: dict[str, object], words: str) -> None:
     assert rows.row(replace(ROW, **changes), width=100).endswith(f" {words}")  # type: ignore[arg-type]
+
+
+def test_a_row_that_was_measured_again_says_what_came_of_it() -> None:
+    again = replace(ROW, status="fail", retest=Retest(0.9, 1100.0, None, 5))
+    assert " ".join(rows.row(again, width=120).split()).endswith("fail, not 1.5 0.9 when measured again")
 
 
 def test_a_verdict_of_many_words_stays_in_its_column() -> None:
