@@ -8,6 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ncclprobe.host import command, own_child
@@ -151,3 +152,45 @@ def test_a_file_of_all_of_ncclprobe_starts_its_children_from_itself(tmp_path: Pa
         [sys.executable, "whole.pyz"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, timeout=60
     )
     assert done.stdout.splitlines() == [str(tmp_path / "whole.pyz")]
+
+
+_STARTS_TWO = """
+import subprocess, sys, threading
+from ncclprobe.host import command, own_child
+sleeps = "sleep 1000 & echo $!; wait"
+found = []
+thread = threading.Thread(target=lambda: found.append(command.start(["sh", "-c", sleeps], stdout=subprocess.PIPE)))
+thread.start()
+thread.join()
+found.append(own_child.start_own("signal:pause"))
+print(*(each.pid for each in found), int(found[0].stdout.readline()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_was_started_is_killed_by_the_kernel_where_who_started_it_is() -> None:
+    """With all of its group, though not when the thread ends that started it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTS_TWO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as parent:
+        assert parent.stdout
+        children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(children) == 3
+        assert not any(map(has_ended, children))
+        parent.kill()
+        parent.wait()
+        psutil.wait_procs(children, timeout=2.0)
+        assert all(map(has_ended, children))
+
+
+def test_what_has_ended_or_outlives_us_keeps_no_file_open() -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    command.run(["true"], 10.0)
+    command.start(["true"], outlives=True).wait()
+    with pytest.raises(OSError, match="no-such-program"):
+        command.start(["/no-such-program"])
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

@@ -27,7 +27,6 @@ from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
-from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.publish import Publisher
@@ -37,7 +36,6 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, identify
-from ncclprobe.session.watchdog.ending import gone_with_rank_0
 from ncclprobe.training import groups
 from ncclprobe.units import parse_size
 
@@ -175,11 +173,7 @@ def readable(baseline: str | None) -> None:
 
 def _report_on(path: Path, options: Options, question: Question) -> int:
     """Return the report of a run log whose rank 0 is gone, or stands still."""
-    log = RunLog.read(path)
-    if log.end is None:
-        for rank in gone_with_rank_0(run_facts(log)):
-            log.add("lost", asdict(rank))
-    return Publisher(options).publish(diagnose(question, (), run_facts(log)))
+    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
 
 
 def _with_nproc(options: Options, question: Question, launch: Launch) -> int:

@@ -1,11 +1,12 @@
 """Starting processes without ever being held by one: the one place that starts any.
 
-Each leads a session of its own, whose group is killed as a whole; no caller waits for a process that survives SIGKILL
-in uninterruptible sleep, nor for its pipes. Neither a program, a library nor a module of it is looked for in the
-working directory, which may be a folder that others write to.
+Each leads a session of its own, whose group is killed as a whole, by the kernel where this process was itself killed;
+no caller waits for a process that survives SIGKILL in uninterruptible sleep, nor for its pipes. Neither a program, a
+library nor a module of it is looked for in the working directory, which may be a folder that others write to.
 """
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -25,8 +26,10 @@ _SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERB
 """Variables with lists of folders, in which an empty or a relative one means the working directory (ld.so(8))."""
 _LEFT_OUT = ("PYTHONINSPECT",)
 """It would have a process of ours ask for more when it has done its work."""
-RUNNING: "set[subprocess.Popen[bytes]]" = set()
-"""Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves."""
+RUNNING: "dict[subprocess.Popen[bytes], int]" = {}
+"""Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves. With
+the end of a pipe that only this process holds."""
+_F_SETSIG = 10  # fcntl(2)
 
 
 def start(
@@ -43,18 +46,36 @@ def start(
 
     End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
     """
-    process = subprocess.Popen(
-        argv,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        env=_environment({**os.environ, **(variables or {})}),
-    )
-    if not outlives:
-        RUNNING.add(process)
+    theirs, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds if outlives else (*pass_fds, theirs),
+            start_new_session=True,
+            env=_environment({**os.environ, **(variables or {})}),
+        )
+        if not outlives:
+            _end_with_us(theirs, process.pid)
+            RUNNING[process], ours = ours, -1
+    finally:
+        os.close(theirs)
+        if ours >= 0:
+            os.close(ours)
     return process
+
+
+def _end_with_us(pipe: int, group: int) -> None:
+    """Have the kernel send SIGKILL to `group`, which holds `pipe` as well, when no process holds its other end.
+
+    So however this process ends; not so the signal for the death of a parent (prctl(2)), which is sent as well when
+    the thread has ended that started a process.
+    """
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +146,8 @@ def _gathered(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[byte
 def abandon(process: "subprocess.Popen[bytes]") -> None:
     """Kill `process` with its whole group, close its pipes, and wait no longer than dying normally takes."""
     _kill(process)
-    RUNNING.discard(process)
+    if process in RUNNING:
+        os.close(RUNNING.pop(process))
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe:
             with contextlib.suppress(OSError):  # unsent input of a broken pipe

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host import own_child
 from ncclprobe.host.run_log import FILE, RunLog
@@ -36,7 +35,7 @@ def log(tmp_path: Path) -> RunLog:
 
 def survivor(folder: Path, late_s: float) -> "subprocess.Popen[bytes]":
     asked = ["bandwidth", "--backend", "gloo", "-b", "1M", "-e", "4M", "--json", str(folder / "report.json")]
-    own = [str(folder / FILE), "0", str(late_s), "", *asked]
+    own = [str(folder / FILE), "", str(late_s), "", *asked]
     return subprocess.Popen(
         own_child.command("ncclprobe.session.measure.survivor:begin", *own),
         stdin=subprocess.PIPE,
@@ -103,7 +102,7 @@ def ended_process() -> int:
 def test_a_rank_zero_whose_process_is_gone_while_others_run_is_named(log: RunLog) -> None:
     gone = ended_process()
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=(gone, os.getpid()))))
-    (lost,) = gone_with_rank_0(run_facts(log))
+    (lost,) = gone_with_rank_0(log)
     assert (lost.rank, lost.host, lost.phase) == (0, "h", "after all_reduce 1 MiB")
 
 
@@ -111,12 +110,12 @@ def test_a_rank_zero_whose_process_is_gone_while_others_run_is_named(log: RunLog
 def test_nobody_is_named_where_all_are_gone_or_rank_zero_runs(log: RunLog, own: tuple[str, ...]) -> None:
     number = {"gone": ended_process(), "here": os.getpid()}
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=tuple(number[each] for each in own))))
-    assert gone_with_rank_0(run_facts(log)) == ()
+    assert gone_with_rank_0(log) == ()
 
 
 def test_a_rank_zero_alone_on_its_host_is_named_too(log: RunLog) -> None:
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=(ended_process(), 0))))
-    assert [lost.rank for lost in gone_with_rank_0(run_facts(log))] == [0]
+    assert [lost.rank for lost in gone_with_rank_0(log)] == [0]
 
 
 def test_the_report_in_place_of_a_killed_rank_zero_names_it(tmp_path: Path, log: RunLog) -> None:

@@ -1,7 +1,6 @@
 """What runs in a process of :mod:`.nccl_debug_pass`: each call of a sweep once, with NCCL's log."""
 
 import json
-import signal
 import sys
 from datetime import timedelta
 
@@ -17,7 +16,6 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import TORCH_REDOPS
 from ncclprobe.probes.probe import BufferView, Probe
 from ncclprobe.session.measure.nccl_debug_pass import Task
-from ncclprobe.session.ranks import rank_files
 
 
 def play(task: Task, backend: str) -> None:
@@ -67,7 +65,6 @@ def _footprint(shape: Shape) -> int:
 
 def begin(task_json: str, backend: str = "nccl") -> None:
     """Run a task, which is JSON of `Task`; print one line on standard error where torch refuses it."""
-    rank_files.end_with_parent(signal.SIGKILL)  # a rank that is killed leaves no process behind
     task = Task(**json.loads(task_json))
     try:
         play(task, backend)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import socket
 import time
 import warnings
@@ -84,7 +83,7 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
     folder = os.environ.get(rank_files.FOLDER)
     if folder is None:
         return None
-    rank_files.end_with_parent(signal.SIGTERM)
+    rank_files.end_with_parent(os.environ.get(rank_files.AGENT))
     return RankFile(folder, rank, host)
 
 

@@ -1,12 +1,12 @@
 """A process that makes the report where the process that should make it was killed, or stands still.
 
 It reads its standard input, which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte
-says that the report is written; an end of file without one, that the owner is gone: then the run log is given `wait_s`
-seconds to end, for ranks may still be leaving, and the command makes the report of it. After `late_s` seconds without
-either, and ten more where the log has its end, the owner stands still: the report is made of what there is, and made
-again once the run ends. `folder`, if any, is removed in the end, with the processes that work in it; whichever of the
-two outlives the other removes it. The process leads a session of its own, so that a signal to the owner's group does
-not reach it, and imports next to nothing.
+says that the report is written; an end of file without one, that the owner is gone: then the ranks that it has started
+are killed, or else those are looked for that have gone with it, before the others leave for that; and the command makes
+the report of the run log. After `late_s` seconds without either, and ten more where the log has its end, the owner
+stands still: the report is made of what there is, and made again once the run ends. `folder`, if any, is removed in the
+end, with the processes that work in it; whichever of the two outlives the other removes it. The process leads a session
+of its own, so that a signal to the owner's group does not reach it, and imports little.
 """
 
 import contextlib
@@ -18,15 +18,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ncclprobe.errors import NcclprobeError
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from ncclprobe.host.scratch import Scratch
+from ncclprobe.host.run_log import CUT_SHORT, RunLog, ends
+from ncclprobe.host.scratch import Scratch
+from ncclprobe.model.values import asdict
+from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.watchdog.ending import gone_with_rank_0
 
 _DONE = b"."
-_POLL_S = 0.1
+_GOING_S = 0.25
+"""For all ranks to be killed that are; half of what the others wait before they leave (watchdog.py)."""
 _REPORT_S = 60.0
 _LEAVING_S = 2.0
 _LATE_S = 10.0
@@ -39,14 +42,23 @@ class Survivor:
     """The survivor, as its owner starts and dismisses it."""
 
     def __init__(
-        self, log: Path, command: Sequence[str], timeout_s: float, folder: "Scratch | None" = None, wait_s: float = 0.0
+        self,
+        log: Path,
+        command: Sequence[str],
+        timeout_s: float,
+        folder: Scratch | None = None,
+        *,
+        started_ranks: bool = False,
     ) -> None:
-        """Start it for a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`."""
+        """Start it for a run of at most `timeout_s` seconds whose log is `log`, and whose command line `command`.
+
+        `started_ranks`: the ranks work in `folder`, and end with this process.
+        """
         late_s, self._folder = timeout_s + _LATE_S, folder
         path = str(folder.path) if folder else ""
         self._process = start_own(
             f"{__name__}:begin",
-            *(str(log), str(wait_s), str(late_s), path, *command),
+            *(str(log), "ranks" if started_ranks else "", str(late_s), path, *command),
             stdin=subprocess.PIPE,
             pass_fds=[folder.lock] if folder and folder.lock is not None else [],
             outlives=True,
@@ -64,16 +76,18 @@ class Survivor:
             self._folder.remove()
 
 
-def main(log: Path, wait_s: float, late_s: float, folder: str, command: Sequence[str]) -> None:
+def main(log: Path, started_ranks: bool, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
-    if _silent(late_s) and (not _has_end(log) or _silent(_LATE_S)):
+    if _silent(late_s) and (not ends(log) or _silent(_LATE_S)):
         _report(log, command)
     if os.read(0, 1) != _DONE:
-        until = time.monotonic() + wait_s
-        while time.monotonic() < until and not _has_end(log):
-            time.sleep(_POLL_S)
+        if started_ranks:
+            rank_files.end_processes_of(folder)
+        else:
+            time.sleep(_GOING_S)
+        with contextlib.suppress(NcclprobeError):  # there is no log as yet, or a strange one
+            _end_log(RunLog.resume(log), started_ranks)
         _report(log, command)
-        _end_processes_of(folder)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -82,17 +96,15 @@ def _silent(seconds: float) -> bool:
     return not select.select([0], [], [], seconds)[0]
 
 
-def _has_end(log: Path) -> bool:
-    from ncclprobe.host.run_log import ends
-
-    return ends(log)
-
-
-def _end_processes_of(folder: str) -> None:
-    if folder:
-        from ncclprobe.session.ranks import rank_files
-
-        rank_files.end_processes_of(folder)
+def _end_log(log: RunLog, started_ranks: bool) -> None:
+    """Write what is known of the end of a run whose owner has not done it."""
+    if log.end is not None:
+        return
+    if not started_ranks:
+        for rank in gone_with_rank_0(log):
+            log.add("lost", asdict(rank))
+    elif log.foreseen == CUT_SHORT:
+        log.foresee("the process that had started the ranks was killed")
 
 
 def _report(log: Path, command: Sequence[str]) -> None:
@@ -104,6 +116,6 @@ def _report(log: Path, command: Sequence[str]) -> None:
             abandon(process)
 
 
-def begin(log: str, wait_s: str, late_s: str, folder: str, *command: str) -> None:
+def begin(log: str, started_ranks: str, late_s: str, folder: str, *command: str) -> None:
     """Be this process."""
-    main(Path(log), float(wait_s), float(late_s), folder, command)
+    main(Path(log), bool(started_ranks), float(late_s), folder, command)

@@ -59,24 +59,23 @@ def run(nproc: int, command: str, argv: Sequence[str], folder: Path) -> int:
     return ExitCode.OK
 
 
-def main(parent: int, nproc: int, command: str, argv: Sequence[str]) -> int:
-    """Run the ranks, and end when `parent` ends."""
+def main(nproc: int, command: str, argv: Sequence[str]) -> int:
+    """Run the ranks."""
     folder = Path(os.environ[rank_files.FOLDER])
+    os.environ[rank_files.AGENT] = str(os.getpid())
 
     def leave(number: int, _frame: object) -> NoReturn:
         os._exit(128 + number)  # importing torch is no place to raise in
 
     for number in ENDING:  # until torch's agent takes them over
         signal.signal(number, leave)
-    if not rank_files.end_with_parent(signal.SIGTERM, parent):
-        leave(signal.SIGTERM, None)
     return run(nproc, command, argv, folder)
 
 
-def begin(parent: str, nproc: str, command: str, *argv: str) -> NoReturn:
+def begin(nproc: str, command: str, *argv: str) -> NoReturn:
     """Be this process."""
     try:
-        sys.exit(main(int(parent), int(nproc), command, argv))
+        sys.exit(main(int(nproc), command, argv))
     except UsageError as error:
         sys.stderr.write(f"ncclprobe: {error}\n")
         sys.exit(ExitCode.USAGE)

@@ -6,7 +6,6 @@ agent's group does not end them. Rank 0 writes the run log, and this process mak
 not end the log, or a rank ended badly after that, the log is completed from the files of the ranks.
 """
 
-import os
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
 from ncclprobe.host import run_log, scratch
+from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.interrupt import ENDING
@@ -61,7 +61,7 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
     try:
         if options.keep:
             run_log.remove(log)  # of an earlier run
-        survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, _AFTER_SIGNAL_S)
+        survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, started_ranks=True)
     except BaseException:  # a signal too, which is a KeyboardInterrupt here: nothing else removes the folder as yet
         folder.remove()
         raise
@@ -83,7 +83,7 @@ def _refusal(folder: Path, log: Path) -> str:
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start torch's agent, wait for it, and publish the report; return the exit code."""
     own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
-    asked_for = [str(os.getpid()), str(nproc), options.command, *options.argv]
+    asked_for = [str(nproc), options.command, *options.argv]
     agent = start_own(
         "ncclprobe.session.ranks.agent:begin",
         *asked_for,
@@ -91,7 +91,6 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
         stdout=None,
         stderr=None,
         variables=own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_AFTER_SIGNAL_S))},
-        outlives=True,  # it ends when we do, and ends the ranks before
     )
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
@@ -264,7 +263,5 @@ def _outcome_known(folder: Path, log: Path, nproc: int) -> bool:
 
 def _end(agent: "subprocess.Popen[bytes]", folder: Path) -> None:
     """Kill the agent and all that it started. A process that survives SIGKILL in the kernel is not waited for."""
-    if agent.poll() is None:
-        os.killpg(agent.pid, signal.SIGKILL)
-        agent.wait()
+    abandon(agent)
     rank_files.end_processes_of(str(folder))

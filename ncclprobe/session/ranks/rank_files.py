@@ -16,6 +16,8 @@ from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
 """The variable that names the folder to the agent and the ranks."""
+AGENT = "NCCLPROBE_AGENT"
+"""The variable that says to the ranks which process has started them."""
 STARTED = "NCCLPROBE_STARTED"
 """The variable that says when the command was started (time.time()): --timeout counts from then."""
 
@@ -123,10 +125,11 @@ def _environment(path: Path) -> bytes:
         return b""
 
 
-def end_with_parent(number: signal.Signals, parent: int | None = None) -> bool:
-    """Ask Linux to send signal `number` when the parent ends, however it does; return False where it already has.
+def end_with_parent(parent: str | None) -> None:
+    """Have Linux kill this process when the process `parent` ends, which has started it; now, where that has ended.
 
-    `parent` is its process id, where this process knows it.
+    The signal comes when the thread has ended that started this process: of torch's agent that is the main thread.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-    return parent is None or os.getppid() == parent
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if parent and os.getppid() != int(parent):
+        os.kill(os.getpid(), signal.SIGKILL)

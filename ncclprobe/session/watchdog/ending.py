@@ -4,14 +4,15 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
-from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, Rows
+from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, any_of
+from ncclprobe.host import Host
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.ranks.rank_files import environment
@@ -22,6 +23,8 @@ _REPORTING_S = 10.0
 
 
 _RESERVE_S = 5.0
+_EXITING = 0x4  # PF_EXITING of include/linux/sched.h
+_KILLED = 1 << 8  # SIGKILL, in a set of signals of proc(5)
 _STILL = ("", "Z", "X", "T", "t")
 """States of proc(5) in which a process does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
 
@@ -65,25 +68,30 @@ def wait_for_the_end() -> NoReturn:
 
 
 def lives(pid: int) -> bool:
-    """Return whether process `pid` of this host exists; a zombie does not."""
-    return _state(Path(f"/proc/{pid}"))[0] not in ("", "Z", "X")
+    """Return whether process `pid` of this host exists, and has not been killed, though it may not be gone as yet."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return False
+    pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return not (flags & _EXITING or any(each & _KILLED for each in pending))
 
 
-def gone_with_rank_0(run: Mapping[type, Any]) -> tuple[LostRank, ...]:
-    """Return the ranks of this host, rank 0's, whose process has ended, by the facts of a run whose log has no end.
+def gone_with_rank_0(log: Host) -> tuple[LostRank, ...]:
+    """Return the ranks of this host, rank 0's, whose process has ended, by the run log of a rank 0 that is gone.
 
     None while rank 0's process exists, and none where all have ended: whoever ends a job ends all of them. A launcher
     ends the others once one has, and these take a while to leave.
     """
-    who, rows = run.get(Participants), run.get(Rows)
-    pids = {rank: pid for rank, pid in enumerate(who.pids) if pid} if isinstance(who, Participants) else {}
+    who, rows = any_of(log, "participants", Participants), any_of(log, "row", Measurement)
+    pids = {rank: pid for rank, pid in enumerate(who[-1].pids) if pid} if who else {}
     ended = [rank for rank, pid in pids.items() if not lives(pid)]
-    if not isinstance(who, Participants) or 0 not in ended or (len(ended) == len(pids) > 1):
+    if 0 not in ended or (len(ended) == len(pids) > 1):
         return ()
-    last = rows.measured[-1] if isinstance(rows, Rows) and rows.measured else None
-    phase = f"after {last.op} {size(last.nbytes)}" if last else "before the first row"
+    phase = f"after {rows[-1].op} {size(rows[-1].nbytes)}" if rows else "before the first row"
     why = "its process has ended without a word, as one that is killed does"
-    return tuple(LostRank(rank, who.hosts[rank], phase, why) for rank in ended)
+    return tuple(LostRank(rank, who[-1].hosts[rank], phase, why) for rank in ended)
 
 
 def runs(pid: int) -> bool:
