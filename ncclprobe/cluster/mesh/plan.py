@@ -7,6 +7,7 @@ ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
+from ncclprobe import bounds
 from ncclprobe.facts.reach import OUTCOMES, MeshListener, Path, Paths
 from ncclprobe.model.values import Struct, field, replace
 
@@ -39,7 +40,12 @@ class NodePlan(Struct, frozen=True):
     rates: tuple[Call, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError for an impossible call: a plan comes from another node."""
+        """Raise ValueError for an impossible call, or more than any plan has: a plan comes from another node."""
+        for calls in (self.calls, self.rates):
+            paths = {(call.to, call.role) for call in calls}
+            nodes, roles = {call.to for call in calls}, {call.role for call in calls}
+            if len(nodes) >= FULL_MESH_NODES or len(roles) > bounds.LISTENERS or len(paths) < len(calls):
+                raise ValueError(f"{len(calls)} calls of {len(nodes)} nodes")
         for call in (*self.calls, *self.rates):
             check_other(call.address)
             if not 0 < call.port < 1 << 16:

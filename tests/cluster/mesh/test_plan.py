@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.cluster.mesh.interfaces import parse_listeners
-from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh
+from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh, steps
 from ncclprobe.facts.reach import MeshListener
 
 
@@ -73,3 +73,23 @@ def test_no_node_is_sent_to_an_address_that_another_node_cannot_have(address: st
     assert parse_listeners([announced, {**announced, "address": "10.0.0.2"}]) == (
         MeshListener("nccl0", "eth0", "10.0.0.2", 4000),
     )
+
+
+@pytest.mark.parametrize("nodes", [2, 64, 65, 4096, 1 << 20])
+def test_a_plan_of_any_number_of_nodes_is_taken(nodes: int) -> None:
+    calls = tuple(Call(step, f"nccl{role}", "10.0.0.2", 4000) for step in steps(nodes, 64) for role in range(21))
+    NodePlan(0, {}, calls, calls).check()
+
+
+LIES = {
+    "many nodes": [Call(node, "nccl0", "10.0.0.2", 4000) for node in range(30_000)],
+    "many calls of one": [Call(1, "nccl0", "10.0.0.2", 1 + port) for port in range(30_000)],
+    "many roles": [Call(1, f"nccl{role}", "10.0.0.2", 4000) for role in range(30_000)],
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("where", ["calls", "rates"])
+def test_a_plan_of_a_lying_node_with_30000_calls_is_none(lie: str, where: str) -> None:
+    with pytest.raises(ValueError, match="30000 calls"):
+        NodePlan(0, **{where: tuple(LIES[lie])}).check()
