@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -96,10 +97,11 @@ def _guarded(argv: list[str]) -> int:
     except MemoryError:
         return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EBADF):
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _say("standard output cannot be written: no space left; the report is lost", ExitCode.BROKEN)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _say(f"standard output cannot be written: {error.strerror}; what was asked for is lost", ExitCode.USAGE)
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
 
@@ -125,13 +127,23 @@ def _plainly(error: UnicodeError) -> tuple[str, int]:
     return "".join(_IN_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in found), error.end
 
 
+class _Closed(io.TextIOBase):
+    """A standard output that the caller closed. What is asked to be printed is lost, and is not passed over."""
+
+    def __init__(self) -> None:
+        os.open(os.devnull, os.O_WRONLY)  # so that no file gets its number
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
 def _prepare_streams() -> None:
     """Make every text printable, and replace a stream that the caller closed."""
     codecs.register_error("plainly", _plainly)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - it lives as long as the process
+            setattr(sys, name, Path(os.devnull).open("w") if name == "stderr" else _Closed())  # noqa: SIM115 - it stays
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="plainly")
 

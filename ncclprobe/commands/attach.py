@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
     report = redactor.report(report) if redactor else report
     from ncclprobe.report import delivery
 
-    delivery.deliver(report, options)
-    return report.exit_code
+    return delivery.deliver(report, options)
 
 
 def _looked(options: argparse.Namespace, question: "diagnose.Question") -> "Report":

@@ -134,8 +134,7 @@ def _deliver(
         waiting.end()
         print(f"ncclprobe: {late}; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
-    delivery.deliver(report, options)
-    return report.exit_code
+    return delivery.deliver(report, options)
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:

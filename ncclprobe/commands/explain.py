@@ -47,8 +47,7 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
         report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
     report = redactor.report(report) if redactor else report
-    delivery.deliver(report, options)
-    return report.exit_code
+    return delivery.deliver(report, options)
 
 
 def _parser() -> argparse.ArgumentParser:

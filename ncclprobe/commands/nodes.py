@@ -16,6 +16,7 @@ from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, half_given
 from ncclprobe.host import Question
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
@@ -74,11 +75,13 @@ def meet(
     if token.made:
         _print_lines(token.made, launch, options, words)
 
+    lost: list[bool] = []
+
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
         report = diagnose.diagnose(question, snapshots, missing=missing, notes=notes)
         if waiting:
             waiting.end()
-        delivery.deliver(report, options)
+        lost.append(delivery.deliver(report, options) != report.exit_code)
         return report
 
     part = Part(
@@ -94,7 +97,8 @@ def meet(
         attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
         rails=rails,
     )
-    return assemble(replace(part, progress=waiting.say) if waiting else part)
+    code = assemble(replace(part, progress=waiting.say) if waiting else part)
+    return ExitCode.USAGE if any(lost) and code != ExitCode.FAIL else code
 
 
 def in_company(launch: Launch, options: argparse.Namespace) -> bool:

@@ -40,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
         from ncclprobe.nccl_tests.writer import save
 
         save(report, options.nccl_tests)
-    delivery.deliver(report, options)
-    return report.exit_code
+    return delivery.deliver(report, options)
 
 
 def _series(options: argparse.Namespace, redactor: "Redactor | None") -> int:

@@ -1,16 +1,17 @@
 """Where a finished report goes: the terminal, and the files that the command line names."""
 
-import argparse
 import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
 from ncclprobe.report import text as as_text
 from ncclprobe.report.lines import Style, unstyled
@@ -43,18 +44,59 @@ class Wanted(Protocol):
     def prometheus(self) -> str | None: ...
     @property
     def nodes_out(self) -> Path | None: ...
+    @property
+    def quiet(self) -> bool: ...
+    @property
+    def verbose(self) -> bool: ...
+    @property
+    def no_color(self) -> bool: ...
 
 
-def deliver(report: Report, options: argparse.Namespace) -> None:
-    """Write `report` wherever `options` ask for it. Raises UsageError."""
-    alone = on_stdout(options)
-    if alone:
-        write(alone, report, "-")
+def deliver(report: Report, wanted: Wanted, *, measured: bool = True, shown: bool | None = None) -> int:
+    """Write `report` wherever it is `wanted`, and return the exit code.
+
+    That is the report's own where all took it. An output that did not is said, and keeps it from no other: then a 4
+    that got anywhere stays 4, and all else is wrong usage, for who asked for a report has none. Text on standard output
+    is asked for where no file is. `measured`: as of :func:`show`. `shown`: what became of standard output, where known.
+    """
+    alone, files_taken = on_stdout(wanted), [_taken(each) for each in _files(report, wanted)]
+    if shown is None:
+        text = partial(write, alone, report, "-") if alone else partial(show, report, wanted, measured=measured)
+        shown = _taken(text, to_the_end=bool(alone))
+    lost = not all(files_taken) or not (shown or (files_taken and not alone))
+    stays = report.exit_code == ExitCode.FAIL and (shown or any(files_taken))
+    return int(ExitCode.USAGE if lost and not stays else report.exit_code)
+
+
+def _taken(write_it: Callable[[], None], *, to_the_end: bool = True) -> bool:
+    """Return whether an output took what was written; `to_the_end`: also of a pipe whose reader has left."""
+    try:
+        write_it()
+    except UsageError as error:
+        complain(str(error))
+    except BrokenPipeError:  # `… | head`
+        silence_stdout()
+        return not to_the_end
+    except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
+        silence_stdout()
+        complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
     else:
-        show(report, quiet=options.quiet, verbose=options.verbose, no_color=options.no_color)
-    if options.json and options.json != "-":
-        write("json", report, options.json)
-    write_others(report, options)
+        return True
+    return False
+
+
+def complain(text: str) -> None:
+    """Say on standard error what an output could not take."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"ncclprobe: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def silence_stdout() -> None:
+    """Discard what is buffered for standard output: Python would try to write it again at exit, and fail."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def on_stdout(wanted: Wanted) -> str | None:
@@ -99,19 +141,16 @@ def put(text: str, path: str) -> None:
         files.write(Path(path), text)
 
 
-def write_others(report: Report, wanted: Wanted) -> None:
-    """Write the files that `wanted` asks for apart from the JSON, which a measuring run keeps writing as it goes.
-
-    Raises UsageError where one cannot be written.
-    """
-    for name in FORMATS[1:]:
+def _files(report: Report, wanted: Wanted) -> Iterator[Callable[[], None]]:
+    """Yield what writes each file that is `wanted`. It raises UsageError where that cannot be written."""
+    for name in FORMATS:
         path = getattr(wanted, name)
         if name == "markdown" and path == GITHUB:
-            _tell_github(report, to_stderr=on_stdout(wanted) is not None)
+            yield partial(_tell_github, report, to_stderr=on_stdout(wanted) is not None)
         elif path and path != "-":
-            write(name, report, path)
+            yield partial(write, name, report, path)
     if wanted.nodes_out:
-        _write_lists(report, wanted.nodes_out)
+        yield partial(_write_lists, report, wanted.nodes_out)
 
 
 def _tell_github(report: Report, *, to_stderr: bool) -> None:
@@ -145,17 +184,18 @@ def _write_lists(report: Report, folder: Path) -> None:
         print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
 
 
-def show(report: Report, *, quiet: bool, verbose: bool, no_color: bool, measured: bool = True) -> None:
+def show(report: Report, wanted: Wanted, *, measured: bool = True) -> None:
     """Print `report` to standard output; without `measured`, its rows were shown as they came."""
+    quiet, verbose, no_color = wanted.quiet, wanted.verbose, wanted.no_color
     if report.files:
         text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
     elif quiet:
         line = as_text.quiet(report)
         text = as_text.shortened(line, width()) if sys.stdout.isatty() else line
     else:
-        text = as_text.render(report, measured=measured, verbose=verbose, width=width(), style=style(no_color))
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        above = "" if measured or not report.measurements else "\n"
+        text = above + as_text.render(report, measured=measured, verbose=verbose, width=width(), style=style(no_color))
+    put(text, "-")
 
 
 def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> str:

@@ -164,11 +164,15 @@ def captures_in(folder: Path) -> list[tuple[str, str]]:
     return found
 
 
-def write_captures(folder: Path, captures: Sequence[tuple[str, str]]) -> None:
-    """Write captures to `folder`. One that cannot be written is left out: the run goes on."""
+def write_captures(folder: Path, captures: Sequence[tuple[str, str]]) -> list[str]:
+    """Write captures to `folder`, and return why any could not be written: the run goes on."""
+    whys = []
     for node, text in captures:
-        with contextlib.suppress(UsageError):
+        try:
             save(folder / files.named_after(node), text)
+        except UsageError as error:
+            whys.append(str(error))
+    return whys
 
 
 def _collectors() -> tuple[Collector, ...]:

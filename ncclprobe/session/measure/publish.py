@@ -1,11 +1,8 @@
 """Show rows as they come, then write and show the report. A broken terminal never costs the report."""
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
@@ -20,7 +17,8 @@ class Publisher:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._mute = False
+        self._shown: bool | None = None
+        self._lost = False
         self._op = ""
 
     @property
@@ -34,7 +32,7 @@ class Publisher:
             wide, style = delivery.width(), delivery.style(self._options.no_color)
             head = "" if self._op else f"{rows.header(row, wide)}\n"
             line = rows.row(row, wide, style, self._op)
-            self._print(lambda: print(f"{head}{line}", flush=True))
+            self._print(f"{head}{line}")
         self._op = row.op
 
     def write(self, report: Report) -> None:
@@ -44,50 +42,26 @@ class Publisher:
 
     def publish(self, report: Report) -> int:
         """Write `report` wherever it is wanted, then show it; returns the exit code."""
-        code = report.exit_code
-        try:
-            self.write(report)
-            delivery.write_others(report, self._options)
-        except UsageError as error:  # the other ranks wait for an exit code
-            self._complain(str(error))
-            code = ExitCode.USAGE
-        return int(code if self._show(report) else ExitCode.BROKEN)
+        code = delivery.deliver(report, self._options, measured=not self.shows_rows, shown=self._shown)
+        return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 
-    def _show(self, report: Report) -> bool:
-        """Show the report; return whether standard output got the format that was asked of it."""
-        o = self._options
-        if alone := delivery.on_stdout(o):
-            return self._print(lambda: delivery.write(alone, report, "-"))
-        if report.measurements and self.shows_rows:
-            self._print(lambda: print(flush=True))
-        shown = {"quiet": o.quiet, "verbose": o.verbose, "no_color": o.no_color, "measured": not self.shows_rows}
-        self._print(lambda: delivery.show(report, **shown))
-        return True
+    def lose(self, whys: Sequence[str]) -> None:
+        """Say why files that are wanted beside the report could not be written."""
+        for why in whys:
+            self._lost = True
+            delivery.complain(why)
 
-    def _print(self, show: Callable[[], None]) -> bool:
-        """Return whether `show` could write to standard output. After a failure it is not tried again."""
-        if self._mute:
-            return False
+    def _print(self, text: str) -> None:
+        """Print `text`. After a failure nothing more is tried on standard output."""
+        if self._shown is not None:
+            return
         try:
-            show()
+            print(text, flush=True)
         except BrokenPipeError:  # `… | head`: the reader has left
-            self._mute = True
+            self._shown = True
         except (OSError, ValueError) as error:  # full, closed, of another encoding, or too narrow for any text
-            self._mute = True
+            self._shown = False
             if FOLDER not in os.environ:  # else the parent of this rank fails in the same way, and prints that
-                self._complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
-        if self._mute:
-            _silence_stdout()
-        return not self._mute
-
-    def _complain(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
-
-
-def _silence_stdout() -> None:
-    """Discard what is buffered for standard output: Python would try to write it again at exit, and fail."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+                delivery.complain(f"standard output cannot be written: {getattr(error, 'strerror', None) or error}")
+        if self._shown is not None:
+            delivery.silence_stdout()

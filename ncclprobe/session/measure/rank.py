@@ -360,7 +360,7 @@ class Rank:
         self._nodes = self._recorder.take_captures(captures)
         folder = os.environ.get(rank_files.FOLDER) or self._options.keep
         if folder:
-            write_captures(Path(folder), captures)
+            self._recorder.lose_files(write_captures(Path(folder), captures))
 
     def _abort(self) -> None:
         if self._backend:

@@ -199,6 +199,10 @@ class Recorder:
         for rank in ranks:
             self._log.add("lost", _plain(rank))
 
+    def lose_files(self, whys: Sequence[str]) -> None:
+        """Say why files that are wanted beside the report could not be written."""
+        self._publisher.lose(whys)
+
     def add_trained(self, row: GroupRow | StepRow) -> None:
         """Record a row of groups or of a training step."""
         self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))

@@ -75,13 +75,15 @@ def look(options: Options, question: Question, kind: str, why: str, backend: Bac
     with Waiting("looking at this machine", wanted=not options.quiet):
         node.start()
         snapshot, capture = node.snapshot(), node.capture()
-    if options.keep and capture:
-        write_captures(options.keep, [(name, capture)])
+    unkept = write_captures(options.keep, [(name, capture)]) if options.keep and capture else []
     if not why:
-        return Publisher(options).publish(diagnose(question, [snapshot]))
+        publisher = Publisher(options)
+        publisher.lose(unkept)
+        return publisher.publish(diagnose(question, [snapshot]))
     left_out = tuple(SkippedRow(part, None, "unable", why) for part in options.what)
     unable = replace(options, what=(), left_out=left_out)
     recorder = Recorder(unable, question, Participants(kind, 1, (name,), backend, nnodes=1, fallback=why))
+    recorder.lose_files(unkept)
     recorder.snapshots = lambda: [snapshot]
     recorder.meet()
     return recorder.close()

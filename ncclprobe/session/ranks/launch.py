@@ -108,11 +108,12 @@ def _publish(
     if isinstance(record, int):
         return record
     captures = captures_in(folder)
+    publisher = Publisher(options)
     if options.keep:
-        write_captures(options.keep, captures)
+        publisher.lose(write_captures(options.keep, captures))
     report = diagnose(question, replayed_nodes(captures), run_facts(record))
     waiting.end()
-    return Publisher(options).publish(report)
+    return publisher.publish(report)
 
 
 def _folder() -> scratch.Scratch:
