@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ncclprobe.errors import Denied, Missing
 from ncclprobe.host import command, own_child
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,6 +157,7 @@ def test_a_file_of_all_of_ncclprobe_starts_its_children_from_itself(tmp_path: Pa
 
 _STARTS_TWO = """
 import subprocess, sys, threading
+from ncclprobe.errors import Denied, Missing
 from ncclprobe.host import command, own_child
 sleeps = "sleep 1000 & echo $!; wait"
 found = []
@@ -190,6 +192,25 @@ def test_what_has_ended_or_outlives_us_keeps_no_file_open() -> None:
     with pytest.raises(OSError, match="no-such-program"):
         command.start(["/no-such-program"])
     assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone is careful with what others may write")
+def test_root_starts_no_program_of_a_folder_that_others_may_write_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "open", tmp_path / "own"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "tool").write_text(f"#!/bin/sh\necho {folder.name}\n")
+        (folder / "tool").chmod(0o755)
+    folders[0].chmod(0o777)
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+    assert command.run(["tool"], 10.0) == "own\n"
+    (folders[1] / "tool").unlink()
+    with pytest.raises(Denied, match=f"tool: not started by root, for other users may change {folders[0]}/tool"):
+        command.run(["tool"], 10.0)
+    with pytest.raises(Missing, match="no-tool: not there"):
+        command.run(["no-tool"], 10.0)
 
 
 def has_ended(process: psutil.Process) -> bool:

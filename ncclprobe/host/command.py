@@ -6,17 +6,22 @@ library nor a module of it is looked for in the working directory, which may be 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import IO
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
+from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut, UsageError
+from ncclprobe.host import files
 
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
@@ -30,6 +35,30 @@ RUNNING: "dict[subprocess.Popen[bytes], int]" = {}
 """Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves. With
 the end of a pipe that only this process holds."""
 _F_SETSIG = 10  # fcntl(2)
+
+
+def found(name: str, more: Sequence[str] = ()) -> str | None:
+    """Return the program `name` in PATH, or in the folders `more`, as it may be started here; None: there is none.
+
+    Root starts what stands in folders that root alone may change. Raises PermissionError where it is in others alone.
+    """
+    folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    whole = [each for each in folders if each.startswith("/")]
+    own = [each for each in whole if os.geteuid() or _is_own(each)]
+    if path := shutil.which(name, path=os.pathsep.join(own) or os.pathsep):
+        return path
+    if other := shutil.which(name, path=os.pathsep.join(whole) or os.pathsep):
+        why = f"not started by root, for other users may change {other}; put it into a folder of root's own"
+        raise PermissionError(errno.EACCES, why)
+    return None
+
+
+@cache
+def _is_own(folder: str) -> bool:
+    try:
+        return bool(files.trusted_folder(Path(folder)))
+    except UsageError:
+        return False
 
 
 def start(
@@ -46,10 +75,12 @@ def start(
 
     End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
     """
+    program = argv[0] if "/" in argv[0] else found(argv[0]) or argv[0]
     theirs, ours = os.pipe()
     try:
         process = subprocess.Popen(
             argv,
+            executable=program,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
@@ -177,7 +208,9 @@ def as_host_error(error: BaseException, what: str) -> HostError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Missing(f"{what}: not there")
     if isinstance(error, PermissionError):
-        return Denied(f"{what}: permission denied")
+        return Denied(
+            f"{what}: {error.strerror or 'permission denied'}".replace("Permission denied", "permission denied")
+        )
     if isinstance(error, MemoryError):
         return TimedOut(f"{what}: not asked, for {interrupt.NO_MEMORY}")  # it says nothing of what was asked
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
-from ncclprobe.host.command import run
+from ncclprobe.host.command import found, run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import as_started, encodable, recorded
@@ -354,10 +354,7 @@ def _ras(address: str, look: str, *pids: str) -> str:
 
 def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
-    import shutil
-
-    folders = [str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(":")]
-    py_spy = shutil.which("py-spy", path=":".join(each for each in folders if each.startswith("/")))
+    py_spy = found("py-spy", [str(Path(sys.executable).parent)])
     if not py_spy:
         raise Missing("py-spy is not installed: pip install 'ncclprobe[stacks]'")
     return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], _STACKS_S)

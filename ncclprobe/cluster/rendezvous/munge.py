@@ -10,13 +10,12 @@ import hmac
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.host.command import abandon, start
+from ncclprobe.host.command import abandon, found, start
 from ncclprobe.wire import SECRET_BYTES, WireError
 
 PATIENCE_S = 5.0
@@ -57,7 +56,10 @@ class Munge:
 
 def is_here() -> bool:
     """Return whether munge seals a credential on this machine."""
-    if not (shutil.which("munge") and shutil.which("unmunge")):
+    try:
+        if not (found("munge") and found("unmunge")):
+            return False
+    except OSError:
         return False
     return _ask(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
 
