@@ -1,6 +1,7 @@
 """The parts of an assembly, where no second process is needed; with many, tests/lab plays them."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from ncclprobe.cluster.gather import Times, _name, _parse_rank_answers
-from ncclprobe.cluster.gather.coordinator import _lost, _replays, _unique_names, only_listed
+from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _unique_names, only_listed
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host.capture import dump
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import replace
 
 
 def peer(name: str, rank: int, capture: Path = Path(), **details: Any) -> Peer:
@@ -43,6 +45,31 @@ def test_nodes_of_one_name_are_told_apart() -> None:
     assert set(names.values()) == {"n0#1", "n1", "n3"}
     twins = [peer("n1", 2), Peer(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
     assert len(set(_unique_names("n0", twins).values())) == 2
+
+
+def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"eth0": [{"address": "10.0.0.1"}, {"address": "fe80::1%eth0"}]}
+    told = {("psutil", "net_if_addrs"): json.dumps(rows), ("read", "/a"): "10.0.0.9"}
+    announced = [
+        {"role": f"nccl{number}", "interface": "eth0", "address": address, "port": 4000}
+        for number, address in enumerate(("10.0.0.1", "10.0.0.9", "fe80::1%eth0"))
+    ]
+    captures = {
+        "true": dump(told, "n1"),
+        "none": dump({}, "n1"),
+        "garbled": dump({("psutil", "net_if_addrs"): "[1"}, "n1"),
+    }
+    kept = {}
+    for name, text in captures.items():
+        (tmp_path / name).write_text(text)
+        node = peer("n1", 1, tmp_path / name)
+        node = replace(node, hello=replace(node.hello, listeners=tuple(announced)))
+        kept[name] = [each.address for each in _listeners_of(node)]
+    assert kept == {"true": ["10.0.0.1", "fe80::1%eth0"], "none": [], "garbled": []}
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == "ncclprobe: node 1 listens at 10.0.0.9, which its capture does not have: not called"
 
 
 def test_the_scheduler_knows_a_node_by_a_better_name() -> None:

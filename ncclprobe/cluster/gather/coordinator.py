@@ -31,7 +31,7 @@ from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
-from ncclprobe.facts.reach import Paths, Trouble
+from ncclprobe.facts.reach import MeshListener, Paths, Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.model.findings import ExitCode
@@ -41,6 +41,7 @@ from ncclprobe.model.values import Struct, asdict, replace
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
 _RESOLVE_S = 5.0
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
+_INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
 _SILENT = "silent: it did not tell in time what it saw of the others"
 
 
@@ -150,7 +151,7 @@ async def _mesh(
     by_rank = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra}
     listening = {
         0: listeners.addresses,
-        **{rank: parse_listeners(peer.hello.listeners) for rank, peer in by_rank.items()},
+        **{rank: _listeners_of(peer) for rank, peer in by_rank.items()},
     }
     node_names = {0: local.name, **{rank: names[peer.hello.id] for rank, peer in by_rank.items()}}
     plans, deadline = plan_mesh(listening, names=node_names), part.times.mesh()
@@ -206,7 +207,7 @@ async def _try_rails(
     fleet = Fleet(
         {0: local.name, **{rank: names[key] for rank, key in ids.items()}},
         ids,
-        {0: listeners.addresses, **{rank: parse_listeners(peer.hello.listeners) for rank, peer in peers.items()}},
+        {0: listeners.addresses, **{rank: _listeners_of(peer) for rank, peer in peers.items()}},
     )
     node = RailNode(local.snapshot, part.rails.host, listeners, part.rails.run)
     run = RailRun(part.rails, node, coordinator, fleet, part.times.rails())
@@ -235,6 +236,29 @@ async def _at_paths(part: Part, local: LocalNode, coordinator: Coordinator, name
                     local.add(name, each)
     finally:
         work.close()
+
+
+def _listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
+    """Return the listeners that a node announced, as far as its own capture has their addresses.
+
+    Whom another address belongs to is not called for it. One that is left out is said.
+    """
+    announced = parse_listeners(peer.hello.listeners)
+    own = _addresses_in(peer.capture) if announced else frozenset()
+    for each in announced:
+        if each.address.partition("%")[0] not in own:
+            say(f"node {peer.hello.node_rank} listens at {each.address}, which its capture does not have: not called")
+    return tuple(each for each in announced if each.address.partition("%")[0] in own)
+
+
+def _addresses_in(capture: Path) -> frozenset[str]:
+    """Return the addresses of the interfaces in a capture, of which no more is read: nodes wait for their plan."""
+    with contextlib.suppress(UsageError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        text = files.read(capture, limit=bounds.CAPTURE_BYTES)
+        line = next((each for each in text.split("\n") if each.startswith(_INTERFACES)), "{}")
+        interfaces = json.loads(json.loads(line)["said"]).values()
+        return frozenset(str(row["address"]).partition("%")[0] for rows in interfaces for row in rows)
+    return frozenset()
 
 
 def _unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
