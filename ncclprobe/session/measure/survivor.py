@@ -28,8 +28,8 @@ from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.watchdog.ending import gone_with_rank_0
 
 _DONE = b"."
-_GOING_S = 0.25
-"""For all ranks to be killed that are; half of what the others wait before they leave (watchdog.py)."""
+_GOING_S = 0.1
+"""For all ranks to be killed that are. The others leave half a second after rank 0, at the earliest (watchdog.py)."""
 _REPORT_S = 60.0
 _LEAVING_S = 2.0
 _LATE_S = 10.0

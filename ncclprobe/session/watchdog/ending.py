@@ -1,6 +1,7 @@
 """How a run ends before its last row, and how a process leaves it."""
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -10,7 +11,7 @@ from typing import NoReturn
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, any_of
-from ncclprobe.host import Host
+from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct, replace
@@ -82,13 +83,14 @@ def gone_with_rank_0(log: Host) -> tuple[LostRank, ...]:
     """Return the ranks of this host, rank 0's, whose process has ended, by the run log of a rank 0 that is gone.
 
     None while rank 0's process exists, and none where all have ended: whoever ends a job ends all of them. A launcher
-    ends the others once one has, and these take a while to leave.
+    ends the others once one has, and these take a while to leave. Raises NotCaptured, ParseError.
     """
-    who, rows = any_of(log, "participants", Participants), any_of(log, "row", Measurement)
-    pids = {rank: pid for rank, pid in enumerate(who[-1].pids) if pid} if who else {}
-    ended = [rank for rank, pid in pids.items() if not lives(pid)]
+    said = json.loads(log.ask(SAMPLE, "participants"))[-1].get("pids", ())
+    pids = {rank: pid for rank, pid in enumerate(said) if pid}
+    ended = [rank for rank, pid in pids.items() if not lives(pid)]  # first of all: the others are leaving
     if 0 not in ended or (len(ended) == len(pids) > 1):
         return ()
+    who, rows = any_of(log, "participants", Participants), any_of(log, "row", Measurement)
     phase = f"after {rows[-1].op} {size(rows[-1].nbytes)}" if rows else "before the first row"
     why = "its process has ended without a word, as one that is killed does"
     return tuple(LostRank(rank, who[-1].hosts[rank], phase, why) for rank in ended)
