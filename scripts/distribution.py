@@ -14,7 +14,16 @@ from child import ROOT
 
 BUILD_S = 300.0
 PACKAGE = "ncclprobe/"
-BESIDE = {"CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "constraints.txt", "pyproject.toml", ".gitignore"}
+BESIDE = {
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "constraints.txt",
+    "hashes.txt",
+    "pyproject.toml",
+    ".gitignore",
+}
 """What the sdist has besides the package and scripts/deploy/; hatchling adds .gitignore, by which it packs."""
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 

@@ -4,12 +4,16 @@
 scripts/offline.py file OUT        OUT/ncclprobe.pyz: doctor, capture, explain, report; torch is not in it, but used
                                    where the Python that starts it has one
 scripts/offline.py wheels OUT      OUT/*.whl, for `pip install --no-index --find-links OUT ncclprobe`
+scripts/offline.py hashes OUT      OUT/hashes.txt, the digests of the wheels of what ncclprobe requires at our pins, for
+                                   `pip install --require-hashes -r hashes.txt`; torch, whose wheel depends on the
+                                   machine and may be of another index, is not in it
 --python 3.12 --machine aarch64    (several times) for these alone, else for all; pip fetches their wheels
 --torch                            wheels: those of torch too, gigabytes; never where a job's environment has its own
 """
 
 import argparse
 import hashlib
+import json
 import sys
 import tempfile
 import zipfile
@@ -37,7 +41,7 @@ _LEFT_OUT = ("markupsafe/_speedups", ".pyi", "/tests/", ".dist-info/RECORD", ".d
 def main() -> int:
     """Make what the command line asks for from this checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("file", "wheels"))
+    parser.add_argument("kind", choices=("file", "wheels", "hashes"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", action="append", choices=PYTHONS)
     parser.add_argument("--machine", action="append", choices=MACHINES)
@@ -45,6 +49,9 @@ def main() -> int:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     pythons, machines = asked.python or PYTHONS, asked.machine or MACHINES
+    if asked.kind == "hashes":
+        (asked.out / "hashes.txt").write_text(hashes(pythons, machines), encoding="utf-8")
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         tree = distribution.copy(distribution.sources(), Path(folder, "tree"))
         wheel = distribution.build(tree, Path(folder, "dist"), 1_580_601_600).wheel
@@ -80,6 +87,37 @@ def fetch(wheel: Path, to: Path, python: str, machine: str, *, torch: bool = Fal
         ]
         if run(command, deadline_s=FETCH_TORCH_S if torch else FETCH_S):
             fail(f"pip could not fetch what ncclprobe requires on Python {python}, {machine} (its reason is above)")
+
+
+def required_pins() -> list[str]:
+    """Return the pins of what ncclprobe requires, with and without a terminal: all above those of torch."""
+    head = (ROOT / "constraints.txt").read_text(encoding="utf-8").partition("\n# torch")[0]
+    return [line for line in head.splitlines() if line and not line.startswith("#")]
+
+
+def hashes(pythons: Sequence[str], machines: Sequence[str]) -> str:
+    """Return the pins with the digests of the wheels that pip takes for each Python and machine."""
+    digests: dict[str, set[str]] = {Requirement(line).name: set() for line in required_pins()}
+    for python in pythons:
+        for machine in machines:
+            platforms = [word for glibc in GLIBC for word in ("--platform", f"manylinux_{glibc}_{machine}")]
+            with tempfile.NamedTemporaryFile("r") as report:
+                command = [
+                    *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run"),
+                    *("--ignore-installed", "--no-deps", "--report", report.name, "--target", "/nowhere"),
+                    *("--only-binary", ":all:", "--implementation", "cp", "--python-version", python, *platforms),
+                    *_those_of(required_pins(), python, machine),
+                ]
+                if run(command, deadline_s=FETCH_S):
+                    fail(f"pip found no wheels for Python {python}, {machine} (its reason is above)")
+                for each in json.load(report)["install"]:
+                    name = each["metadata"]["name"].lower().replace("_", "-")
+                    digests[name].add(each["download_info"]["archive_info"]["hashes"]["sha256"])
+    found = [
+        " \\\n".join((line, *(f"    --hash=sha256:{each}" for each in sorted(digests[Requirement(line).name]))))
+        for line in required_pins()
+    ]
+    return "\n".join(("# Made of constraints.txt by scripts/offline.py hashes.", *found, ""))
 
 
 def _those_of(lines: Iterable[str], python: str, machine: str, extra: str = "") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """ncclprobe.pyz unpacks what this Python needs once, into a folder that is the user's alone, and starts from there."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +137,20 @@ def test_the_whole_program_judges_from_its_file(tmp_path: Path) -> None:
     )
     assert done.returncode in (0, 3, 4), done.stderr
     assert done.stderr == ""
+
+
+def test_each_pin_of_what_is_required_has_hashes_and_nothing_else_has() -> None:
+    locked = (offline.ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()[1:]
+    assert [line.partition("     --hash=")[0] for line in locked] == offline.required_pins()
+    assert all(re.fullmatch(r"[^#]+?(     --hash=sha256:[0-9a-f]{64})+", line) for line in locked)
+
+
+def test_what_is_locked_by_hashes_can_be_fetched(tmp_path: Path) -> None:
+    argv = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", "hashes.txt", "--dest", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", *argv], cwd=offline.ROOT, capture_output=True, text=True
+    )
+    if done.returncode and "HASH" not in done.stderr.upper().replace("HASHES.TXT", ""):
+        pytest.skip(f"no index answers: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.whl"))) >= len(offline.required_pins()) - 1  # tomli is for 3.10 alone
