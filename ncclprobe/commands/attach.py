@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ncclprobe import interrupt
 from ncclprobe.commands import arguments
+from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from ncclprobe.host import Question
     from ncclprobe.model.report import Report
 
-_TIMEOUT_S, _LAST_RESORT_S = 60.0, 5.0
+_TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 _PREPARE = """\
 # In the program, after torch.distributed.init_process_group (torch 2.10 and later).
 # Every rank then answers on a port of its node to whoever asks: do so in a network that you trust.
@@ -29,6 +31,9 @@ def main(argv: Sequence[str]) -> int:
     if options.prepare:
         print(_PREPARE, end="")
         return ExitCode.OK
+    if options.watch and options.watch < 1:
+        raise UsageError("--watch looks at most once a second: give it 1 or more")
+    options.timeout = options.timeout or (_WATCH_S if options.watch else _TIMEOUT_S)
     redactor = arguments.redactor(options)
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
     from ncclprobe.engine import diagnose
@@ -36,14 +41,37 @@ def main(argv: Sequence[str]) -> int:
     from ncclprobe.model.values import replace
 
     question = replace(diagnose.ask(options, ("attach", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
-    report = _looked(options, question)
+    end = time.monotonic() + options.timeout
+    report = _watched(options, question, end) if options.watch else _looked(options, question, end)
     report = redactor.report(report) if redactor else report
     from ncclprobe.report import delivery
 
     return delivery.deliver(report, options)
 
 
-def _looked(options: argparse.Namespace, question: "diagnose.Question") -> "Report":
+def _watched(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
+    """Look again and again, a line for each look on stderr, until the answer is another or time is over."""
+    from ncclprobe.model.values import replace
+    from ncclprobe.report.watching import Watch
+
+    watch = Watch()
+    while True:
+        next_look = time.monotonic() + options.watch
+        try:
+            report = _looked(options, question, end)
+        except UsageError as error:
+            if watch.last is None:
+                raise
+            return replace(watch.last, notes=(*watch.last.notes, f"the watch ended: {error}", *watch.notes()))
+        line = watch.add(report)
+        if not options.quiet:
+            print(line, file=sys.stderr, flush=True)
+        if watch.changed or next_look > end:
+            return replace(report, notes=(*report.notes, *watch.notes()))
+        time.sleep(max(next_look - time.monotonic(), 0.0))
+
+
+def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
     from ncclprobe.engine import running
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.engine.observe import observed
@@ -52,8 +80,8 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question") -> "Repo
     from ncclprobe.report.progress import Waiting
 
     asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps({"pid": options.pid or 0, "stacks": options.stacks})}
-    with Waiting("looking at the ranks of the job", wanted=not options.quiet):
-        snapshot, answers = observed(running.collectors(), time.monotonic() + options.timeout, asked)
+    with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
+        snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
         found = running.stands([snapshot])
     notes = []
     if options.keep:
@@ -80,8 +108,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit-code", action="store_true",
         help="Exit with 4 where a cause is named, and with 3 where something stands whose cause cannot be told.",
     )  # fmt: skip
-    add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
-        help="End after so many seconds (default: %(default)g).")  # fmt: skip
+    add("--watch", type=arguments.positive, metavar="SECONDS",
+        help="Look again every so many seconds until the answer is another, and say how many calls were made between.",
+    )  # fmt: skip
+    add("--timeout", type=arguments.positive, metavar="SECONDS",
+        help=f"End after so many seconds (default: {_TIMEOUT_S:g}, with --watch {_WATCH_S:g}).")  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)
     arguments.redaction(parser)

@@ -429,8 +429,8 @@ _PATIENCE_S = {
     "kernel_log": 15.0,
     "elf_texts": 10.0,
     "elf_symbols": 10.0,
-    "ranks": 5.0,
-    "process": 1.0,
+    "ranks": 20.0,  # without it there is nothing to look at, and a node that swaps or is overloaded takes so long
+    "process": 2.0,
     "server": 1.5,
     "ras": 4.0,
     "stacks": _STACKS_S + 1.0,

@@ -186,6 +186,7 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
         "faults": int(stat[7]) + int(stat[9]),
         "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
         "pipes": sorted(_pipes(path)),
+        "queued_s": int((_text_or_empty(f"{path}/schedstat").split() or (0, 0))[1]) / 1e9,
     }
 
 

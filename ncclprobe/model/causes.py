@@ -39,7 +39,8 @@ class RankClass(Struct, frozen=True):
 class Standing(Struct, frozen=True):
     """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and what stands where in one line.
 
-    `looked_at` is in ISO 8601, `looked_s` how long looking took, `prepare` what would have told more.
+    `looked_at` is in ISO 8601, `looked_s` how long looking took, `prepare` what would have told more. `calls` are the
+    collectives that all ranks together have called so far, as torch has counted them.
     """
 
     word: str
@@ -47,6 +48,7 @@ class Standing(Struct, frozen=True):
     looked_at: str = ""
     looked_s: float = 0.0
     prepare: str = ""
+    calls: int = 0
 
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]

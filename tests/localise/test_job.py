@@ -78,6 +78,14 @@ def classes(found: Stand) -> dict[str, tuple[int, ...]]:
         (UNSEEN, UNSEEN, "cannot tell", "is not known: process 102: permission denied"),
         (IDLE, later(IDLE, cpu_s=5.9, faults=9000), "slow, not stuck", "is at work (0.9 cores)"),
         (IDLE, later(IDLE, moved_bytes=300_000_000), "slow, not stuck", "is at work (0.0 cores, 300 MB/s"),
+        (
+            IDLE,
+            later(IDLE, cpu_s=5.04, queued_s=0.5),
+            "slow, not stuck",
+            "is at work (0.0 cores, waits for a processor)",
+        ),
+        (IDLE, later(IDLE, cpu_s=5.01, queued_s=0.5), "stuck outside", "waits for a lock"),
+        (IDLE, later(IDLE, cpu_s=5.08), "stuck outside", "waits for a lock"),
         (IDLE, later(IDLE, held_s=0.8), "slow, not stuck", "held back by the quota of its cgroup"),
         (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "as an endless loop does"),
     ],
@@ -105,12 +113,12 @@ def test_a_loop_is_stuck_when_others_have_waited_for_a_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu_s", "name"), [(3.0, "slow, not stuck"), (0.08, "slow, not stuck"), (0.02, "stuck outside")]
+    ("cpu_s", "name"), [(3.0, "slow, not stuck"), (0.08, "slow, not stuck"), (0.01, "stuck outside")]
 )
 def test_a_child_at_work_is_work_of_its_rank(cpu_s: float, name: str) -> None:
     compiler = Child("S", 3.0, pid=7, name="cc1plus")
     found = waits_for_2(
-        replace(IDLE, children=(compiler,)), later(IDLE, children=(replace(compiler, cpu_s=3.0 + cpu_s),))
+        replace(IDLE, children=(compiler,)), later(IDLE, children=(replace(compiler, cpu_s=3.0 + cpu_s, queued_s=0.4),))
     )
     assert classes(found)[name] == (2,)
 

@@ -26,7 +26,8 @@ class ProcessState(Struct, frozen=True):
 
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
     descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written. `awaits` is the process whose end it waits for, 0: none, or any.
+    `faults`, `moved_bytes` read and written, `queued_s` for which its first thread waited for a processor. `awaits` is
+    the process whose end it waits for, 0: none, or any.
     """
 
     state: str
@@ -38,6 +39,7 @@ class ProcessState(Struct, frozen=True):
     moved_bytes: int = 0
     pipes: tuple[str, ...] = ()
     awaits: int = 0
+    queued_s: float = 0.0
 
 
 class Child(ProcessState, frozen=True, kw_only=True):

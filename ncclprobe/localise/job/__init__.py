@@ -173,7 +173,8 @@ def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None) -> S
     word = _word(rows, call)
     message = _of_no_call(job, rows, word) if call is None else _of_call(job, rows, call)
     more = "" if any(rank.stacks for rank in job.ranks.values()) else _STACKS
-    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else f"{_PREPARE}{more}")
+    calls = sum(dump.first_record + len(dump) for dump in job.second.dumps)
+    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else f"{_PREPARE}{more}", calls)
 
 
 def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:

@@ -12,9 +12,9 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
-_BUSY_CORES, _BUSY_CHILD_CORES = 0.1, 0.05
-"""Processor time of a rank at work, and of what it has started; answering torch's recorder, and waking now and then,
-take less. A child that shares two processors with a dozen others has had 0.08."""
+_BUSY_CORES, _STARVED_CORES = 0.1, 0.02
+"""Processor time of a process at work; answering torch's recorder and waking now and then take less. One that takes
+the second and waits for a processor for the rest of the first is at work too, on a node with more to do than it can."""
 _BUSY_BYTES_S = 64 << 10
 _LOOP_FAULTS = 200
 """A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
@@ -84,13 +84,14 @@ def activity(seen_rank: Seen) -> Activity:
         return "stopped"
     took_s = max(second.time_s - first.time_s, 1e-3)
     cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
-    children = _of_children(first, second, "cpu_s") / took_s >= _BUSY_CHILD_CORES
-    computes = cores >= _BUSY_CORES or first.state == second.state == "R" or children
+    starved = cores >= _STARVED_CORES and cores + _grown(first, second, "queued_s") / took_s >= _BUSY_CORES
+    computes = cores >= _BUSY_CORES or first.state == second.state == "R"
+    children = _of_children(first, second, "cpu_s") / took_s >= _STARVED_CORES
     if second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
         return "busy"
     if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not children:
         return "spins"
-    return "busy" if computes else "idle"
+    return "busy" if computes or starved or children else "idle"
 
 
 def _grown(first: RankProcess, second: RankProcess, name: str) -> float:
@@ -128,9 +129,10 @@ def _at_what(rank: Seen) -> str:
         return ""
     took_s = max(second.time_s - first.time_s, 1e-3)
     cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
+    queued = ", waits for a processor" if _grown(first, second, "queued_s") / took_s >= _BUSY_CORES else ""
     held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
     data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
-    return f" ({cores:.1f} cores{data}{held})"
+    return f" ({cores:.1f} cores{queued}{data}{held})"
 
 
 def _idle(at: RankProcess) -> str:
