@@ -29,6 +29,8 @@ _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
 _INTERPRETER = re.compile(r"python|pt_main_thread")
 _OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
 _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
+_CGROUPS = Path("/sys/fs/cgroup")
+_STALLED = re.compile(r"^some [^\n]{0,80} total=([0-9]+)$", re.MULTILINE)
 _OF_CHILD = {"wait4": 1, "waitid": 2}
 _MOST_PIDS = 1 << 22
 _SYSCALLS = {
@@ -240,21 +242,22 @@ def _pipes(path: str) -> set[str]:
 
 
 def _cgroup(path: str) -> dict[str, Any]:
-    """Return whether the process's cgroup is frozen, and for how long it was held back, of cgroup v2 and v1."""
+    """Return whether the process's cgroup is frozen, held back, or out of memory, of cgroup v2 and v1."""
     lines = _text_or_empty(f"{path}/cgroup").splitlines()
     groups = dict(line.split(":", 2)[1:] for line in lines if line.count(":") > 1)
-    root = Path("/sys/fs/cgroup")
+    found: dict[str, Any] = {}
     for names, own in groups.items():
-        part = root / names if names else root
+        part = _CGROUPS / names if names else _CGROUPS
         folder = f"{part}{own}" if Path(f"{part}{own}").is_dir() else str(part)
-        stat = _numbers(f"{folder}/cpu.stat")
-        frozen = _numbers(f"{folder}/cgroup.events").get("frozen", 0) == 1
-        if names == "freezer":
-            frozen = _text_or_empty(f"{folder}/freezer.state").strip() == "FROZEN"
-        held_s = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
-        if stat or frozen:
-            return {"frozen": frozen, "held_s": held_s}
-    return {}
+        if stat := _numbers(f"{folder}/cpu.stat"):
+            found["held_s"] = stat.get("throttled_usec", 0) / 1e6 or stat.get("throttled_time", 0) / 1e9
+        if _numbers(f"{folder}/cgroup.events").get("frozen") or _text_or_empty(f"{folder}/freezer.state") == "FROZEN\n":
+            found["frozen"] = True
+        if events := _numbers(f"{folder}/memory.events") or _numbers(f"{folder}/memory.oom_control"):
+            found["oom_kills"] = events.get("oom_kill", 0)
+        if stalled := _STALLED.search(_text_or_empty(f"{folder}/memory.pressure")):
+            found["memory_s"] = int(stalled[1]) / 1e6
+    return found
 
 
 def _stat_or_none(path: str) -> list[str] | None:

@@ -35,7 +35,7 @@ class Watch:
         self._slow.update(
             causes.who(each.ranks, each.nodes) for each in report.classes if each.name == "slow, not stuck"
         )
-        made = standing.calls - before.standing.calls if before and before.standing else None
+        made = standing.calls - before.standing.calls if before and before.standing and before.standing.calls else None
         calls = f"; {plural(max(made, 0), 'call')} since the look before" if made is not None else ""
         return printable(f"{when(standing.looked_at)}  {standing.word}  {standing.message}{calls}")
 

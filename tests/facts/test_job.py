@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,33 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
     assert processes._process(os.getpid(), start)["state"] in "RS"
     with pytest.raises(Missing, match="its number is of another"):
         processes._process(os.getpid(), start + 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
+                       "job/cpu.stat": "throttled_usec 500000\n",
+                       "job/memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull total=9\n"}),
+        ("3:freezer:/job\n2:memory:/job\n1:cpu:/job\n", {
+            "memory/job/memory.oom_control": "under_oom 0\noom_kill 2\n", "freezer/job/freezer.state": "FROZEN\n",
+            "cpu/job/cpu.stat": "throttled_time 500000000\n"}),
+    ],
+)  # fmt: skip
+def test_what_the_cgroup_of_a_rank_tells(
+    lines: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"process/cgroup": lines, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path)
+    found = processes._cgroup(str(tmp_path / "process"))
+    assert {name: found[name] for name in ("frozen", "held_s", "oom_kills")} == {
+        "frozen": True,
+        "held_s": 0.5,
+        "oom_kills": 2,
+    }
+    assert found.get("memory_s") == (1.5 if lines.startswith("0") else None)
 
 
 def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,3 +341,17 @@ def test_nccls_own_counts_name_the_rank_that_has_launched_less_and_does_not_go_o
 def test_counts_that_grow_or_agree_accuse_no_rank(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     states = dict.fromkeys(range(3), (SLEEPS, later(SLEEPS, still_s=42.0)))
     assert set(classes(looked(states, ras=(counts(*before), counts(*after))))) == {"cannot tell"}
+
+
+def test_a_rank_that_ended_where_the_kernel_killed_for_want_of_memory_says_so() -> None:
+    killed = (IDLE, later(IDLE, oom_kills=1))
+    found = looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, recorded(WAIT_OF_51, backend="gloo"))
+    assert found.classes[0].doing == "has ended (process 102); its cgroup counts 1 kill for want of memory"
+    assert looked({0: killed}, world=2, absent=(1,)).classes[0].doing.endswith("counts 1 kill for want of memory")
+
+
+def test_time_without_memory_between_the_looks_is_evidence() -> None:
+    (outside, _) = waits_for_2(replace(SLEEPS, memory_s=7.0), later(SLEEPS, memory_s=7.6)).classes
+    assert "0.6 s without memory" in outside.evidence[0].text
+    (outside, _) = waits_for_2(replace(SLEEPS, memory_s=7.0), later(SLEEPS, memory_s=7.0)).classes
+    assert "memory" not in outside.evidence[0].text

@@ -52,7 +52,8 @@ class Child(ProcessState, frozen=True, kw_only=True):
 class RankProcess(ProcessState, frozen=True, kw_only=True):
     """What a rank's process does at one moment, and the processes that it has started.
 
-    Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota. `tracer` is the
+    Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota, and of
+    this cgroup `oom_kills`, and `memory_s` for which a process of it waited for memory. `tracer` is the
     process that traces it, 0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not say.
     """
 
@@ -64,6 +65,8 @@ class RankProcess(ProcessState, frozen=True, kw_only=True):
     children: tuple[Child, ...] = ()
     frozen: bool = False
     held_s: float = 0.0
+    oom_kills: int = 0
+    memory_s: float = 0.0
 
 
 class JobLook(Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.job.looks import JobLook, JobLooks
+from ncclprobe.facts.job.looks import JobLook, JobLooks, RankProcess
 from ncclprobe.facts.job.ranks import LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence, waits_outside
@@ -43,7 +43,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
     """Return how the job stands whose ranks are on `nodes`."""
     ranks: dict[int, Seen] = {}
     for node, (here, looks) in nodes.items():
-        ranks |= {number: Seen(number, node) for number in here.absent}
+        ranks |= {number: Seen(number, node, oom_kills=_oom_kills(looks)) for number in here.absent}
         ranks |= {each.rank: each for each in _seen(node, here, looks)}
     both = [looks for _, looks in nodes.values()]
     records = [_joined([getattr(looks, name) for looks in both]) for name in ("first", "second")]
@@ -61,7 +61,11 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
         number = -process.pid if process.rank is None else process.rank
-        yield Seen(number, node, process, first, second, looks.second.servers[at], read)
+        yield Seen(number, node, process, first, second, looks.second.servers[at], read, _oom_kills(looks))
+
+
+def _oom_kills(looks: JobLooks) -> int:
+    return max((each.oom_kills for each in looks.second.processes if isinstance(each, RankProcess)), default=0)
 
 
 def _joined(looks: Sequence[JobLook]) -> FlightRecords:

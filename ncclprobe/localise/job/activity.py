@@ -10,12 +10,14 @@ from ncclprobe.localise.collectives.lanes import caller
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
+from ncclprobe.units import plural
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
 _BUSY_CORES, _STARVED_CORES = 0.1, 0.02
 """Processor time of a process at work; answering torch's recorder and waking now and then take less. One that takes
 the second and waits for a processor for the rest of the first is at work too, on a node with more to do than it can."""
 _BUSY_BYTES_S = 64 << 10
+_WITHOUT_MEMORY_S = 0.1
 _LOOP_FAULTS = 200
 """A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
 _ENDED = ("Z", "X")
@@ -43,6 +45,7 @@ class Seen(Struct, frozen=True):
     """One rank as it was seen: on which node, its process at both looks, the stacks of its first thread.
 
     `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
+    `oom_kills` are those of the cgroups of its node's ranks.
     """
 
     rank: int
@@ -52,6 +55,7 @@ class Seen(Struct, frozen=True):
     second: RankProcess | Absent = Absent("it was not looked at")
     silent: str = ""
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
+    oom_kills: int = 0
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -110,7 +114,9 @@ def doing(rank: Seen, what: Activity) -> str:
     frame = _frame(rank)
     place = f", {frame}" if frame else ""
     if what == "gone":
-        return "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
+        killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} for want of memory"
+        ended = "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
+        return f"{ended}{killed if rank.oom_kills else ''}"
     if isinstance(at, Absent):
         return f"is not known: {at.why}"
     if what == "stopped":
@@ -203,7 +209,9 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
     at = rank.second
     if rank.process is not None and not isinstance(at, Absent):
         for_s = f"since {at.still_s:.0f} s" if at.still_s is not None and at.still_s >= 1 else ""
-        words = [f"state {at.state}", at.wchan, at.call, at.file, for_s]
+        first_s = at.memory_s if isinstance(rank.first, Absent) else rank.first.memory_s
+        memory = f"{at.memory_s - first_s:.1f} s without memory" if at.memory_s - first_s >= _WITHOUT_MEMORY_S else ""
+        words = [f"state {at.state}", at.wchan, at.call, at.file, for_s, memory]
         yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
     if rank.silent and rank.process is not None:
         yield seen(f"{rank.node}:worker server", rank.silent)
