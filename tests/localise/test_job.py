@@ -9,7 +9,7 @@ import pytest
 from ncclprobe.checks.log.fixtures import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, RankProcess
+from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, LiveRank
 from ncclprobe.facts.job.ranks import JobProcess, LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.facts.launcher import Launch
@@ -19,10 +19,10 @@ from ncclprobe.model.values import replace
 
 NOW_S = 1000.0
 NOTHING = FlightRecords(())
-IDLE = RankProcess("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=NOW_S)
-SLEEPS = RankProcess("S", 5.0, "hrtimer_nanosleep", "nanosleep", switches=7, time_s=NOW_S)
-STOPPED = RankProcess("T", 5.0, "do_signal_stop", time_s=NOW_S)
-ENDED = RankProcess("Z", 5.0, time_s=NOW_S)
+IDLE = LiveRank("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=NOW_S)
+SLEEPS = LiveRank("S", 5.0, "hrtimer_nanosleep", "nanosleep", switches=7, time_s=NOW_S)
+STOPPED = LiveRank("T", 5.0, "do_signal_stop", time_s=NOW_S)
+ENDED = LiveRank("Z", 5.0, time_s=NOW_S)
 GONE = Absent("process 102: it has ended", "Missing")
 UNSEEN = Absent("process 102: permission denied", "Denied")
 WAIT_OF_51 = {0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_reduce*@970", 2: "all_reduce@960"}
@@ -33,13 +33,13 @@ IN_ALL_REDUCE = (
 IN_LOADER = (FlightFrame("recv", "/usr/lib/python3.11/connection.py", 3), FlightFrame("step", "/home/u/train.py", 12))
 
 
-def later(state: RankProcess, after_s: float = 1.0, **changes: Any) -> RankProcess:
+def later(state: LiveRank, after_s: float = 1.0, **changes: Any) -> LiveRank:
     """Return a state some time later."""
     return replace(state, time_s=state.time_s + after_s, **changes)
 
 
 def looked(
-    states: Mapping[int, tuple[RankProcess | Absent, RankProcess | Absent]],
+    states: Mapping[int, tuple[LiveRank | Absent, LiveRank | Absent]],
     first: FlightRecords = NOTHING,
     second: FlightRecords | None = None,
     stacks: Mapping[int, tuple[tuple[FlightFrame, ...], tuple[FlightFrame, ...]]] | None = None,
@@ -58,7 +58,7 @@ def looked(
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
 
-def waits_for_2(first: RankProcess | Absent, second: RankProcess | Absent) -> Stand:
+def waits_for_2(first: LiveRank | Absent, second: LiveRank | Absent) -> Stand:
     waiting = (IDLE, later(IDLE))
     return looked({0: waiting, 1: waiting, 2: (first, second)}, recorded(WAIT_OF_51, backend="gloo"))
 
@@ -127,7 +127,7 @@ def test_a_worker_that_cannot_go_on_is_named_and_its_pipe() -> None:
     worker = Child(
         "D", 3.0, "nfs_wait_on_request", "read", "/data/7.tar", pipes=("pipe:[9]",), pid=4242, name="pt_data_worker"
     )
-    polls = RankProcess("S", 5.0, "do_poll", "poll", pipes=("pipe:[9]",), children=(worker,), time_s=NOW_S)
+    polls = LiveRank("S", 5.0, "do_poll", "poll", pipes=("pipe:[9]",), children=(worker,), time_s=NOW_S)
     (outside, _) = waits_for_2(polls, later(polls)).classes
     wanted = "its process 4242 (pt_data_worker), which shares a pipe with it, is in uninterruptible sleep"
     assert f"waits for input (poll); {wanted} (nfs_wait_on_request, /data/7.tar)" in outside.doing

@@ -49,7 +49,7 @@ class Child(ProcessState, frozen=True, kw_only=True):
     name: str
 
 
-class RankProcess(ProcessState, frozen=True, kw_only=True):
+class LiveRank(ProcessState, frozen=True, kw_only=True):
     """What a rank's process does at one moment, and the processes that it has started.
 
     Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota, and of
@@ -76,7 +76,7 @@ class JobLook(Struct, frozen=True):
     `ras` is what NCCL's RAS says.
     """
 
-    processes: tuple[RankProcess | Absent, ...] = ()
+    processes: tuple[LiveRank | Absent, ...] = ()
     records: FlightRecords = FlightRecords(())
     servers: tuple[str, ...] = ()
     stacks: tuple[tuple[FlightFrame, ...] | Absent, ...] = ()
@@ -96,7 +96,7 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
     if here.others:
         return JobLooks(JobLook(), JobLook())
     first = _look(host, here.ranks, 1, asked.stacks)
-    timed = first.records.dumps or any(isinstance(p, RankProcess) and p.still_s is not None for p in first.processes)
+    timed = first.records.dumps or any(isinstance(p, LiveRank) and p.still_s is not None for p in first.processes)
     host.ask("wait", str(BETWEEN_S if timed else UNTIMED_S))
     return JobLooks(first, _look(host, here.ranks, 2, asked.stacks))
 
@@ -131,8 +131,8 @@ def _each(ranks: Sequence[JobProcess], learn: Callable[[JobProcess], T]) -> list
         return list(pool.map(learn, ranks))
 
 
-def _state(host: Host, rank: JobProcess, number: int) -> RankProcess:
-    return cast(RankProcess, decoded(host.ask("process", rank.pid, rank.start, number), RankProcess))
+def _state(host: Host, rank: JobProcess, number: int) -> LiveRank:
+    return cast(LiveRank, decoded(host.ask("process", rank.pid, rank.start, number), LiveRank))
 
 
 class _Stack(Struct, frozen=True):

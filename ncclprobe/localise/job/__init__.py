@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.job.looks import JobLook, JobLooks, RankProcess
+from ncclprobe.facts.job.looks import JobLook, JobLooks, LiveRank
 from ncclprobe.facts.job.ranks import LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence, waits_outside
@@ -65,7 +65,7 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
 
 
 def _oom_kills(looks: JobLooks) -> int:
-    return max((each.oom_kills for each in looks.second.processes if isinstance(each, RankProcess)), default=0)
+    return max((each.oom_kills for each in looks.second.processes if isinstance(each, LiveRank)), default=0)
 
 
 def _joined(looks: Sequence[JobLook]) -> FlightRecords:

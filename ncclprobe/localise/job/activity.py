@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.looks import Child, ProcessState, RankProcess
+from ncclprobe.facts.job.looks import Child, LiveRank, ProcessState
 from ncclprobe.facts.job.ranks import JobProcess
 from ncclprobe.localise.collectives.lanes import caller
 from ncclprobe.model.findings import Evidence, seen
@@ -51,8 +51,8 @@ class Seen(Struct, frozen=True):
     rank: int
     node: str
     process: JobProcess | None = None
-    first: RankProcess | Absent = Absent("it was not looked at")
-    second: RankProcess | Absent = Absent("it was not looked at")
+    first: LiveRank | Absent = Absent("it was not looked at")
+    second: LiveRank | Absent = Absent("it was not looked at")
     silent: str = ""
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
     oom_kills: int = 0
@@ -98,12 +98,12 @@ def activity(seen_rank: Seen) -> Activity:
     return "busy" if computes or starved or children else "idle"
 
 
-def _grown(first: RankProcess, second: RankProcess, name: str) -> float:
+def _grown(first: LiveRank, second: LiveRank, name: str) -> float:
     """Return by how much a counter has grown, of a rank and of the processes that it has started."""
     return float(getattr(second, name) - getattr(first, name) + _of_children(first, second, name))
 
 
-def _of_children(first: RankProcess, second: RankProcess, name: str) -> float:
+def _of_children(first: LiveRank, second: LiveRank, name: str) -> float:
     before = {child.pid: getattr(child, name) for child in first.children}
     return float(max(sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children), 0))
 
@@ -141,7 +141,7 @@ def _at_what(rank: Seen) -> str:
     return f" ({cores:.1f} cores{queued}{data}{held})"
 
 
-def _idle(at: RankProcess) -> str:
+def _idle(at: LiveRank) -> str:
     others = "; ".join(_child(child, at) for child in suspects(at))
     return f"{_waits(at)}{f'; {others}' if others else ''}"
 
@@ -167,7 +167,7 @@ def waits_outside(rank: Seen) -> bool:
     return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *_OUTSIDE))
 
 
-def suspects(at: RankProcess) -> Sequence[Child]:
+def suspects(at: LiveRank) -> Sequence[Child]:
     """Return the processes that a rank has started and for which it waits, or that can not go on.
 
     That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
@@ -179,17 +179,17 @@ def suspects(at: RankProcess) -> Sequence[Child]:
     return [*(awaited | dict.fromkeys(sorted(held, key=lambda child: not _shared(child, at))))][:2]
 
 
-def _shared(child: Child, at: RankProcess) -> bool:
+def _shared(child: Child, at: LiveRank) -> bool:
     return bool({*child.pipes} & {*at.pipes})
 
 
-def _held_up(child: Child, at: RankProcess) -> bool:
+def _held_up(child: Child, at: LiveRank) -> bool:
     """Return whether a process waits for what is not the rank, or does not take what the rank writes."""
     outside = child.call in _OUTSIDE and not child.file.startswith("pipe:")
     return outside or (at.call in _WRITES and at.file in child.pipes)
 
 
-def _child(child: Child, at: RankProcess) -> str:
+def _child(child: Child, at: LiveRank) -> str:
     shared = ", which shares a pipe with it," if _shared(child, at) else ""
     return f"its process {child.pid} ({child.name}){shared} {_waits(child)}"
 
