@@ -1,7 +1,7 @@
 """What a watch of a running job tells, look by look."""
 
+from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.report import Report
-from ncclprobe.model.standing import RankClass, Standing
 from ncclprobe.model.values import replace
 from ncclprobe.report.watching import Watch
 
