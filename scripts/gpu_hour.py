@@ -3,6 +3,7 @@
 
     scripts/gpu_hour.py OUT [--stage N[,N]] [--pack FOLDER] [--wheels DIR] [--nccl-tests-src DIR]
     scripts/gpu_hour.py OUT --rehearse
+    scripts/torch_on_cpu.py --gpus 1 -- python scripts/gpu_hour.py OUT --on-cpu --stage 1,2
 
 Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. Before you go there, put beside the
 checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
@@ -30,8 +31,9 @@ Back here, unpack the archives into one folder and redact what is to stay: the c
     python3 scripts/gpu_hour.py UNPACKED --keep FOLDER
 
 --rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml, a libnccl and a nvidia-smi of our own
-in place of the driver's. Every summary says what was replaced and what was not run. Exit status: 0 every asked stage
-finished, whatever it found; 1 one did not; 2 wrong usage.
+in place of the driver's. --on-cpu is a second rehearsal, of the stages that need NCCL and torch's CUDA build alone:
+both are real there, and only the GPU is replaced. Every summary says what was replaced, and what was not run. Exit
+status: 0 every asked stage finished, whatever it found; 1 one did not; 2 wrong usage.
 """
 
 import argparse
@@ -58,6 +60,12 @@ from gpu_stages import keep, machine, packing, processes, standins, summary
 from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read
 
 DONE, MODE = "done", "mode"
+MODES = {
+    "real": "on a machine with a GPU",
+    "rehearsed": "rehearsed without a GPU",
+    "on-cpu": "rehearsed with NCCL and torch's CUDA build on a processor",
+}
+ON_CPU = ("the GPU, its driver and CUDA, by tests/nccl_on_cpu: no time or rate means anything",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
@@ -116,8 +124,9 @@ def sum_up(out: Path, args: argparse.Namespace) -> None:
     """Write the summary of all stages that were ever run in `out`, and pack those that were asked for."""
     stages = [row for number in STAGES if (row := stage_summary(number, out))]
     about = _about(stages)
-    text = summary.whole_text(stages, args.rehearse, about)
-    paths = summary.write(out, {"about": about, "rehearsed": args.rehearse, "stages": stages}, text)
+    mode = _mode(args)
+    text = summary.whole_text(stages, MODES[mode], about)
+    paths = summary.write(out, {"about": about, "rehearsed": mode != "real", "stages": stages}, text)
     if args.pack:
         folders = [folder for number in args.stage if (folder := _folder(out, number)).exists()]
         for name in packing.pack_all(folders, paths[1:], args.pack):
@@ -139,7 +148,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)"
     )
-    parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
+    without = parser.add_mutually_exclusive_group()
+    without.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
+    without.add_argument(
+        "--on-cpu", action="store_true", help="under scripts/torch_on_cpu.py: only the GPU is replaced"
+    )
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="only redact OUT's capture and jobs into FOLDER")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")
@@ -149,18 +162,22 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.out.resolve().is_relative_to(ROOT):
         parser.error("OUT is inside the repository: name a folder outside")
-    if not args.keep and _other_mode(args.out, args.rehearse):
-        parser.error(f"{args.out} holds a {'real run' if args.rehearse else 'rehearsal'}: name another folder")
+    if not args.keep and (other := _other_mode(args.out, _mode(args))):
+        parser.error(f"{args.out} holds {other}: name another folder")
     return args
 
 
-def _other_mode(out: Path, rehearse: bool) -> bool:
-    """Whether `out` holds results of the other kind, whose finished stages would count; else note this kind there."""
-    mode = "rehearsed" if rehearse else "real"
+def _mode(args: argparse.Namespace) -> str:
+    return "rehearsed" if args.rehearse else "on-cpu" if args.on_cpu else "real"
+
+
+def _other_mode(out: Path, mode: str) -> str:
+    """Say what `out` holds of another kind, whose finished stages would count; else note this kind there."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / MODE).exists():
         (out / MODE).write_text(mode)
-    return (out / MODE).read_text() != mode
+    found = (out / MODE).read_text()
+    return "" if found == mode else "a real run" if found == "real" else "a rehearsal"
 
 
 def _stages(text: str) -> list[int]:
@@ -213,6 +230,8 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
     if args.rehearse:
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
+    elif args.on_cpu:
+        more |= {"replaced": ON_CPU, "not_run": ()}
     content = summary.of_stage(number, stage.title, read(folder), **more)
     summary.write(folder, content, summary.stage_text(content))
 

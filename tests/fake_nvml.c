@@ -1,8 +1,8 @@
 /* A stand-in for libnvidia-ml.so.1, for tests of the real nvidia-ml-py above it. What box it shows is said by variables
- * FAKE_NVML_…: GPUS (count), LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
+ * FAKE_NVML_…: those of nccl_on_cpu/machine.h, LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
  * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
- * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM),
+ * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM), P2P (0: none),
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
  * Compiled with -DOLD it is an older library, without functions and fields that later ones added.
  * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
@@ -12,7 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+#include "nccl_on_cpu/machine.h"
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 enum { LINK_GPU = 0, LINK_SWITCH = 2, FABRIC_NOT_SUPPORTED = 0, FABRIC_COMPLETED = 3 };
 enum { VALUE_UNSIGNED_INT = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 
@@ -56,12 +58,6 @@ typedef struct {
     unsigned int health;
 } fabric_info_v2;
 
-static long setting(const char *name, long otherwise) {
-    const char *text = getenv(name);
-    return text ? strtol(text, NULL, 10) : otherwise;
-}
-
-static long gpus(void) { return setting("FAKE_NVML_GPUS", 1); }
 static long links(void) { return setting("FAKE_NVML_LINKS", 0); }
 static long index_of(void *handle) { return (long)handle - 1; }
 
@@ -107,6 +103,7 @@ int nvmlInitWithFlags(unsigned int flags) {
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlInit(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) { return SUCCESS; }
 
 const char *nvmlErrorString(int code) {
@@ -143,33 +140,58 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **handle) {
+    unsigned int one[3], other[3];
+    logged(__func__);
+    if (sscanf(address, "%x:%x:%x", &one[0], &one[1], &one[2]) != 3) return INVALID_ARGUMENT;
+    for (long i = 0; i < gpus(); i++) {
+        gpu_address(i, &other[0], &other[1], &other[2]);
+        if (!memcmp(one, other, sizeof one)) return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, handle);
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(void *handle, unsigned int *index) {
+    ENTER(handle);
+    *index = (unsigned int)index_of(handle);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
     ENTER(handle);
-    snprintf(text, length, "Fake H200");
+    snprintf(text, length, "%s", gpu_name());
     return SUCCESS;
 }
 
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
+    char uuid[41];
     ENTER(handle);
-    snprintf(text, length, "GPU-00000000-0000-0000-0000-%012ld", index_of(handle));
+    gpu_uuid_text(index_of(handle), uuid);
+    snprintf(text, length, "%s", uuid);
     return SUCCESS;
 }
 
-static void address(pci_info *pci, long bus) {
+static void address(pci_info *pci, unsigned int domain, unsigned int bus, unsigned int device) {
     memset(pci, 0, sizeof *pci);
-    pci->bus = (unsigned int)bus;
-    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", pci->bus);
+    pci->domain = domain, pci->bus = bus, pci->device = device;
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%08X:%02X:%02X.0", domain, bus, device);
+}
+
+static void address_of(pci_info *pci, long gpu) {
+    unsigned int domain, bus, device;
+    gpu_address(gpu, &domain, &bus, &device);
+    address(pci, domain, bus, device);
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *pci) {
     ENTER(handle);
-    address(pci, index_of(handle));
+    address_of(pci, index_of(handle));
     return SUCCESS;
 }
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_info *memory) {
     ENTER(handle);
-    memory->total = 141ULL << 30;
+    memory->total = gpu_memory();
     memory->used = index_of(handle) == setting("FAKE_NVML_BUSY", -1) ? 5ULL << 30 : 1ULL << 20;
     memory->free = memory->total - memory->used;
     return SUCCESS;
@@ -436,13 +458,27 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned int link, unsigne
 
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned int link, pci_info *pci) {
     LINK(handle, link);
-    address(pci, getenv("FAKE_NVML_SWITCHED") ? 0xf0 + link % 4 : (index_of(handle) + 1 + link % (gpus() - 1)) % gpus());
+    if (getenv("FAKE_NVML_SWITCHED")) address(pci, 0, 0xf0 + link % 4, 0);
+    else address_of(pci, (index_of(handle) + 1 + link % (gpus() - 1)) % gpus());
     return SUCCESS;
 }
 
 int nvmlDeviceGetP2PStatus(void *one, void *other, unsigned int capability, unsigned int *status) {
     ENTER(one);
-    if (one == other) return INVALID_ARGUMENT;
-    *status = capability == 2 && !links() ? 5 : 0; /* NVLink where there is none: not supported */
+    (void)other;
+    *status = !setting("FAKE_NVML_P2P", 1) ? 1 : capability == 2 && !links() ? 5 : 0; /* no NVLink: not supported */
+    return SUCCESS;
+}
+
+/* The names by which NCCL asks. */
+#define ALSO(name, declared) int name declared __attribute__((alias(#name "_v2")))
+ALSO(nvmlDeviceGetCount, (unsigned int *count));
+ALSO(nvmlDeviceGetHandleByIndex, (unsigned int index, void **handle));
+ALSO(nvmlDeviceGetHandleByPciBusId, (const char *address, void **handle));
+ALSO(nvmlDeviceGetNvLinkRemotePciInfo, (void *handle, unsigned int link, pci_info *pci));
+
+int nvmlDeviceGetNvLinkCapability(void *handle, unsigned int link, unsigned int capability, unsigned int *result) {
+    LINK(handle, link);
+    *result = capability == 0; /* peers over it */
     return SUCCESS;
 }

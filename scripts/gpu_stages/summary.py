@@ -33,10 +33,9 @@ def stage_text(stage: Mapping[str, Any]) -> str:
     return "\n".join(_stage_lines(stage, "#")) + "\n"
 
 
-def whole_text(stages: Sequence[Mapping[str, Any]], rehearsed: bool, about: Mapping[str, Any]) -> str:
+def whole_text(stages: Sequence[Mapping[str, Any]], where: str, about: Mapping[str, Any]) -> str:
     """All stages as Markdown."""
-    name = "rehearsed without a GPU" if rehearsed else "on a machine with a GPU"
-    lines = [f"# The first hour on a GPU, {name}", ""]
+    lines = [f"# The first hour on a GPU, {where}", ""]
     lines += [f"- {key}: {value}" for key, value in about.items()]
     lines += ["", "| stage | seconds | " + " | ".join(_ORDER) + " |", "|---|---|" + "---|" * len(_ORDER)]
     for stage in stages:

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Plays our commands with NCCL and torch's CUDA build on a machine without a GPU, and keeps what they left.
+
+    scripts/record_on_cpu.py FOLDER [--select GLOB]       FOLDER: tests/data/on_cpu for all cases of the repository
+
+For each case that has none yet a folder: the report, the output of each process and torch's flight records, compressed,
+and case.json.
+Needs what scripts/torch_on_cpu.py built, and root. No number in what is kept means anything.
+"""
+
+import argparse
+import fnmatch
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from child import fail
+from gpu_stages import processes
+from gpu_stages.machine import free_port
+from on_cpu import build, machine, torch_env
+from on_cpu.cases import CASES, Case
+
+HOST = "n0"
+_FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
+_JOB = ROOT / "tests" / "nccl_on_cpu" / "job.py"
+
+
+def main() -> int:
+    """Play the cases, one after the other; print a line of each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--select", default="*", metavar="GLOB")
+    args = parser.parse_args()
+    tag = build.RELEASES[0]
+    python = torch_env.cached(tag)
+    if problem := machine.impossible() or (None if python else "run scripts/torch_on_cpu.py --source … first"):
+        fail(problem)
+    assert python is not None
+    for case in CASES:
+        if fnmatch.fnmatch(case.name, args.select) and not (args.folder / case.name).exists():
+            with tempfile.TemporaryDirectory(prefix="job-") as work:
+                ends = play(case, tag, python, Path(work))
+                keep(case, ends, python, Path(work), args.folder / case.name)
+            codes = [end.code for end in ends]
+            print(f"{case.name}: exit {codes}, {max(end.seconds for end in ends):.0f} s", flush=True)
+    return 0
+
+
+def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
+    """Run the case to its end, or to its deadline."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_", "FAKE_"))}
+    env |= machine.variables(build.folder(tag) / "lib", work, case.gpus)
+    env |= {"PATH": f"{python / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "TMPDIR": str(work), **_FAST}
+    env |= {"NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_DUMP_TEMP_FILE": str(work / "fr_trace_rank_"), "HOME": str(work)}
+    env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), **case.env}
+    words = [word.replace("JOB.py", str(_JOB)).replace("REPORT", str(work / "report.json")) for word in case.command]
+    if case.launch == "alone":
+        return [processes.run(machine.inside(["python", *words], HOST), work / "run.log", env, case.deadline_s)]
+    if case.launch == "torchrun":
+        run = ["python", "-m", "torch.distributed.run", "--nproc-per-node", case.ranks, *words]
+        return [processes.run(machine.inside(run, HOST), work / "run.log", env, case.deadline_s)]
+    meet = {"WORLD_SIZE": str(case.ranks), "LOCAL_WORLD_SIZE": str(case.ranks)}
+    meet |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = []
+    for rank in range(case.ranks):
+        own = {**env, **meet, "RANK": str(rank), "LOCAL_RANK": str(rank), **case.per_rank.get(rank, {})}
+        if case.launch == "one-gpu":
+            own |= {"CUDA_VISIBLE_DEVICES": str(rank)}
+        if rank not in case.absent:
+            started.append(processes.start(machine.inside(["python", *words], HOST), work / f"rank{rank}.log", own))
+    return processes.wait(started, case.deadline_s)
+
+
+def keep(case: Case, ends: list[processes.End], python: Path, work: Path, into: Path) -> None:
+    """Keep what the processes left, without the paths of this machine."""
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    paths = {str(python): "/opt/python", str(build.CACHE): "/opt/cache", str(ROOT): "/opt/ncclprobe", str(work): "/job"}
+    paths = {f"{path}/": "" for path in build.CACHE.glob("source-*/src")} | paths  # as NCCL's own build names its files
+    paths |= {str(Path(sys.base_prefix)): "/opt/base"}
+    for path in sorted([*work.glob("*.log"), *work.glob("report.json"), *work.glob("fr_trace_rank_*")]):
+        data = path.read_bytes()
+        for ours, theirs in paths.items():
+            data = data.replace(ours.encode(), theirs.encode())
+        (into / f"{path.name}.gz").write_bytes(gzip.compress(data, 9, mtime=0))
+    about: dict[str, object] = {"command": case.command, "launch": case.launch, "ranks": case.ranks, "env": case.env}
+    about |= {"per_rank": case.per_rank, "absent": case.absent, "nccl": build.RELEASES[0], "torch": torch_env.TORCH}
+    about |= {"code": case.code, "at_fault": case.at_fault, "exit_codes": [end.code for end in ends]}
+    about |= {"seconds": round(max(end.seconds for end in ends))}
+    (into / "case.json").write_text(json.dumps(about) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

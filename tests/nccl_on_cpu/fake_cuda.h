@@ -1,0 +1,89 @@
+// What the files of the fake CUDA share. README.md says what it decides by itself.
+#pragma once
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "machine.h"
+
+namespace fake {
+
+extern thread_local int device;      // as cudaSetDevice left it
+const std::vector<long>& visible();  // the GPUs of the machine that this process may use, in its order
+cudaError_t refuse(cudaError_t);     // and keep it for cudaGetLastError
+
+// An error after which CUDA fails every call of this process: an illegal address, ECC, a GPU that is lost.
+void break_context(cudaError_t);
+cudaError_t broken();
+#define LIVING \
+  if (cudaError_t dead = fake::broken()) return fake::refuse(dead)
+
+// ---- memory.cc
+size_t used_memory(int device);
+bool is_pageable(const void* at);
+
+// ---- streams.cc, graphs.cc
+using Work = std::function<void()>;
+
+// A captured graph is the list of what was issued, in its order, which is one that its dependencies allow.
+struct Graph {
+  std::vector<Work> works;
+  std::vector<std::shared_ptr<void>> held;
+  std::vector<class Stream*> streams;
+  unsigned long long id;
+  cudaStreamCaptureMode mode;
+  std::thread::id by;
+  bool invalid = false, active = true;
+  cudaError_t invalidate(const char* why, cudaError_t error = cudaErrorStreamCaptureUnsupported);
+};
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(unsigned long long id, int device) : id(id), device(device) {}
+  const unsigned long long id;
+  const int device;
+  std::shared_ptr<Graph> graph;  // into which it is captured
+  void add(Work, bool now_if_idle);
+  bool idle();
+  void drain();
+  void end();
+
+ private:
+  void loop();
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::deque<Work> queue_;
+  bool busy_ = false, started_ = false, ended_ = false;
+};
+
+struct Event {
+  std::atomic<uint64_t> asked{0}, done{0};
+  std::atomic<double> at_ms{0};
+  bool timed = true, recorded = false;
+  std::weak_ptr<Graph> captured;
+  void reach(uint64_t record);
+  void await(uint64_t record);
+};
+
+Stream* stream_of(cudaStream_t);  // the default one of this thread's device, too
+std::shared_ptr<Event>& event_of(cudaEvent_t);
+void issue(cudaStream_t, Work, bool now_if_idle = false);
+
+// Whether CUDA forbids `call` while this thread, or in the global mode any, captures: then the capture is invalid.
+bool forbidden(const char* call);
+#define NOT_WHILE_CAPTURING(call) \
+  if (fake::forbidden(call)) return fake::refuse(cudaErrorStreamCaptureUnsupported)
+
+// ---- simt.cc: run a kernel, which is a host function of one argument, to its end in this thread.
+void run_kernel(void* kernel, unsigned int grid, unsigned int block, const void* argument, size_t size);
+
+}  // namespace fake

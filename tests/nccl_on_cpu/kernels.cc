@@ -1,0 +1,154 @@
+// Launches: NCCL's kernels are host functions, of torch's only filling is known here; any other is refused by name.
+// FAKE_CUDA_FAULT=WHAT@N: at the N-th of NCCL's kernels in this process (of FAKE_CUDA_FAULT_RANK alone, where it is set)
+// WHAT happens: an error of CUDA by its number, for good; kill; stop; hang, a kernel without an end; lateSECONDS.
+#include <cxxabi.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "fake_cuda.h"
+
+namespace fake {
+
+static std::mutex& lock = *new std::mutex;
+static std::map<const void*, const char*>& names = *new std::map<const void*, const char*>;
+
+// Whether this launch is the one at which something is to happen; then it has happened, and the kernel does not run.
+static bool fault_is_due() {
+  static std::atomic<long> launched{0};
+  static const char *fault = word("FAKE_CUDA_FAULT", ""), *rank = word("RANK", ""), *struck = getenv("FAKE_CUDA_FAULT_RANK");
+  const char* at = strchr(fault, '@');
+  if (!at || (struck && strcmp(struck, rank)) || ++launched != atol(at + 1)) return false;
+  std::string what(fault, at);
+  if (what == "kill") raise(SIGKILL);
+  if (what == "stop") raise(SIGSTOP);
+  while (what == "hang") pause();
+  if (what.compare(0, 4, "late") == 0) return usleep((unsigned int)(atof(what.c_str() + 4) * 1e6)), false;
+  if (int code = atoi(what.c_str())) break_context((cudaError_t)code);
+  return broken() != cudaSuccess;
+}
+
+static CUresult launch(CUfunction kernel, unsigned int grid, unsigned int block, CUstream stream, void** extra) {
+  if (broken()) return (CUresult)broken();
+  const char* argument = nullptr;
+  size_t size = 0;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) argument = (const char*)extra[1];
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *(size_t*)extra[1];
+  }
+  auto copy = std::make_shared<std::vector<char>>(argument, argument + size);
+  issue(stream, [=] {
+    if (!fault_is_due()) run_kernel((void*)kernel, grid, block, copy->data(), copy->size());
+  });
+  return CUDA_SUCCESS;
+}
+
+// torch's vectorized_elementwise_kernel<N, FillFunctor<T>, array<char*, 1>>(int count, FillFunctor<T>, array<char*, 1>)
+static size_t filled_size(const char* name) {
+  static const struct {
+    const char* type;
+    size_t size;
+  } TYPES[] = {{"f", 4}, {"d", 8}, {"i", 4}, {"l", 8}, {"h", 1}, {"a", 1}, {"s", 2}, {"b", 1},
+               {"N3c104HalfE", 2}, {"N3c108BFloat16E", 2}};
+  const char* functor = strstr(name, "elementwise_kernel") ? strstr(name, "11FillFunctorI") : nullptr;
+  for (auto& each : TYPES) {
+    size_t length = strlen(each.type);
+    if (functor && !strncmp(functor + 14, each.type, length) && functor[14 + length] == 'E') return each.size;
+  }
+  return 0;
+}
+
+struct Configuration {
+  dim3 grid, block;
+  size_t shared;
+  void* stream;
+};
+static thread_local std::vector<Configuration> configurations;
+
+}  // namespace fake
+
+using namespace fake;
+
+extern "C" {
+
+CUresult cuLaunchKernel(CUfunction kernel, unsigned int grid, unsigned int, unsigned int, unsigned int block, unsigned int,
+                        unsigned int, unsigned int, CUstream stream, void**, void** extra) {
+  return launch(kernel, grid, block, stream, extra);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* how, CUfunction kernel, void**, void** extra) {
+  CUresult result = launch(kernel, how->gridDimX, how->blockDimX, how->hStream, extra);
+  for (unsigned int i = 0; i < how->numAttrs; i++) {
+    if (how->attrs[i].id != CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) continue;
+    auto event = event_of((cudaEvent_t)how->attrs[i].value.launchCompletionEvent.event);
+    event->done = ++event->asked;
+  }
+  return result;
+}
+
+void** __cudaRegisterFatBinary(void*) { return (void**)malloc(sizeof(void*)); }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+  std::lock_guard<std::mutex> held(lock);
+  names[host] = name;
+}
+
+cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+  LIVING;
+  std::string name = "one that was not registered";
+  {
+    std::lock_guard<std::mutex> held(lock);
+    if (auto found = names.find(kernel); found != names.end()) name = found->second;
+  }
+  if (size_t size = filled_size(name.c_str())) {
+    auto count = *(int*)arguments[0];
+    std::string value((char*)arguments[1], size);
+    char* to = **(char***)&arguments[2];
+    issue(stream, [=] { for (int i = 0; i < count; i++) memcpy(to + i * size, value.data(), size); }, true);
+    return cudaSuccess;
+  }
+  char* plain = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, nullptr);
+  fprintf(stderr, "fake CUDA: this kernel does not exist here: %.300s\n", plain ? plain : name.c_str());
+  free(plain);
+  return refuse(cudaErrorNotSupported);
+}
+cudaError_t __cudaGetKernel(cudaKernel_t* out, const void* function) {
+  *out = (cudaKernel_t)function;
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return cudaLaunchKernel((const void*)kernel, grid, block, arguments, shared, stream);
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* kernel, void** arguments) {
+  return cudaLaunchKernel(kernel, how->gridDim, how->blockDim, arguments, how->dynamicSmemBytes, how->stream);
+}
+unsigned int __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, void* stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  Configuration last = configurations.back();
+  configurations.pop_back();
+  *grid = last.grid, *block = last.block, *shared = last.shared, *(void**)stream = last.stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void*) {
+  memset(out, 0, sizeof *out);
+  out->maxThreadsPerBlock = 640, out->numRegs = 96, out->sharedSizeBytes = 24 << 10;
+  out->binaryVersion = out->ptxVersion = 90;
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* out, const void*, int, size_t, unsigned int) {
+  *out = 2;
+  return cudaSuccess;
+}
+cudaError_t cudaGetFuncBySymbol(cudaFunction_t* out, const void* symbol) {
+  *out = (cudaFunction_t)symbol;
+  return cudaSuccess;
+}
+}
