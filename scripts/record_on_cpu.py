@@ -82,13 +82,13 @@ def keep(case: Case, ends: list[processes.End], python: Path, work: Path, into: 
     """Keep what the processes left, without the paths of this machine."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    paths = {str(python): "/opt/python", str(build.CACHE): "/opt/cache", str(ROOT): "/opt/ncclprobe", str(work): "/job"}
+    paths = {str(python): "/opt/python", str(build.CACHE): "/opt/cache", str(ROOT): "/opt/src", str(work): "/job"}
     paths = {f"{path}/": "" for path in build.CACHE.glob("source-*/src")} | paths  # as NCCL's own build names its files
     paths |= {str(Path(sys.base_prefix)): "/opt/base"}
     for path in sorted([*work.glob("*.log"), *work.glob("report.json"), *work.glob("fr_trace_rank_*")]):
-        data = path.read_bytes()
+        data, fixed = path.read_bytes(), path.name.startswith("fr_")  # a pickle knows how long its words are
         for ours, theirs in paths.items():
-            data = data.replace(ours.encode(), theirs.encode())
+            data = data.replace(ours.encode(), theirs.encode().ljust(len(ours) if fixed else 0, b"_"))
         (into / f"{path.name}.gz").write_bytes(gzip.compress(data, 9, mtime=0))
     about: dict[str, object] = {"command": case.command, "launch": case.launch, "ranks": case.ranks, "env": case.env}
     about |= {"per_rank": case.per_rank, "absent": case.absent, "nccl": build.RELEASES[0], "torch": torch_env.TORCH}

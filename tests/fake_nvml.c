@@ -470,7 +470,9 @@ int nvmlDeviceGetP2PStatus(void *one, void *other, unsigned int capability, unsi
     return SUCCESS;
 }
 
-/* The names by which NCCL asks. */
+/* The names by which NCCL and torch ask. */
+int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned int *count, process_info *processes)
+    __attribute__((alias("nvmlDeviceGetComputeRunningProcesses_v3")));
 #define ALSO(name, declared) int name declared __attribute__((alias(#name "_v2")))
 ALSO(nvmlDeviceGetCount, (unsigned int *count));
 ALSO(nvmlDeviceGetHandleByIndex, (unsigned int index, void **handle));

@@ -191,7 +191,7 @@ def transport(row: Measurement, logs: Sequence[Log]) -> Transport:
     choice = next((found for log in logs if (found := _chosen(row, log))), None)
     common = next((log.channels for log in logs if log.channels), None)
     return Transport(
-        network=_network(logs),
+        network=_network(logs, row.nodes),
         gdr=all(directs) if directs else None,
         algorithm=choice.algorithm if choice else None,
         protocol=choice.protocol if choice else None,
@@ -210,14 +210,17 @@ _SHARED = ("all_gather", "reduce_scatter")
 """Of these NCCL logs one rank's share."""
 
 
-def _network(logs: Sequence[Log]) -> str | None:
-    """Return ``IB mlx5_0, mlx5_1``; where no channel leaves its node, the transport within it: ``P2P CUMEM``."""
+def _network(logs: Sequence[Log], nodes: int) -> str | None:
+    """Return ``IB mlx5_0, mlx5_1``; where no channel leaves its node, the transport within it: ``P2P CUMEM``.
+
+    A log that was cut before its channels says what network there is, which one node need not use.
+    """
     hops = [hop for log in logs for hop in log.hops]
     if any(hop.how == "NET" for hop in hops):
         name = next((log.network for log in logs if log.network), None) or "a network"
         return f"{name} {listed(dict.fromkeys(device for log in logs for device in log.devices()))}".strip()
     ways = dict.fromkeys(f"{hop.how} {hop.by}".strip() for hop in hops)
-    return ", ".join(sorted(ways)) or next((log.network for log in logs if log.network), None)
+    return ", ".join(sorted(ways)) or next((log.network for log in logs if log.network and nodes > 1), None)
 
 
 def listed(names: Collection[str]) -> str:

@@ -190,8 +190,9 @@ def _briefly(problem: Problem, report: Report) -> str:
     """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     message = problem.finding.message
-    ends = (found.start() for found in _CLAUSE_ENDS.finditer(message))
-    clause = message[: next((end for end in ends if _SAYS.match(message[:end])), None)]
+    begins = (message[: found.start()] for found in _CLAUSE_ENDS.finditer(message))
+    whole = (each for each in begins if _SAYS.match(each) and each.count("(") == each.count(")"))
+    clause = next(whole, message)
     joint = " " if clause.split(" ")[0] in _VERBS else ": "
     told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
     return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told

@@ -149,6 +149,13 @@ def test_one_rank_without_gpudirect_is_enough_to_say_so() -> None:
     assert transport(ROW, [OVER_IB, other]).gdr is False
 
 
+def test_a_log_cut_before_its_channels_does_not_make_a_network_of_one_node() -> None:
+    """As of a run with --graph on a crowded machine: NCCL names its network whether it needs it or not."""
+    cut = said("Using network Socket")
+    assert transport(replace(ROW, nodes=1), [cut]).network is None
+    assert transport(replace(ROW, nodes=2), [cut]).network == "Socket"
+
+
 def test_within_a_node_the_transport_is_how_the_ranks_reach_each_other() -> None:
     inside = said("Using network IB", "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM", "Channel 00 : 1[1] -> 0[0] via SHM")
     assert transport(ROW, [inside]) == Transport("P2P CUMEM, SHM")

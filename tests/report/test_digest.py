@@ -85,6 +85,12 @@ def test_a_headline_names_the_culprits_on_their_nodes() -> None:
     assert digest.conclusion(report) == "Not ready for NCCL jobs on 2 nodes: what FAILs above comes first. (exit 4)"
 
 
+def test_a_headline_is_not_cut_within_what_a_rank_said_in_parentheses() -> None:
+    said = "it failed (rank 1: all_reduce warm-up: CUDA error: an illegal memory access); it was last seen on n0"
+    report = samples.report(samples.verdict(Status.FAIL, fail("rank 1", said), id="run.rank-lost"))
+    assert digest.headline(report).endswith("CUDA error: an illegal memory access)")
+
+
 def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
     blind = replace(report, scope=Scope(driver=False))

@@ -1,0 +1,86 @@
+"""What our commands said with torch's CUDA build and NVIDIA's NCCL on a processor: recorded, and judged here again.
+
+``scripts/record_on_cpu.py`` recorded them. No number of a row means anything.
+"""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import explain
+from ncclprobe.commands import report as report_command
+
+RECORDED = Path(__file__).resolve().parent / "data" / "on_cpu"
+CASES = {path.parent.name: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*/case.json"))}
+REPORTS = [name for name in CASES if (RECORDED / name / "report.json.gz").exists()]
+LOST = [name for name in REPORTS if CASES[name]["at_fault"] and "rank-0" not in name]
+UNDECIDED = {"bandwidth-kernel-hangs", "bandwidth-other-algorithm"}
+"""All ranks wait in one call: NCCL's calls do not say whose kernel stands still."""
+HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and "-no-" not in name and "bogus" not in name]
+JOBS = [name for name in CASES if name.startswith("job-")]
+
+
+def report_of(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress((RECORDED / name / "report.json.gz").read_bytes()))
+    return found
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(gzip.decompress((RECORDED / name / "report.json.gz").read_bytes()))
+    assert report_command.main([str(path), "-q"]) == report_of(name)["exit_code"]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> None:
+    report = report_of(name)
+    assert report["status"] in ("pass", "warn")
+    assert report["measurements"] or report["pairs"] or report["copies"] or report["affinity"]
+    for row in report["measurements"]:
+        assert (row["backend"], row["wrong"], row["library"]["version"]) == ("nccl", 0, "2.30.7")
+    networks = {row["transport"]["network"] for row in report["measurements"]}
+    assert networks <= {"P2P CUMEM", None} or name == "bandwidth-graph"
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
+    checks = [check for check in report_of(name)["checks"] if check["status"] == "fail"]
+    subjects = {finding["subject"] for check in checks for finding in check["findings"]}
+    ranks = {subject for subject in subjects if subject.startswith("rank ")}
+    assert ranks == (set() if name in UNDECIDED else {f"rank {rank}" for rank in CASES[name]["at_fault"]})
+    assert name not in UNDECIDED or "all ranks" in subjects
+    assert name != "bandwidth-other-algorithm" or "NCCL_ALGO" in subjects
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "rank-0" in name])
+def test_who_is_left_without_rank_0_names_it(name: str) -> None:
+    said = gzip.decompress((RECORDED / name / "rank1.log.gz").read_bytes()).decode()
+    assert "the store of rank 0 (rank 0 was on n0" in said
+    assert CASES[name]["exit_codes"][1] == 4
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_logs_of_a_job_name_cause_and_rank(name: str, tmp_path: Path) -> None:
+    case, path = CASES[name], tmp_path / "report.json"
+    files = [str(each) for each in sorted((RECORDED / name).glob("*.gz"))]
+    assert explain.main([*files, "--json", str(path), "-q"]) == 0
+    found = json.loads(path.read_text())["causes"]
+    if not case["code"]:
+        assert found == []
+        return
+    first = found[0]
+    assert case["code"] in {first["code"], *first["could_be"]}
+    assert first["ranks"] == case["at_fault"]
+
+
+def test_what_is_kept_is_small_and_names_no_machine() -> None:
+    files = [path for path in RECORDED.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 1 << 20
+    for path in files:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert b"/root/" not in data
+        assert b"/tmp/" not in data
