@@ -7,8 +7,10 @@ import zoo
 from zoo import findings, sick
 from zoo.sick import Plant
 
+from ncclprobe.engine.judge import conclude
 from ncclprobe.host.capture import load
-from ncclprobe.model.findings import Severity
+from ncclprobe.model.findings import ExitCode, Severity, Status
+from ncclprobe.model.nccl_selection import Choices
 
 PLANTS = list(sick.PLANTS.values())
 CAPTURES = findings.captures()
@@ -85,6 +87,18 @@ def test_no_list_of_findings_is_left_of_a_machine_that_is_gone() -> None:
 def test_no_check_breaks_on_a_captured_machine(path: Path) -> None:
     broken = [verdict.why for verdict in findings.judged(path) if "the check itself broke" in verdict.why]
     assert broken == []
+
+
+def test_no_machine_on_which_nccl_would_not_start_is_ready_for_it() -> None:
+    stopped = {
+        path.stem: conclude(findings.judged(path))
+        for path in CAPTURES
+        if isinstance(made := findings.looked_at(path).facts[Choices], Choices) and made.refused
+    }
+    assert {"ifname-none", "net-ofi", "no-interface"} <= stopped.keys()
+    assert set(stopped.values()) == {(Status.FAIL, ExitCode.FAIL)}
+    unheard = [v for v in findings.judged(sick.CAPTURES / "no-interface.jsonl") if v.id != "env.start"]
+    assert conclude(unheard) != (Status.FAIL, ExitCode.FAIL), "another check says it too"
 
 
 @pytest.mark.parametrize("name", [path.stem for path in CAPTURES if path.parent == zoo.CAPTURES])

@@ -4,12 +4,13 @@ from functools import cache
 from pathlib import Path
 
 import zoo
+from ncclprobe.engine.derived import with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.observe import replayed
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Job, Snapshot
 from zoo import sick
 
 GOLDEN = zoo.CAPTURES / "golden"
@@ -26,10 +27,15 @@ def golden(path: Path) -> Path:
 
 
 @cache
+def looked_at(path: Path) -> Snapshot:
+    """What one capture tells, with what NCCL would choose there."""
+    return with_choices(replayed([path], discover("ncclprobe.facts", Collector, {"machine"})), every_check(MACHINE))[0]
+
+
+@cache
 def judged(path: Path) -> tuple[Verdict, ...]:
     """The verdicts of all checks on one capture."""
-    snapshots = replayed([path], discover("ncclprobe.facts", Collector, {"machine"}))
-    return judge(snapshots, every_check(MACHINE), Job())
+    return judge([looked_at(path)], every_check(MACHINE), Job())
 
 
 def findings(path: Path) -> list[tuple[str, Finding]]:
