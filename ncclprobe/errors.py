@@ -69,11 +69,15 @@ def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: 
     return UsageError(f"{shown} is no {kind}; {hint}")
 
 
+_INSTALL = "pip install 'ncclprobe[torch]'"
+NO_TORCH = f"torch is not installed for this Python; run it with the job's own, or: {_INSTALL}"
+
+
 def without_torch(error: ImportError) -> UsageError:
     """Return what a command that measures says where torch cannot be imported."""
-    return UsageError(
-        f"torch cannot be imported ({error}); run it with the job's own Python, or install ncclprobe[torch]"
-    )
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return UsageError(NO_TORCH)
+    return UsageError(f"torch cannot be imported ({error}); run it with the job's own Python, or: {_INSTALL}")
 
 
 def reason(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Place
 from ncclprobe.model.values import Struct
+from ncclprobe.units import size
 
 DTYPES: dict[str, int] = {
     "float32": 4,
@@ -140,7 +141,7 @@ def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
     if begin < 1:
         raise UsageError(f"-b {begin}: the smallest message must have at least one byte; try -b 8")
     if begin > end:
-        raise UsageError(f"-b {begin} is above -e {end}: give the smaller size to -b")
+        raise UsageError(f"-b {size(begin)} is above -e {size(end)}: give the smaller size to -b")
     if factor < 2:
         raise UsageError(f"-f {factor}: a step factor below 2 never reaches -e; try -f 2")
     steps = [begin]

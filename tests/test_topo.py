@@ -139,3 +139,19 @@ def test_without_a_file_this_machine_is_asked(
     command.chmod(0o755)
     assert main(["topo"]) == 0
     assert capsys.readouterr().out.startswith("topo-m: 1 GPU, 0 NICs")
+
+
+def test_a_matrix_wider_than_the_terminal_comes_in_parts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    gpus, nics = [f"GPU{n}" for n in range(8)], [f"rocep{n}s0f0" for n in range(8)]
+    rows = ["\t".join(["", *gpus, *nics])]
+    rows += ["\t".join([a, *("X" if a == b else "NODE" for b in (*gpus, *nics))]) for a in (*gpus, *nics)]
+    (tmp_path / "wide.txt").write_text("\n".join(rows) + "\n")
+    main(["topo", str(tmp_path / "wide.txt")])
+    printed = capsys.readouterr().out.splitlines()
+    assert max(map(len, printed)) <= 80
+    matrix = printed[: next(n for n, line in enumerate(printed) if "nearest NICs" in line)]
+    heads = [line.split() for line in matrix if line.startswith("    ") and set(line.split()) <= {*gpus, *nics}]
+    assert [name for head in heads for name in head] == gpus + nics

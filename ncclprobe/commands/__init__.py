@@ -60,6 +60,7 @@ the one that was asked for is imported."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (docs/reference/exit-codes.md)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    argv = ["--help"] if argv == ["--help-all"] else argv  # as every command has it: here nothing is left out
     _look_for_cycles_rarely()
     _prepare_streams()
     code = _guarded(argv)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ncclprobe.commands import arguments, measuring
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import NO_TORCH, UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import SkippedRow
@@ -26,7 +26,7 @@ _ABOUT = """\
 Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives
 and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo where there is no
 GPU; it also works under torchrun, srun and mpirun. What cannot be measured here is named, and the rest is done. The
-first line and the last one are the same, to be pasted into a ticket."""
+first and the last line of the report are the same, to be pasted into a ticket."""
 
 
 class Level(Struct, frozen=True):
@@ -50,7 +50,6 @@ LEVELS: Mapping[str, Level] = MappingProxyType(
 _GLOO_RANKS = 2
 _PHASE_SHARE = 6.0
 """One phase may last this part of the time: what hangs is named while there is time for the rest."""
-_NO_TORCH = "torch is not installed for this Python; run it with the job's own, or: pip install 'ncclprobe[torch]'"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,7 +104,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
     if not options.what:
         return look(why="")
     if not has_torch():
-        return look(why=_NO_TORCH)
+        return look(why=NO_TORCH)
     here = devices(measuring.this_host())
     try:
         backend = choose_backend(options.backend, launch.kind, 1, here)[0]

@@ -128,6 +128,12 @@ class Parser(argparse.ArgumentParser):
         refuse_overwriting(self, given)
         return given
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse an empty word, as of a variable that is not set: it would be taken for the default, or for `.`."""
+        if any(not word.strip() for word in arg_strings):
+            raise argparse.ArgumentError(action, "an empty word was given")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, with the option that may have been meant."""
         helps = f"{self.prog} --help"
@@ -172,6 +178,13 @@ def count(text: str) -> int:
     """Parse a whole number above zero, for argparse."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text} is no whole number above zero")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """Parse a whole number from zero on, for argparse."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 0 on")
     return int(text)
 
 
@@ -309,16 +322,11 @@ def redaction(parser: argparse.ArgumentParser) -> None:
 
 
 def redactor(options: argparse.Namespace) -> "Redactor | None":
-    """Return the redactor that the options ask for. A random key is printed and not stored.
-
-    Raises UsageError for an empty key.
-    """
+    """Return the redactor that the options ask for. A random key is printed and not stored."""
     if not options.redact and options.redact_key is None:
         return None
     from ncclprobe.redact.redactor import Redactor, random_key
 
-    if options.redact_key == "":
-        raise UsageError("--redact-key: the key is empty; give a long word that cannot be guessed, or --redact alone")
     key = options.redact_key or random_key()
     if not options.redact_key:
         print(

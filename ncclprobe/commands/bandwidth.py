@@ -59,8 +59,6 @@ def parse(argv: Sequence[str]) -> Options:
             )
     known("--dtype", "data type", given.dtype, DTYPES)
     known("--redop", "reduction", given.redop, REDOPS)
-    if given.warmup < 0:
-        raise UsageError(f"-w {given.warmup}: must be at least 0")
     steps, ops = _steps(given), _ops(given.op)
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
@@ -147,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     _what_to_measure(parser)
     _how_often(parser)
     measuring.judging(parser)
-    parser.add_argument("--repeat", type=int, choices=range(4), default=1, metavar="N",
+    parser.add_argument("--repeat", type=arguments.whole, choices=range(4), default=1, metavar="N",
         help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
@@ -184,7 +182,7 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
         help=f"Make {stats.MIN_SAMPLES} batches of N calls per row, instead of --precision.")  # fmt: skip
     add("--batches", type=count, metavar="N",
         help=f"Make N batches per row, of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
-    add("-w", dest="warmup", type=int, default=5, metavar="N",
+    add("-w", dest="warmup", type=arguments.whole, default=5, metavar="N",
         help="Make N untimed calls per row first (default: %(default)s).")  # fmt: skip
     add("--mode", choices=("queued", "blocking"),
         help="Launch calls back to back, or wait for each (default: queued; gloo always waits).")  # fmt: skip
@@ -224,6 +222,8 @@ def _mode(given: argparse.Namespace) -> Mode | None:
         raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
     if given.graph and given.backend == "gloo":
         raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
+    if given.backend == "gloo" and given.mode == "queued":
+        raise UsageError("--mode queued: gloo waits for each call; leave it out")
     return "graph" if given.graph else given.mode
 
 

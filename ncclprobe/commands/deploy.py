@@ -10,6 +10,8 @@ from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.report import delivery
+from ncclprobe.report.lines import wrapped
 
 FILES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -33,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         files.write(path, text)
         if text.startswith("#!"):
             path.chmod(0o755)
-        print(f"{path}{_about(text)}")
+        print("\n".join([str(path), *wrapped("  ", _about(text), delivery.width())]))
     return ExitCode.OK
 
 
@@ -44,7 +46,7 @@ def _text(name: str) -> str:
 def _about(text: str) -> str:
     """Return what a file says of itself in its first comment; nothing where its format has none."""
     comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#") and not line.startswith("#!"))
-    return next((f": {each}" for each in comments if each), "")
+    return next((each for each in comments if each), "")
 
 
 def _parser() -> argparse.ArgumentParser:

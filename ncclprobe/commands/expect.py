@@ -122,7 +122,7 @@ def _gbps(text: str) -> float:
 
 
 def _version(text: str) -> NcclVersion:
-    found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+.].{0,32})?", text)
+    found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+].{0,32})?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:40]} is no release of NCCL, such as 2.28.9")
     version = int(found[1]), int(found[2]), int(found[3] or 0)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ncclprobe import DOCS
 from ncclprobe.commands import arguments
-from ncclprobe.errors import UsageError
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
 
@@ -14,8 +13,6 @@ from ncclprobe.units import plural
 def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
     options = _parser().parse_args(argv)
-    if not all(word.strip() for word in options.what):
-        raise UsageError("an empty word names nothing: give a file, or the id of a check, a cause or a variable")
     if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
         from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.entries import entry

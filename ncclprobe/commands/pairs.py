@@ -25,8 +25,10 @@ def parse(argv: Sequence[str]) -> Options:
     given = _parser().parse_args(argv)
     begin = bytes_of("-b", given.begin)
     largest = bytes_of("-e", given.end) if given.end else None
-    if begin < 1 or (largest is not None and largest < begin):
-        raise UsageError(f"-b {given.begin} -e {given.end}: a byte or more, and -e no smaller than -b")
+    if begin < 1:
+        raise UsageError(f"-b {given.begin}: there is nothing to send; give a size above zero, such as 8")
+    if largest is not None and largest < begin:
+        raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
     asked = (begin,) if largest is None else (begin, largest)
     return measuring.made("pairs", argv, given, ("pairs",), pair_sizes=asked)
 

@@ -22,6 +22,8 @@ from ncclprobe.report import delivery
 from ncclprobe.topology.from_matrix import ASSUMED
 from ncclprobe.units import plural, printable
 
+_CELL = 4
+"""Characters of the longest cell: NV18, NODE."""
 NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
@@ -94,21 +96,21 @@ def _shown(matrix: Matrix) -> Iterator[str]:
     yield f"{matrix.kind}: {plural(len(matrix.gpus), 'GPU')}, {plural(len(matrix.nics), 'NIC')}"
     names = (*matrix.gpus, *matrix.nics)
     rows = [[name, *(matrix.links[name].get(other, "-") for other in names)] for name in names if name in matrix.links]
-    yield _aligned([["", *names], *rows])
+    yield "\n\n".join(_aligned([[row[0], *row[part]] for row in [["", *names], *rows]]) for part in _parts(names))
     if matrix.kind != "p2p":
         affinities = zip(matrix.gpus, matrix.cpu_affinity, matrix.numa_affinity, matrix.gpu_numa_id, strict=True)
         known = [[gpu, *("-" if value is None else value for value in values)] for gpu, *values in affinities]
         yield ""
-        yield _aligned(
-            [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"]]
-            + [[*row, nearest(matrix, gpu)] for row, gpu in zip(known, matrix.gpus, strict=True)]
-        )
+        table = [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"], *known]
+        taken = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in table), strict=True))
+        near = [textwrap.wrap(nearest(matrix, gpu), max(delivery.width() - taken, 12)) for gpu in matrix.gpus]
+        yield _aligned([table[0], *([*row, "\n".join(nics)] for row, nics in zip(known, near, strict=True))])
     yield from (f"incomplete: {printable(what)}" for what in matrix.incomplete)
 
 
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     """Yield what the checks find, what to do about it, and what they could not tell."""
-    told: set[str] = set()
+    told: dict[str, None] = {}
     yield from _wrapped("what looks wrong ", f"(taken for granted: {ASSUMED}):")
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
@@ -118,13 +120,14 @@ def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
             if finding.severity is not Severity.NOTE:
                 yield from _wrapped("          fix: ", finding.remedy)
         if verdict.findings and verdict.id not in told:
-            told.add(verdict.id)
+            told[verdict.id] = None
             yield f"          more: ncclprobe explain {verdict.id}"
-            yield f"          {page(verdict.id)}"
         if verdict.status is Status.UNKNOWN:
             yield from _wrapped("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}")
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
         yield "  nothing" if verdicts else "  nothing was looked at"
+    if told:
+        yield from ("", f"online: {page(next(iter(told)))}")
 
 
 def _wrapped(lead: str, text: str) -> list[str]:
@@ -138,9 +141,19 @@ def nearest(matrix: Matrix, gpu: str) -> str:
     return best and f"{best}: {' '.join(nic for nic, link in near.items() if link == best)}"
 
 
+def _parts(names: Sequence[str]) -> Iterator[slice]:
+    """Yield the columns of each part of a matrix that is wider than the terminal; 0 is the column of names."""
+    room, first = delivery.width() - max(map(len, names), default=0), 1
+    wide = [max(len(name), _CELL) + 2 for name in names]
+    for last in range(1, len(wide) + 1):
+        if last == len(wide) or sum(wide[first - 1 : last + 1]) > room:
+            yield slice(first, last + 1)
+            first = last + 1
+
+
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     from tabulate import tabulate  # as dear as all the rest of this command
 
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]
     table: str = tabulate(cells, tablefmt="plain", disable_numparse=True)
     return table

@@ -179,7 +179,9 @@ def _on_cores(
 def refuse_nothing_read(found: LeftBehind, files: Sequence[JobFile]) -> None:
     """Raise UsageError where no file is of a kind that says why a job failed."""
     if not found.facts:
-        shown = "; ".join(f"{each.source} {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
+        if not files:
+            raise UsageError("there is no file in what was named; give the job's logs, or the folder that has them")
+        shown = "; ".join(f"{each.source}: {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")
     logs = found.facts.get(JobLog)
     if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):

@@ -143,7 +143,7 @@ def _note(rows: Sequence[OwnCollective], placement: Placement) -> str:
     """Why the nodes' own all_reduce is missing or not judged; empty: it is judged."""
     if not rows:
         return _SKIPPED
-    if len(rows) < FEWEST:
+    if 1 < len(rows) < FEWEST or len(rows) < len(placement.nodes):
         return (
             f"the own collective of {len(rows)} of {len(placement.nodes)} nodes is not judged: that takes "
             f"{FEWEST} nodes"

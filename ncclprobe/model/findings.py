@@ -183,6 +183,10 @@ def warn(subject: str, message: str, *, evidence: Sources = (), **details: Any) 
     return Finding(Severity.WARN, subject, message, evidence=_listed(evidence), **details)
 
 
+NOTHING_TO_SET = "nothing can be set"
+"""Begins the remedy of a note that is for the curious alone: what a person reads has it only with -v."""
+
+
 def note(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:
     """Return a finding worth knowing that changes no verdict: fields of :class:`Finding` by name."""
     return Finding(Severity.NOTE, subject, message, evidence=_listed(evidence), **details)

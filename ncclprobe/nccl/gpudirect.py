@@ -30,7 +30,7 @@ _PXN_C2C_BY_DEFAULT = (2, 28)
 _READS_BY_CAPABILITY = (2, 19)
 _AMPERE = (8, 0)
 
-_FAR = {PathType.PHB: "across the host bridge (PHB)", PathType.SYS: "on another processor (SYS)"}
+_FAR = {PathType.PHB: "across the host bridge (PHB or NODE)", PathType.SYS: "on another processor (SYS)"}
 
 _WITHOUT = re.compile(r"\b(GeForce|TITAN|GB10)\b")
 """Products without GPUDirect RDMA, which NCCL asks CUDA about (cudaDevAttrGPUDirectRDMASupported) and NVML keeps back.

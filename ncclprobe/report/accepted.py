@@ -76,7 +76,8 @@ def _gpus_missing(report: Report) -> bool:
 
 
 def _why_nothing(report: Report) -> str:
-    return next((f"nothing measured: {row.why}" for row in report.skipped_rows), "looked at, nothing measured")
+    whys = (f"nothing measured: {row.why.partition(';')[0]}" for row in report.skipped_rows)
+    return next(whys, "looked at, nothing measured")
 
 
 def _missing(report: Report) -> list[str]:

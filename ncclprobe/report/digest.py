@@ -168,7 +168,8 @@ def _headline(report: Report) -> str:
         named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
         more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
         return "; ".join(named) + more
-    measured = report.measurements or report.pairs or report.copies
+    over_gloo = report.fingerprint is not None and report.fingerprint.software.get("backend") == "gloo"
+    measured = (report.measurements or report.pairs or report.copies) and not over_gloo
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
     if report.status is Status.UNKNOWN and needs_driver:
         return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"

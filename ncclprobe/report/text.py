@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TypeVar
 
 from ncclprobe import page
-from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.report import Area, Report
@@ -38,7 +38,7 @@ def render(
         *_problems(report, width, style),
         _areas(report, width, style),
         _gaps(report, verbose, width, style),
-        *_notes(report, width, style),
+        *_notes(report, verbose, width, style),
         _skipped(report, width, style) if verbose else [],
         _passed(report, width, style) if verbose else [],
         choices.environment(report, width) if verbose else [],
@@ -122,12 +122,16 @@ def _problems(report: Report, width: int, style: Style) -> Iterator[list[str]]:
             yield list(_problem(problem, report, given, width, style))
 
 
-def _notes(report: Report, width: int, style: Style) -> Iterator[list[str]]:
+def _notes(report: Report, verbose: bool, width: int, style: Style) -> Iterator[list[str]]:
     """Yield each finding that changes no verdict: they come after what does."""
     given: dict[str, str] = {}
     for problem in digest.problems(report):
-        if problem.finding.severity is Severity.NOTE:
+        if problem.finding.severity is Severity.NOTE and (verbose or _can_be_mended(problem)):
             yield list(_problem(problem, report, given, width, style))
+
+
+def _can_be_mended(problem: Problem) -> bool:
+    return not problem.finding.remedy.startswith(NOTHING_TO_SET)
 
 
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
@@ -267,7 +271,8 @@ def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     left = any(v.status in (Status.PASS, Status.SKIP) for v in report.checks) and not verbose
     named = " (-v names them)" if left else ""
     lines = wrapped("checks: ", f"{digest.counts(report)}{named}", width)
-    found = next((problem.id for problem in digest.problems(report)), "")
+    shown = (problem.id for problem in digest.problems(report) if verbose or _can_be_mended(problem))
+    found = next(shown, "")
     lines += [f"online: {page(found)}"] if found else []
     last = textwrap.wrap(digest.conclusion(report), width, break_on_hyphens=False)
     unjudged = report.status is Status.PASS and digest.none_judged(report)

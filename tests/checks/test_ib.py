@@ -192,7 +192,7 @@ def test_the_gpu_without_gpudirect_is_told_which_nic_level_and_relay() -> None:
     (found,) = gpudirect(pci=pci(far=(3,)))
     assert (found.severity, found.subject) == (WARN, "GPU3")
     assert found.message == (
-        "no GPUDirect RDMA: the nearest NIC mlx5_2 is across the host bridge (PHB), the default level is P2C, "
+        "no GPUDirect RDMA: the nearest NIC mlx5_2 is across the host bridge (PHB or NODE), the default level is P2C, "
         "and no relay GPU (PXN) has a nearer one"
     )
 

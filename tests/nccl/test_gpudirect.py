@@ -151,7 +151,7 @@ def test_a_nic_below_the_gpus_switch_is_near_enough_and_one_across_the_host_brid
     )
     lost = one(made, "GPU3", "mlx5_3")
     assert (lost.receives, lost.sends, lost.path, lost.relay) == (False, False, PathType.PHB, "")
-    assert lost.why == "mlx5_3 is across the host bridge (PHB), the default level is PXB"
+    assert lost.why == "mlx5_3 is across the host bridge (PHB or NODE), the default level is PXB"
 
 
 def test_over_nvlink_the_relays_path_decides() -> None:

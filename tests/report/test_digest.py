@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.model.findings import ONCE, Action, Blame, Finding, Status, fail, note, warn
+from ncclprobe.model.findings import NOTHING_TO_SET, ONCE, Action, Blame, Finding, Status, fail, note, warn
 from ncclprobe.model.report import Scope
 from ncclprobe.model.values import replace
-from ncclprobe.report import digest
+from ncclprobe.report import digest, text
 
 from . import samples
 
@@ -130,3 +130,12 @@ def test_ports_of_one_name_on_nodes_are_one_problem_and_other_ports_are_their_ow
         ("mlx5_0:1", ("n0", "n1")),
         ("mlx5_3:1", ("n2",)),
     ]
+
+
+def test_a_note_of_what_cannot_be_changed_is_for_the_curious() -> None:
+    idle = note("processors", "this machine has no more", remedy=f"{NOTHING_TO_SET}: take another machine")
+    useful = note("processors", "few of many", remedy="give ranks more")
+    report = samples.report(samples.verdict(Status.PASS, idle, useful), status=Status.PASS)
+    assert "this machine has no more" not in text.render(report)
+    assert "few of many" in text.render(report)
+    assert "this machine has no more" in text.render(report, verbose=True)

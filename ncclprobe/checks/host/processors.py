@@ -10,7 +10,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Process, ResourceLimit
-from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -87,7 +87,7 @@ def _crowded(
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
-        remedy = "nothing can be set: start fewer ranks on such a machine, or take one with more processors."
+        remedy = f"{NOTHING_TO_SET}: start fewer ranks on such a machine, or take one with more processors."
         return note(subject, f"{message}: this machine has no more", evidence=evidence, remedy=remedy)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
         return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)

@@ -49,7 +49,8 @@ def assemble(part: Part) -> ExitCode:
     try:
         return asyncio.run(_interruptible(role(part), [each for each in ENDING if before[each] != signal.SIG_IGN]))
     except TimeoutError as error:
-        say(f"{error or 'this run had no time left to look and to judge within --timeout'}; nothing was judged")
+        why = str(error) or "this run had no time left to look and to judge within --timeout"
+        say(f"{why}; nothing was judged")
         return ExitCode.INCONCLUSIVE
     finally:
         for number, handler in before.items():

@@ -114,7 +114,8 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
             "install a CUDA build of torch and check CUDA_VISIBLE_DEVICES, or ask for --backend gloo"
         )
     if count == 0 and asked is None:
-        return "gloo", "no GPU can be seen, so this measured gloo over the CPU; that says nothing about NCCL"
+        why = "no GPU can be seen, so this measured gloo over the CPU; that says nothing about NCCL"
+        return "gloo", f"{why}; if gloo is meant, add --backend gloo"
     if count == 0 and devices.usable is not None:
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
     alike = devices.usable is None and kind == "torchrun"  # else each rank may have its own, and all are asked for it
