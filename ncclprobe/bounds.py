@@ -152,3 +152,5 @@ RAIL_PORTS, RAIL_ROWS = 64, 100_000
 """RDMA ports of a node that NCCL takes (MAX_IB_DEVS is 32), and tests of them in one run."""
 RAIL_MESSAGE_BYTES = 1 << 20
 """What one end of a rail tells: 10,000 round trips and 4,096 times of chains are a third of this."""
+MEETING_SHARE = 0.5
+"""Of --timeout: other nodes are waited for no longer, whatever --wait is."""

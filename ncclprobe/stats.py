@@ -4,8 +4,8 @@ sample
     One batch: `iters` calls behind a common barrier, timed together on the wall clock, divided by `iters`; the mean
     over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
 median (p50)
-    The middle sample, or the mean of the two in the middle: the headline, which bandwidths come from and verdicts go
-    by, for one hiccup does not move it. Rates are never averaged: a mean of rates overstates the fast samples.
+    The middle sample, or the mean of the two in the middle, which bandwidths come from and verdicts go by, for one
+    hiccup does not move it. Rates are never averaged: a mean of rates overstates the fast samples.
 mean
     The arithmetic mean of the samples, which nccl-tests prints. Bandwidths come from it where there are fewer than
     MIN_SAMPLES.

@@ -1,5 +1,6 @@
 """The documentation: its commands run as it says, and what it names is there."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -16,6 +17,7 @@ from ncclprobe import DOCS
 from ncclprobe.commands import COMMANDS
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.entries import entry
+from ncclprobe.expect import evidence
 from ncclprobe.nccl.parameters import table
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES if page.exists()]
@@ -125,6 +127,69 @@ def test_the_options_that_a_page_names_exist(name: str) -> None:
     for command, rest in _COMMAND.findall(text):
         for option in re.findall(r"--[a-z][a-z-]+", rest) if command in COMMANDS else ():
             assert option in usage(command), f"ncclprobe {command} {option}"
+
+
+@cache
+def options_of(command: str) -> tuple[frozenset[str], str]:
+    """Return the options of a command, and its help without commands to type."""
+    shown = re.sub(r"`ncclprobe [^`]*`", "", " ".join(usage(command).partition("\nexamples:")[0].split()))
+    lines = re.findall(r"^  (-[^ ].*?)(?:  |$)", usage(command), re.MULTILINE)
+    return frozenset(option for line in lines for option in re.findall(r"--?[a-z][\w-]*", line)), shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_help_tells_to_use_only_options_that_this_command_has(command: str) -> None:
+    own, shown = options_of(command)
+    assert own
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]+", shown)) <= own
+
+
+def test_every_option_is_explained_by_a_page() -> None:
+    pages = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in NAMES)
+    told = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", pages))
+    owned = {option for command in COMMANDS for option in options_of(command)[0] if option.startswith("--")}
+    assert len(owned) > 80
+    assert not owned - told
+
+
+_FIGURE = re.compile(r"(\d[\d.]*)<!-- (?:(\d+) \* )?([\w.]+)\.(\w+)(?: / 2\*\*(\d+))? -->")
+
+
+def test_a_number_that_a_page_takes_from_the_code_is_that_of_the_code() -> None:
+    found = [match for name in NAMES for match in _FIGURE.findall((ROOT / name).read_text(encoding="utf-8"))]
+    assert len(found) > 10
+    for said, times, module, name, power in found:
+        value = getattr(importlib.import_module(module), name)
+        assert float(said) == value * int(times or 1) / 2 ** int(power or 0), f"{said}: {module}.{name} is {value}"
+
+
+def test_a_figure_that_a_page_quotes_of_a_report_is_there() -> None:
+    seen = 0
+    for name in NAMES:
+        for part in re.split(r"\n\s*\n|\n(?=[|-])", (ROOT / name).read_text(encoding="utf-8")):
+            reports = re.findall(r"reports/[\w./-]+\.(?:md|txt)", part)
+            there = " ".join((ROOT / report).read_text(encoding="utf-8") for report in reports).replace(",", "")
+            quoted = re.findall(r"\d+ of (?:the )?\d+|\b\d{3,}\b|\d+ %", part.replace(",", "")) if reports else []
+            for figure in quoted:
+                part_of, _, whole = figure.partition(" of ")
+                in_a_row = whole and re.search(rf"\b{whole} \| {part_of}\b", there)  # a column "of 66" above 46
+                assert figure in there or figure.replace(" %", "%") in there or in_a_row, f"{name}: {figure}: {reports}"
+                seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recorded_output_is_in_the_report_that_is_named(name: str) -> None:
+    for block in blocks(ROOT / name):
+        for report in re.findall(r"reports/[\w-]+\.txt", block.comment):
+            (example,) = block.examples
+            assert prints((ROOT / report).read_text(encoding="utf-8"), example.expected)
+
+
+def test_what_fails_by_an_expectation_is_what_its_page_says() -> None:
+    cells = [cell for cell in evidence.table().values() if (cell.mark or 0.0) >= evidence.LOOSE]
+    least = {path: min(cell.decade for cell in cells if cell.path == path) for path in {cell.path for cell in cells}}
+    assert least == {"nvlink hopper": 7, "nvlink ampere": 9, "rdma": 9}
 
 
 def test_every_variable_is_on_one_page() -> None:

@@ -115,6 +115,17 @@ def test_a_fault_costs_what_it_takes_away(
     assert all(row["changed_GBps"] < row["expectation"]["value"] for row in rows)
 
 
+def test_the_settings_of_the_shell_hold_for_a_named_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--machine", "dgx-h100", "--nodes", "2", "-b", "8G", "-e", "8G")
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    assert " Ring Simple " in said(capsys, *asked)
+    assert "settings: NCCL_ALGO=Ring" in said(capsys, *asked)
+    monkeypatch.delenv("NCCL_ALGO")
+    assert " NVLSTree Simple " in said(capsys, *asked)
+
+
 def test_a_forced_ring_shows_what_the_switches_give(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--machine", "dgx-h100", "--algo", "ring", *LARGE)
     assert "what if: NCCL_ALGO=Ring" in text

@@ -158,7 +158,7 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
         help=f"Measure these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     largest = " or ".join(f"{size(nbytes)} with {name}" for name, nbytes in LARGEST.items())
     add("-b", dest="begin", metavar="SIZE",
-        help=f"Set the smallest message (default: {_BEGIN}; without -f few sizes below 64M).")  # fmt: skip
+        help=f"Set the smallest message (default: {_BEGIN}; without -b, -e and -f few sizes).")  # fmt: skip
     add("-e", dest="end", metavar="SIZE", help=f"Set the largest message (default: {largest}).")
     add("-f", dest="factor", type=int, metavar="N",
         help=f"Make each size N times the previous one (default: {_FACTOR}).")  # fmt: skip
@@ -176,10 +176,10 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
         help="Stop a row when the 95 %% interval of its median is within ±PERCENT "
         f"(default: {_PRECISION:.0%}%).")  # fmt: skip
     add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
-        help=f"Stop a row after so many seconds in any case (default: {_BUDGET_S:g}, or less where all rows would take "
-        "more than half of --timeout).")  # fmt: skip
+        help=f"Stop a row after so many seconds, and {stats.MIN_SAMPLES} batches (default: {_BUDGET_S:g}, or less "
+        "if all rows would take more than half of --timeout).")  # fmt: skip
     add("-n", dest="iters", type=count, metavar="N",
-        help=f"Make {stats.MIN_SAMPLES} batches of N calls per row, instead of --precision.")  # fmt: skip
+        help=f"Make {stats.MIN_SAMPLES} batches of N calls, instead of --precision; show the mean.")  # fmt: skip
     add("--batches", type=count, metavar="N",
         help=f"Make N batches per row, of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
     add("-w", dest="warmup", type=arguments.whole, default=5, metavar="N",

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.parameters import NEWEST
+from ncclprobe.nccl.parameters import NEWEST, table
 from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
 
@@ -54,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
     here = machine_of(options.machine, options.file)
+    if options.machine:  # it has no settings of its own: those of this shell are meant
+        here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if options.judge:
         return _judge(options, here)
     if isinstance(here.system, Absent):

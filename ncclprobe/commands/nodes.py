@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.report.progress import Waiting
 
-_WAIT_S = 30.0
+WAIT_S = 30.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 
@@ -42,8 +42,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--master-port", type=below(1 << 16), metavar="PORT",
         help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
     add("--wait", type=arguments.positive, metavar="SECONDS",
-        help=f"Wait so many seconds for other nodes (default: {_WAIT_S:g}; all of --timeout where node 0 prints the "
-        "lines that start the others).")  # fmt: skip
+        help=f"Wait so many seconds for other nodes, at most {bounds.MEETING_SHARE:g} of --timeout (default: "
+        f"{WAIT_S:g}; as long as that allows if node 0 prints the lines that start the others).")  # fmt: skip
     add("--trust-network", action="store_true",
         help="Accept any process on this network as a node of the job, without a proof of identity.")  # fmt: skip
     add("--exit", choices=("own", "whole"), default="own",
@@ -71,7 +71,7 @@ def meet(
     if options.keep and launch.node_rank == 0:
         make_folder(options.keep)
     token = find_token(os.environ, launch, trust=options.trust_network)
-    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else _WAIT_S))
+    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else WAIT_S))
     if token.made:
         _print_lines(token.made, launch, options, words)
 

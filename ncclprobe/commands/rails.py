@@ -16,6 +16,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
 
 _TIMEOUT_S = 180.0
+PLAN_RAILS, PLAN_GBPS = 8, 400.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _SELECT = (
     *("rail.*", "launch.*", "path.*", "pci.nic-*", "sync.address-twice", "sync.env", "sync.limits", "sync.mtu"),
@@ -66,9 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--plan", action="store_true",
         help="Say how many bytes and seconds a run over --nnodes nodes takes, and start nothing.")  # fmt: skip
-    add("--rails-per-node", type=nodes.below(bounds.RAIL_PORTS + 1), default=8, metavar="N",
+    add("--rails-per-node", type=nodes.below(bounds.RAIL_PORTS + 1), default=PLAN_RAILS, metavar="N",
         help="Plan for so many ports of a node (default: %(default)s); a run counts them.")  # fmt: skip
-    add("--rate", type=arguments.positive, default=400.0, metavar="GBPS",
+    add("--rate", type=arguments.positive, default=PLAN_GBPS, metavar="GBPS",
         help="Plan for ports of so many Gb/s (default: %(default)g); a run reads it.")  # fmt: skip
     rail_options.options(parser)
     nodes.options(parser)

@@ -321,7 +321,7 @@ def notes(run: Facts) -> Iterator[str]:
     if isinstance(told, Notes):
         yield from told.texts
     yield from _left_out(_rows(run, Skipped))
-    yield from imprecise(rows)
+    yield from imprecise(rows, accepts=isinstance(asked, Asked) and asked.accepts)
     if isinstance(asked, Asked):
         yield from _judged_by(asked, rows)
 
@@ -359,14 +359,15 @@ def _count(rows: Sequence[Any]) -> str:
     return f"{len(rows)} row" + "s" * (len(rows) != 1)
 
 
-def imprecise(rows: Sequence[Measurement]) -> Iterator[str]:
+def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
     """Where the precision that was asked for was not reached, and what was."""
     short = [row for row in rows if row.precision_asked and (row.precision or 1.0) > row.precision_asked]
     if short:
         worst = max(short, key=lambda row: row.precision or 1.0)
         reached = "unknown" if worst.precision is None else f"±{100 * worst.precision:.3g} %"
+        more = "--level long gives each row more time" if accepts else "give more --budget, or less --precision"
         yield (
             f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of {_count(rows)} did not "
-            f"reach it within --budget; the worst is {worst.op} {size(worst.nbytes)}, {reached} after "
-            f"{worst.batches} batches of {worst.iters}: give more --budget, or ask for less with --precision"
+            f"reach it in time; the worst is {worst.op} {size(worst.nbytes)}, {reached} after "
+            f"{worst.batches} batches of {worst.iters}: {more}"
         )

@@ -189,7 +189,11 @@ class Judged(Struct, frozen=True):
 
 
 class TimeStats(Struct, frozen=True):
-    """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say."""
+    """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say.
+
+    ``headline`` is which of them is shown, and bandwidths come from: the mean where the number of calls was fixed, to
+    be compared with nccl-tests, and where there are too few batches for a median.
+    """
 
     mean: float
     median: float | None = None
@@ -197,11 +201,12 @@ class TimeStats(Struct, frozen=True):
     p95: float | None = None
     max: float | None = None
     stdev: float | None = None
+    headline: Literal["median", "mean"] = "median"
 
     @property
     def typical(self) -> float:
-        """The median, and the mean where there is none: what is shown and judged, and what bandwidths come from."""
-        return self.mean if self.median is None else self.median
+        """Return the time that is shown, and that bandwidths come from."""
+        return self.mean if self.headline == "mean" or self.median is None else self.median
 
 
 class Transport(Struct, frozen=True):
@@ -224,8 +229,8 @@ class Library(Struct, frozen=True):
 class Measurement(Struct, frozen=True, kw_only=True):
     """One row of a sweep: an operation at one size, timed.
 
-    ``time_us`` is wall-clock time; ``algbw_GBps`` and ``busbw_GBps`` are computed from its median (its mean where there
-    are too few batches for one), never averaged as rates: the number that is shown is the number that is judged. Every
+    ``time_us`` is wall-clock time; ``algbw_GBps`` and ``busbw_GBps`` are computed from its ``headline``, never averaged
+    as rates; verdicts go by ``interval_us``. Every
     statistic is over ``batches`` batches of ``iters`` calls, each batch being the mean over ranks. ``interval_us`` is
     where the median lies (95 %), ``precision`` half its width as a share of the median, ``precision_asked`` what was
     asked for; null: a fixed number of calls was. ``issue_us`` is the host time to enqueue one call, ``launch_bound``

@@ -6,7 +6,7 @@ from typing import Any
 
 from ncclprobe import stats
 from ncclprobe.model.measurement import Measurement, Mismatch, Place, Samples
-from ncclprobe.model.values import Struct, asdict
+from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.ops import Op, Shape
 from ncclprobe.probes.arrival_skew import Arrival, skew
 from ncclprobe.probes.clock import Batch
@@ -60,7 +60,7 @@ def reduce_ranks(
 ) -> Measurement:
     """Reduce the results of all ranks (by number) to the row; ncclprobe.stats defines its numbers."""
     samples = [fmean(batch) for batch in zip(*(row.seconds for row in rows.values()), strict=True)]
-    time_us = stats.summary(samples)
+    time_us = replace(stats.summary(samples), headline="median" if plan.precision else "mean")
     algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.typical / 1e6)
     issue_us = fmean(row.issue_s for row in rows.values()) * 1e6
     interval = stats.median_interval(samples) if len(samples) >= stats.MIN_SAMPLES else None

@@ -272,7 +272,7 @@ def test_a_precision_out_of_reach_is_said_once_with_what_was_reached_and_spoils_
     report = closed(record, path)
     assert report.exit_code == 0
     (remark,) = report.notes
-    assert remark.startswith("±2 % was asked for, and 2 of 3 rows did not reach it within --budget; the worst is ")
+    assert remark.startswith("±2 % was asked for, and 2 of 3 rows did not reach it in time; the worst is ")
     assert "all_reduce 1 MiB, ±5 % after 40 batches of 20" in remark
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rails.lead import RailsWanted
 from ncclprobe.cluster.rendezvous.messages import Leave
@@ -25,8 +26,8 @@ from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.units import printable
 
 UNPROVEN = "the nodes have no secret by which to prove who they are"
-_MEETING_SHARE, _LATEST_SHARE = 0.5, 0.75
-"""Of the time of a run: for nodes to come, and when that is over however late this one began."""
+_LATEST_SHARE = 0.75
+"""Of the time of a run: when waiting for nodes is over, however late this one began."""
 _MESH_S = 30.0
 _DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
@@ -52,7 +53,7 @@ class Times(Struct, frozen=True):
     @property
     def allowed_s(self) -> float:
         """Return how long other nodes may take to come."""
-        return min(self.wait_s, _MEETING_SHARE * self.timeout_s)
+        return min(self.wait_s, bounds.MEETING_SHARE * self.timeout_s)
 
     def meeting(self) -> float:
         """Return until when other nodes are waited for, or called: less than `allowed_s` where this one began late."""
