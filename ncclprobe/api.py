@@ -23,11 +23,13 @@ Signatures change as docs/stability.md says. Importing this module loads no more
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from ncclprobe.errors import NcclprobeError, OutOfTime, ProbeError, UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdict
@@ -62,8 +64,50 @@ __all__ = [
 
 Format = Literal["text", "json", "markdown", "html", "junit", "prometheus"]
 AnyPath = str | os.PathLike[str]
+_P, _T = ParamSpec("_P"), TypeVar("_T")
+_KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "machine": ("a text", str),
+    "config": ("a path", (str, os.PathLike)),
+    "capture": ("a path", (str, os.PathLike)),
+    "nodes": ("a whole number above zero", int),
+    "expect_gpus": ("a whole number above zero", int),
+    "timeout_s": ("a number", (int, float)),
+    "report": ("a Report, or for load a path", (Report, str, os.PathLike)),
+}
+_LISTS: dict[str, tuple[str, type]] = {
+    "select": ("patterns of checks", str),
+    "ignore": ("patterns of checks", str),
+    "ops": ("operations", str),
+    "sizes": ("sizes in bytes", int),
+    "gpus_per_node": ("numbers of GPUs", int),
+}
+"""What a parameter of one name is everywhere: one value, or several of which one may stand alone."""
 
 
+def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Refuse values of another type by name, with UsageError, and take a single pattern or size for a list of it."""
+    signature = inspect.signature(asks)
+
+    @functools.wraps(asks)
+    def typed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            if name in _LISTS:
+                what, kind = _LISTS[name]
+                several = (value,) if isinstance(value, kind) else value
+                if not isinstance(several, Sequence) or not all(isinstance(each, kind) for each in several):
+                    raise UsageError(f"{name}: give {what}, not {ascii(value)[:80]}")
+                bound.arguments[name] = several
+            elif name in _KINDS and (value is not None or signature.parameters[name].default is not None):
+                what, kinds = _KINDS[name]
+                if not isinstance(value, kinds) or (kinds is int and value < 1):
+                    raise UsageError(f"{name}: give {what}, not {ascii(value)[:80]}")
+        return asks(*bound.args, **bound.kwargs)
+
+    return typed
+
+
+@_typed
 def doctor(
     captures: AnyPath | Sequence[AnyPath] = (),
     *,
@@ -141,6 +185,7 @@ def bandwidth(
     return in_group(group, asked, _asked(select, ignore, config), timeout_s, began)
 
 
+@_typed
 def expect(
     machine: str | None = None,
     *,
@@ -164,6 +209,7 @@ def expect(
     return outlook(machine, path, nodes, tuple(gpus_per_node), tuple(ops), tuple(sizes), timeout_s)
 
 
+@_typed
 def explain(
     paths: AnyPath | Sequence[AnyPath],
     *,
@@ -194,6 +240,7 @@ def explain(
     return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read))
 
 
+@_typed
 def load(report: AnyPath) -> Report:
     """Return the report in a file that a command wrote with --json. Raises UsageError for anything else."""
     from ncclprobe.report import json
@@ -201,6 +248,7 @@ def load(report: AnyPath) -> Report:
     return json.read(os.fspath(report))
 
 
+@_typed
 def render(report: Report, format: Format = "text") -> str:
     """Return `report` as a text: for a terminal, or as ``--json``, ``--markdown``, ``--html`` … write it.
 

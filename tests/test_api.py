@@ -109,6 +109,13 @@ WRONG: dict[str, Callable[[], Any]] = {
     "no file there": lambda: api.explain(["no/such/file"]),
     "no report": lambda: api.load(HGX),
     "no format": lambda: api.render(api.load(SICK), "word"),  # type: ignore[arg-type]
+    "a text for seconds": lambda: api.doctor(timeout_s="60"),  # type: ignore[arg-type]
+    "a text for a number of nodes": lambda: api.expect("dgx-h100", nodes="4"),  # type: ignore[arg-type]
+    "no node": lambda: api.expect("dgx-h100", nodes=0),
+    "a fraction for a size": lambda: api.expect("dgx-h100", sizes=[1.5]),  # type: ignore[list-item]
+    "a number for a pattern": lambda: api.doctor([HGX], select=[3]),  # type: ignore[list-item]
+    "a number for a machine": lambda: api.expect(3),  # type: ignore[arg-type]
+    "a text for a report": lambda: api.load(3),  # type: ignore[arg-type]
     "no configuration": lambda: api.doctor([HGX], config="no such file"),
 }
 
@@ -126,6 +133,12 @@ def test_one_path_as_a_text_is_one_path() -> None:
     assert [node.name for node in one.nodes] == [node.name for node in several.nodes]
     log = ROOT / "tests" / "data" / "failures" / "nccl-no-interface"
     assert api.explain(str(log)).causes
+
+
+def test_one_pattern_operation_or_size_is_one() -> None:
+    assert {verdict.id.partition(".")[0] for verdict in api.doctor(HGX, select="env.*").checks} == {"env"}
+    line, *more = api.expect("dgx-h100", nodes=2, ops="all_gather", sizes=1 << 30).lines  # type: ignore[arg-type]
+    assert (line.op, line.nbytes, more) == ("all_gather", 1 << 30, [])
 
 
 def test_what_fails_can_be_asked_for_and_a_status_prints_as_its_word() -> None:

@@ -32,6 +32,7 @@ ROWS = {
             "copies",
             "doctor",
             "pairs",
+            "site",
             "start",
             "workload",
         ),

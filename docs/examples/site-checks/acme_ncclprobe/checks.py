@@ -2,11 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.facts.memory import Memory
-from ncclprobe.facts.system import System
-from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Every
+from ncclprobe.site import Every, Finding, Memory, System, check, fail, warn
 
 LEAST_GIB = 64
 KERNELS = ("5.15.", "6.8.")
