@@ -120,11 +120,20 @@ def _left_to_do(version: str, untried: list[str]) -> Iterator[str]:
     if untried:
         yield f"\nNot tried, for want of an interpreter with ensurepip: Python {', '.join(untried)}"
     yield "\nLeft to do by hand, in this order (docs/maintainers/releasing.md):"
+    if missing := _missing_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
+        yield f"  write into [project.urls] of pyproject.toml, then start again: {', '.join(missing)}"
     yield f"  git tag -s {tag} -m 'ncclprobe {version}' && git push origin {tag}"
     yield "  .venv/bin/python -m twine upload dist/*.tar.gz dist/*.whl"
     yield "  attach dist/ncclprobe.pyz and dist/SHA256SUMS to the release of that tag"
     yield "  for both platforms: podman build --platform linux/amd64,linux/arm64 \\"
     yield f"    -f scripts/deploy/Containerfile --manifest ncclprobe:{version} ."
+
+
+def _missing_urls(project: str) -> list[str]:
+    """Return which addresses of the project nobody has filled in."""
+    urls = project.partition("[project.urls]")[2].partition("\n[")[0]
+    wanted = ("Homepage", "Repository", "Issues", "Changelog")
+    return [name for name in wanted if not re.search(rf'^{name} = "https://', urls, re.MULTILINE)]
 
 
 def _git(*words: str) -> str:

@@ -2,9 +2,9 @@
 
 A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
 one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
-carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that did
-not apply, was not asked for, or needed a privilege that a job does not need. A warning leaves its test passed, unless
-the run stopped at it (``--fail-on warn``).
+carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that
+needed a privilege that a job does not need. Checks that do not apply are no tests: most of a machine's, and a property
+of the suite counts them. A warning leaves its test passed, unless the run stopped at it (``--fail-on warn``).
 
 The schema of Jenkins' xUnit plugin (its junit-10.xsd) knows no properties of a test case, so the numbers of the rows
 are properties of their suite, and each row's own stand in its output too.
@@ -84,8 +84,10 @@ def _suites(report: Report) -> "Iterator[TestSuite]":
     warns = report.status is Status.WARN and report.exit_code != 0
     for node, verdicts in by_node.items():
         if verdicts:
-            cases = (_check(verdict, warns) for verdict in verdicts)
-            yield _suite(report, BETWEEN if node is None else node, cases, hostname=node)
+            cases = (_check(verdict, warns) for verdict in verdicts if verdict.status is not Status.SKIP)
+            name, idle = BETWEEN if node is None else node, sum(each.status is Status.SKIP for each in verdicts)
+            counted = [("does not apply", str(idle))] if idle else []
+            yield _suite(report, name, cases, hostname=node, properties=counted)
     if report.missing_nodes:
         cases = (_missing(node) for node in report.missing_nodes)
         yield _suite(report, "missing nodes", cases)
@@ -136,7 +138,7 @@ def _check(verdict: Verdict, warns: bool) -> "TestCase":
         case.result = [_result(Failure, _line(verdict), verdict.status.value, _story(verdict))]
     elif verdict.status is Status.UNKNOWN and verdict.required:
         case.result = [_result(Error, f"could not look: {verdict.why}", "unknown")]
-    elif verdict.status in (Status.UNKNOWN, Status.SKIP):
+    elif verdict.status is Status.UNKNOWN:
         case.result = [_result(Skipped, verdict.why, verdict.status.value)]
     elif verdict.findings:
         case.system_out = _story(verdict)

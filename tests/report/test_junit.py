@@ -38,11 +38,11 @@ def test_each_check_of_each_node_is_a_test_and_says_what_became_of_it_as_pytest_
         "host.eth": [],
         "ib.state": [(Error, "could not look: permission denied")],
         "pci.aer": [(Skipped, "permission denied")],
-        "env.hca": [(Skipped, "applies only to jobs on GPUs")],
     }
     assert results(suites["between nodes"]) == {"sync.nccl": [(Failure, "n2: differs")]}
     assert set(results(suites["missing nodes"])) == {"n3", "n4"}
-    assert (suites["n1"].tests, suites["n1"].errors, suites["n1"].skipped) == (5, 1, 2)
+    assert (suites["n1"].tests, suites["n1"].errors, suites["n1"].skipped) == (4, 1, 1)
+    assert [(each.name, each.value) for each in suites["n1"].properties()] == [("does not apply", "1")]
 
 
 def test_a_failure_carries_evidence_and_remedy_in_its_text() -> None:
