@@ -64,7 +64,8 @@ __all__ = [
 
 Format = Literal["text", "json", "markdown", "html", "junit", "prometheus"]
 AnyPath = str | os.PathLike[str]
-_P, _T = ParamSpec("_P"), TypeVar("_T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "machine": ("a text", str),
     "config": ("a path", (str, os.PathLike)),
@@ -100,7 +101,7 @@ def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
                 bound.arguments[name] = several
             elif name in _KINDS and (value is not None or signature.parameters[name].default is not None):
                 what, kinds = _KINDS[name]
-                if not isinstance(value, kinds) or (kinds is int and value < 1):
+                if not isinstance(value, kinds) or (kinds is int and isinstance(value, int) and value < 1):
                     raise UsageError(f"{name}: give {what}, not {ascii(value)[:80]}")
         return asks(*bound.args, **bound.kwargs)
 
