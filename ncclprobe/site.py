@@ -11,9 +11,8 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
-from ncclprobe.model.fleet import Every
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Every, Job
 
 __all__ = [
     "Absent",
