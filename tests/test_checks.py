@@ -28,6 +28,10 @@ def test_every_case_is_of_a_check() -> None:
     assert set(written()) <= set(IDS)
 
 
+def test_a_check_ships_one_example_of_each_kind_and_its_other_cases_are_tests() -> None:
+    assert [c.id for c in discover("ncclprobe.checks", Check) if (len(c.bad), len(c.good)) != (1, 1)] == []
+
+
 def test_a_machine_of_which_nothing_is_known_is_inconclusive() -> None:
     verdicts = judge([Snapshot("n", {})], CHECKS, Job())
     assert conclude(verdicts) == (Status.UNKNOWN, 3)

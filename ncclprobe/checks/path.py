@@ -42,8 +42,6 @@ processor: on four virtual hosts with two cores between them, healthy paths rese
 """
 
 _NICS: Every[Interfaces | Absent] = Every({})
-_GIGABIT = Interface("eth1", 2, frozenset({"up", "running"}), 9000, 10_000, virtual=False)
-_TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,)) for i in range(3)})
 
 
 def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
@@ -57,11 +55,8 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT),
-        (_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS),
-    ],
-    good=lambda: [(HEALTHY, _NICS), (_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
+    bad=lambda: [(_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS)],
+    good=lambda: [(HEALTHY, _NICS)],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -105,16 +100,8 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS),
-        (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
-        (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT),
-    ],
-    good=lambda: [
-        (HEALTHY, _TEN_GIGABIT),
-        (_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS),
-        (_with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None), _NICS),  # path.loss says it
-    ],
+    bad=lambda: [(_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS)],
+    good=lambda: [(_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS)],
     requires="sync.address-twice",
     applies=several,
 )
@@ -148,16 +135,8 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS),
-        (_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS),
-    ],
-    good=lambda: [
-        (HEALTHY, _NICS),
-        (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
-        (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
-        (_with(lambda one, _: {"resent": 2, "segments": 150}), _NICS),
-    ],
+    bad=lambda: [(_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS)],
+    good=lambda: [(HEALTHY, _NICS)],
     requires="sync.address-twice",
     applies=several,
 )
@@ -195,16 +174,8 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),),
-        (_with(lambda one, to: {"rtt_s": 0.02}),),
-    ],
-    good=lambda: [
-        (HEALTHY,),
-        (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
-        (_with(lambda one, to: {"rtt_s": 4e-3}),),
-        (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick
-    ],
+    bad=lambda: [(_with(lambda one, to: {"rtt_s": 0.02}),)],
+    good=lambda: [(_with(lambda one, to: {"rtt_s": 4e-3}),)],
     requires="sync.address-twice",
     applies=several,
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.env.fixtures import TWO_NODES, bare, gpus, having, linked, nccl, setting
+from ncclprobe.checks.env.fixtures import TWO_NODES, gpus, having, linked, nccl, setting
 from ncclprobe.checks.env.job import visible
 from ncclprobe.checks.env.logs import debug_file
 from ncclprobe.checks.env.names import retired_var, unknown_var
@@ -20,6 +20,7 @@ from ncclprobe.model.findings import Severity
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import Parameter, table
+from tests.checks.cases.env_values import bare
 
 LOADED = replace(nccl(2, 30, 7), packages={"torch": "2.13.0+cu130"})
 OF_LAUNCHERS = {"launch", "slurm", "mpi"}  # launch.* judges what they say of the job

@@ -6,7 +6,7 @@ import pytest
 
 from ncclprobe.checks.host import limits, memory, processors, ranks_here
 from ncclprobe.checks.host.memory import EIGHT, GIB, MIB, NCCL_2_27, NEW_DRIVER, NIC, PLAIN, SMALL, user
-from ncclprobe.checks.host.processors import FOUR, HIDDEN, HIGH, LOW, SRUN, TORCHRUN, TWO_SOCKETS, allowed
+from ncclprobe.checks.host.processors import FOUR, HIGH, LOW, SRUN, TORCHRUN, TWO_SOCKETS, allowed
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus, Scaling
@@ -21,6 +21,7 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks.cases.host import BUSY, HIDDEN, TINY
 
 NO_GPUS = Absent("no NVIDIA driver here")
 
@@ -82,9 +83,7 @@ def test_the_shell_of_salloc_on_one_core_of_many_is_a_note() -> None:
 
 
 def test_a_small_machine_is_not_a_narrow_mask() -> None:
-    assert say(processors.affinity, allowed(0, 1), processors.TINY, HIDDEN, TORCHRUN, Job("gloo")) == [
-        ("note", "processors")
-    ]
+    assert say(processors.affinity, allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")) == [("note", "processors")]
 
 
 def test_a_rank_of_its_own_may_use_another_gpu_than_the_first() -> None:
@@ -115,7 +114,7 @@ def test_a_quota_that_cannot_be_seen_is_unknown() -> None:
 
 
 def test_a_group_that_was_stopped_is_worth_a_note() -> None:
-    busy = Cgroup(Quota(64.0, "/sys/fs/cgroup", processors.BUSY), None)
+    busy = Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None)
     assert say(processors.cpu_quota, busy, TORCHRUN, FOUR, Job()) == [("note", "cpu quota")]
 
 

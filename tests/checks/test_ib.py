@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.ib import fixtures, gdr, gpu_nic_affinity, ports, roce
-from ncclprobe.checks.ib.fixtures import EDR, HDR, NO_NCCL, PEERMEM, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
+from ncclprobe.checks.ib.fixtures import EDR, NO_NCCL, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
@@ -22,6 +22,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks.cases.ib import _SWITCHED, HDR, PEERMEM, nccl
 
 CAPTURES = sorted((Path(__file__).parent.parent / "captures").glob("*.jsonl"))
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -199,14 +200,14 @@ def test_the_gpu_without_gpudirect_is_told_which_nic_level_and_relay() -> None:
 
 def test_an_old_nccl_that_does_not_look_for_the_module_is_named() -> None:
     closed = replace(PEERMEM, driver="proprietary")
-    (found,) = gpudirect(direct=closed, software=fixtures.nccl(2, 21, 5))
+    (found,) = gpudirect(direct=closed, software=nccl(2, 21, 5))
     assert "NCCL 2.21.5 does not look at /sys/module/nvidia_peermem/version" in found.message
-    assert not gpudirect(direct=closed, software=fixtures.nccl(2, 23, 4))
+    assert not gpudirect(direct=closed, software=nccl(2, 23, 4))
 
 
 def test_an_nvlink_machine_of_several_nodes_cannot_do_without() -> None:
     nothing = GpuDirect({}, (5, 15), "proprietary")
-    (found,) = gpudirect(direct=nothing, nvlinks=gdr._SWITCHED, launch=TWO_NODES)
+    (found,) = gpudirect(direct=nothing, nvlinks=_SWITCHED, launch=TWO_NODES)
     assert (found.severity, found.blame, found.action) == (FAIL, "image", "fix-image")
 
 

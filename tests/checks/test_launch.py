@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, names, ports, variables
-from ncclprobe.checks.launch.names import ALONE, CNI0, ETH0, FAR, HERE, IB0, NO_SOFTWARE, ROUTED, UNASKED, UNROUTED
+from ncclprobe.checks.launch.names import CNI0, ETH0, FAR, HERE, NO_SOFTWARE, ROUTED, UNASKED
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
@@ -19,6 +19,7 @@ from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks.cases.launch_names import ALONE, IB0, UNROUTED
 
 BOTH = Interfaces((CNI0, ETH0))
 LOCAL = Master("localhost", ("127.0.0.1",), 0.001)

@@ -4,7 +4,7 @@ import pytest
 
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
-from ncclprobe.checks.nvl.links import FULL, GUEST, H200S, METAL, SHORT, UNSAID, links, links_of, rate
+from ncclprobe.checks.nvl.links import FULL, H200S, METAL, SHORT, UNSAID, links, links_of, rate
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import nvlink_products
@@ -15,6 +15,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import ExitCode, Finding, Severity
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks.cases.nvl import GUEST
 
 
 def named(name: str, count: int) -> Gpus:

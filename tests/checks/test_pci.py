@@ -4,21 +4,8 @@ import pytest
 
 from ncclprobe.checks.gpu.peers import METAL, TREE, TWO
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.pci.agree import LINKED, NO_LINKS, printed, topology_agree
-from ncclprobe.checks.pci.links import (
-    FULL,
-    GUEST,
-    HALF,
-    UNTOLD,
-    cards,
-    gpu_at,
-    gpu_gen,
-    gpu_width,
-    nic,
-    nic_fits,
-    nic_link,
-    node,
-)
+from ncclprobe.checks.pci.agree import NO_LINKS, printed, topology_agree
+from ncclprobe.checks.pci.links import FULL, HALF, cards, gpu_at, gpu_gen, gpu_width, nic, nic_fits, nic_link, node
 from ncclprobe.checks.pci.tree import NO_COUNTERS, ONE, acs, aer, below_a_switch, iommu, with_errors
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
@@ -29,6 +16,7 @@ from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosi
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.checks.cases.pci import GUEST, LINKED, UNTOLD
 
 GRACE = Absent("NVML nvmlDeviceGetCurrPcieLinkWidth: Not Supported", "Failed")
 

@@ -8,7 +8,7 @@ from ncclprobe.checks.run import arrival, ranks, traffic
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import rows as of_rows
-from ncclprobe.checks.run.pairs import _BAD_NIC, _LOOSE, _NONE, _SLOW_INSIDE
+from ncclprobe.checks.run.pairs import _NONE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
@@ -36,6 +36,7 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.training import groups
 from ncclprobe.training.groups import Grid
+from tests.checks.cases.run_rates import _BAD_NIC, _LOOSE, _SLOW_INSIDE
 
 FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
 NOISE = replace(ROW, expectation=BAND, interval_us=(15.0, 25.0))

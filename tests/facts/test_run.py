@@ -9,7 +9,7 @@ import pytest
 from ncclprobe.checks.run.groups import _WITHIN
 from ncclprobe.checks.run.ladder import _NODE, _ONE
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _RIGHT, _SLOW_COPY
+from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import (
     Affinities,
@@ -42,6 +42,7 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import replace
+from tests.checks.cases.run_rates import _RIGHT
 
 ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")

@@ -4,7 +4,7 @@ from ipaddress import IPv6Address
 
 import pytest
 
-from ncclprobe.checks.ib.fixtures import fabric, gpus, having, nccl, pci
+from ncclprobe.checks.ib.fixtures import fabric, gpus, having, pci
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.libfabric import Libfabric
 from ncclprobe.facts.nccl_conf import Settings
@@ -19,6 +19,7 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.connections import default_timeout, rail_ports
 from ncclprobe.nccl.selection import choose_rails, crossing
+from tests.checks.cases.ib import nccl
 
 GIDS = (
     Gid(0, IPv6Address("fe80::1"), "IB/RoCE v1"),

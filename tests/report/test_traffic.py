@@ -1,12 +1,13 @@
 """Transports, copies and affinity in words: equal rows on one line, unknown ones left out, hostile names printable."""
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.run.traffic import _PINNED, _SLOW_COPY, _WRONG
+from ncclprobe.checks.run.traffic import _PINNED, _SLOW_COPY
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.values import replace
 from ncclprobe.report import rows as as_rows
 from ncclprobe.report import text as as_text
 from ncclprobe.report import traffic
+from tests.checks.cases.run_rates import _WRONG
 
 from .samples import HEALTHY
 

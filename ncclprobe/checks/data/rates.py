@@ -64,19 +64,8 @@ def expecting(paths: Every[DataPaths | Absent], job: Job) -> bool:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_rates(900, 300, 900, 900), _ASKED),
-        (_rates(900, 200), _ASKED),
-        (_rates(900, 300, 900, 900, resident=None), _ASKED),
-        (_rates(900, 900, failed=True, why="/data: rate: no answer within 11 s"), _ASKED),
-    ],
-    good=lambda: [
-        (_rates(900, 700, 900, 900), _ASKED),
-        (_rates(900, 900), _ASKED),
-        (_rates(9000, 3500, 9000, 9000), _ASKED),  # 64 MiB in 20 ms: too short
-        (_rates(900), _ASKED),
-        (Every({**_rates(900, 900).by_node, "n2": _rates(90, resident=1.0).by_node["n0"]}), _ASKED),
-    ],
+    bad=lambda: [(_rates(900, 300, 900, 900), _ASKED)],
+    good=lambda: [(_rates(900, 700, 900, 900), _ASKED)],
     required=True,
     applies=rated,
 )
@@ -270,13 +259,8 @@ def _short(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_rates(900, 600), _ASKED, _expecting(900)),
-        (_rates(600, 600), _ASKED, _expecting(900)),
-        (_rates(90), _ASKED, _expecting(900)),
-        (_rates(900, 900), _ASKED, _expecting(2000, together=True, at_once=2)),
-    ],
-    good=lambda: [(_rates(900, 800), _ASKED, _expecting(900)), (_rates(900, 800), _ASKED, _expecting(100))],
+    bad=lambda: [(_rates(900, 600), _ASKED, _expecting(900))],
+    good=lambda: [(_rates(900, 800), _ASKED, _expecting(900))],
     required=True,
     applies=expecting,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.env import evidence, nccl_job
-from ncclprobe.checks.env.fixtures import ALONE, DOCKER_HOST, LO, PLAIN, PLAIN_HOST, TWO_NODES, having, setting
+from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, setting
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -18,7 +18,6 @@ from ncclprobe.nccl.selection import CLOSED
 from ncclprobe.units import plural
 
 _JOBS, _IMAGES = {"blame": "job", "action": "fix-job"}, {"blame": "image", "action": "fix-image"}
-_NOTHING: Part[InterfaceChoice] = Part((), "no interface is left: NCCL does not start", True, "interfaces")
 _ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Part[Any] = Part(None, "not looked at")
 _UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network is so called: NCCL does not start", True, "NCCL_NET")
@@ -36,14 +35,8 @@ STARTS = Choices(
 
 
 @check(
-    bad=lambda: [
-        (replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN),
-        (replace(STARTS, network=_UNCALLED), PLAIN_HOST, setting("NCCL_NET", "ofi")),
-    ],
-    good=lambda: [
-        (STARTS, PLAIN_HOST, PLAIN),
-        (STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO")),
-    ],
+    bad=lambda: [(replace(STARTS, network=_UNCALLED), PLAIN_HOST, setting("NCCL_NET", "ofi"))],
+    good=lambda: [(STARTS, PLAIN_HOST, PLAIN)],
     required=True,
     last=True,
     applies=nccl_job,
@@ -74,27 +67,15 @@ def _looked_at(name: str, interfaces: Interfaces) -> Sources:
 
 
 _FAST = Part(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
-_IB = Part((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
 _SOCKET = Part((NetworkChoice("Socket", "", ("eth0",), 10.0, "the first"),), "the loader finds no libnccl-net.so")
-ON_IB = replace(STARTS, network=_IB, fast_nics=_FAST)
 _OVER_SOCKETS = replace(STARTS, network=_SOCKET, fast_nics=_FAST)
 _NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
 
 
 @check(
     slows=True,
-    bad=lambda: [
-        (_OVER_SOCKETS, PLAIN, TWO_NODES, Job()),
-        (_OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
-        (_OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
-        (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, ALONE, Job(expect_nics=8)),
-        (ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
-    ],
-    good=lambda: [
-        (ON_IB, PLAIN, TWO_NODES, Job()),
-        (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, TWO_NODES, Job()),
-        (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1)),
-    ],
+    bad=lambda: [(_OVER_SOCKETS, PLAIN, TWO_NODES, Job())],
+    good=lambda: [(replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, TWO_NODES, Job())],
     last=True,
     applies=nccl_job,
 )

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
-from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, setting
+from ncclprobe.checks.env.fixtures import having, setting
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.named_files import NamedFiles, TopologyFile
-from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
+from ncclprobe.facts.nccl_conf import SYSTEM_FILE, Settings
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Mapped, Software
@@ -22,7 +22,6 @@ _GPU = Device(
 )
 _TREE = Pci({_GPU.address: _GPU})
 _IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", "DT_RPATH"))
-_IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
 _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
 
@@ -33,23 +32,13 @@ def topology_named(settings: Settings) -> bool:
 
 
 @check(
-    bad=lambda: [
-        (setting("NCCL_DEBUG ", " INFO", _ETC),),
-        (setting("  #NCCL_DEBUG", "INFO", _ETC),),
-        (Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),),
-        (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
-        (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
-        (Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf"),),
-    ],
+    bad=lambda: [(Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),)],
     good=lambda: [
-        (setting("NCCL_DEBUG", "INFO", _ETC),),
-        (setting("NCCL_DEBUG", "INFO"),),
-        (Settings({}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
         (
             Settings(
                 {"NCCL_DEBUG": Setting("NCCL_DEBUG", "INFO", "environment")}, (Setting("NCCL_DEBUG", "INFO", _ETC),)
             ),
-        ),
+        )
     ],
     required=True,
 )
@@ -122,14 +111,10 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 @check(
     slows=True,
     bad=lambda: [
-        (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE),
+        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE)
     ],
     good=lambda: [
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), _TREE),
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))), _TREE),
+        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), _TREE)
     ],
     applies=topology_named,
 )
@@ -160,25 +145,8 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
 
 @check(
     slows=True,
-    bad=lambda: [
-        (
-            setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
-            NamedFiles(libraries={"/none/libnccl-net.so": False}),
-            Plugins(),
-            Loader(),
-        ),
-        (setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
-        (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
-        (setting("NCCL_NET_PLUGIN", "libnope.so"), NamedFiles(libraries={"libnope.so": False}), Plugins(), Loader()),
-    ],
-    good=lambda: [
-        (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
-        (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
-        (setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader()),
-        (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
-        (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
-        (PLAIN, NamedFiles(), Plugins(), Loader()),
-    ],
+    bad=lambda: [(setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
+    good=lambda: [(setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
     applies=nccl_job,
 )
 def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, loader: Loader) -> Iterator[Finding]:
@@ -223,16 +191,8 @@ def of_a_plugin(settings: Settings, job: Job) -> bool:
 
 
 @check(
-    bad=lambda: [
-        (setting("NCCL_NET", "ofi"), Plugins(), Loader(), _IN_WHEEL),
-        (having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"), Plugins((_PLUGIN,)), Loader(), NO_NCCL),
-        (having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"), Plugins((_PLUGIN,)), Loader(), _IN_CONDA),
-    ],
-    good=lambda: [
-        (setting("NCCL_NET", "AWS Libfabric"), Plugins((_PLUGIN,)), Loader(), _IN_WHEEL),
-        (having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), _IN_WHEEL),
-        (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), _IN_WHEEL),
-    ],
+    bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), _IN_WHEEL)],
+    good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), _IN_WHEEL)],
     applies=of_a_plugin,
 )
 def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Software | Absent) -> Iterator[Finding]:

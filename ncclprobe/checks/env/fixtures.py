@@ -46,11 +46,9 @@ LO = interface("lo", 1, "127.0.0.1", virtual=True)
 ETH0, ETH1 = interface("eth0", 2, "10.0.0.5"), interface("eth1", 3, "10.1.0.5")
 DOCKER0 = interface("docker0", 4, "172.17.0.1", virtual=True, kind="bridge")
 CNI0 = interface("cni0", 5, "10.244.0.1", virtual=True, kind="bridge")
-BOND0 = interface("bond0", 6, "10.2.0.5", virtual=True, kind="bond")
 PLAIN_HOST = Interfaces((LO, ETH0))
 TWO_NETS = Interfaces((LO, ETH0, ETH1))
 DOCKER_HOST = Interfaces((LO, ETH0, DOCKER0, CNI0))
-POD = Interfaces((LO, interface("eth0", 2, "10.244.0.9", virtual=True)))
 
 
 def port(device: str, number: int = 1, **changes: Any) -> Port:
@@ -93,8 +91,3 @@ def gpus(count: int, name: str = "NVIDIA H100 80GB HBM3") -> Gpus:
 def linked(count: int, remote: Any = "switch") -> NvLinks:
     """Return an active NVLink on each of `count` GPUs."""
     return NvLinks(((NvLink(0, "active", remote=remote, remote_pci=""),),) * count)
-
-
-def bare(count: int) -> NvLinks:
-    """Return GPUs without NVLink."""
-    return NvLinks(((),) * count)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
-from ncclprobe.checks.env.fixtures import ALONE, ONE_NODE, PLAIN, TWO_NODES, gpus, setting
+from ncclprobe.checks.env.fixtures import ONE_NODE, PLAIN, TWO_NODES, gpus, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -27,26 +27,8 @@ def devices_restricted(environment: Environment) -> bool:
 
 
 @check(
-    bad=lambda: [
-        (Environment({_LIST: "0,1"}), ONE_NODE, gpus(8), Job()),
-        (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
-        (Environment({_LIST: ""}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
-        (Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
-    ],
-    good=lambda: [
-        (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
-        (Environment({_LIST: "3"}), ONE_NODE, gpus(8), Job()),
-        (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "0,1"}), ALONE, gpus(8), Job()),
-        (Environment({_LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
-        (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
-    ],
+    bad=lambda: [(Environment({_LIST: "0,1"}), ONE_NODE, gpus(8), Job())],
+    good=lambda: [(Environment({_LIST: "3"}), ONE_NODE, gpus(8), Job())],
     applies=devices_restricted,
 )
 def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
@@ -92,11 +74,7 @@ def _may_name(word: str) -> bool:
 
 @check(
     bad=lambda: [(setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), TWO_NODES)],
-    good=lambda: [
-        (setting("NCCL_HOSTID", "node0"), TWO_NODES),
-        (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
-        (PLAIN, TWO_NODES),
-    ],
+    good=lambda: [(PLAIN, TWO_NODES)],
     applies=nccl_job,
 )
 def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
@@ -118,16 +96,8 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [
-        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),),
-        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"),),
-    ],
-    good=lambda: [
-        (setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),),
-        (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
-        (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
-        (PLAIN,),
-    ],
+    bad=lambda: [(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"),)],
+    good=lambda: [(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),)],
 )
 def torch_timeouts(settings: Settings) -> Iterator[Finding]:
     """torch's watchdog is set so that it ends healthy jobs, or records nothing of a hang.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import evidence, jobs_note, jobs_warn
-from ncclprobe.checks.env.fixtures import ALONE, PLAIN, TWO_NODES, having, setting
+from ncclprobe.checks.env.fixtures import TWO_NODES, having, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.named_files import NamedFiles
 from ncclprobe.facts.nccl_conf import Settings
@@ -23,17 +23,9 @@ def _level(settings: Settings) -> str:
 
 @check(
     bad=lambda: [
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES),
-        (having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"), NamedFiles(log_writable=True), TWO_NODES),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), NamedFiles(None, "/none", False), ALONE),
+        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES)
     ],
-    good=lambda: [
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), ALONE),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
-        (setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES),
-        (PLAIN, NamedFiles(), TWO_NODES),
-    ],
+    good=lambda: [(setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES)],
 )
 def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
     """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
@@ -77,17 +69,8 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
 @check(
     slows=True,
-    bad=lambda: [
-        (setting("NCCL_DEBUG", "TRACE"),),
-        (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT"),),
-    ],
-    good=lambda: [
-        (setting("NCCL_DEBUG", "INFO"),),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
-        (having(NCCL_DEBUG="WARN", NCCL_DEBUG_SUBSYS="ALL"),),
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
-    ],
+    bad=lambda: [(setting("NCCL_DEBUG", "TRACE"),)],
+    good=lambda: [(setting("NCCL_DEBUG", "INFO"),)],
 )
 def debug_storm(settings: Settings) -> Iterator[Finding]:
     """NCCL writes a line for every call.

@@ -16,16 +16,8 @@ _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may
 
 
 @check(
-    bad=lambda: [
-        (setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL),
-        (setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
-        (setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
-    ],
-    good=lambda: [
-        (setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL),
-        (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
-        (setting("HOME", "/home/me"), NO_NCCL),
-    ],
+    bad=lambda: [(setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL)],
+    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL)],
     required=True,
 )
 def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
@@ -68,17 +60,8 @@ def _unread(entry: Setting) -> bool:
 
 
 @check(
-    bad=lambda: [
-        (setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
-        (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7)),
-        (setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
-    ],
-    good=lambda: [
-        (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
-        (setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7)),
-        (setting("NCCL_IB_ROCE_VERSION_NUM", "2"), nccl(2, 20, 5)),
-        (setting("NCCL_MAX_NCHANNELS", "16"), NO_NCCL),
-    ],
+    bad=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7))],
+    good=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7))],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """The NCCL that is loaded does not read a variable any more, or does not read it yet.

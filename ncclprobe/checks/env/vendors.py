@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.env import as_evidence, jobs_warn, nccl_job
-from ncclprobe.checks.env.choices import ON_IB, STARTS
-from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, having
+from ncclprobe.checks.env.choices import STARTS
+from ncclprobe.checks.env.fixtures import having
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
@@ -31,17 +31,8 @@ _INTERFACES = (
 
 @check(
     slows=True,
-    bad=lambda: [
-        (having(**{**_TCPX, "NCCL_PROTO": "LL"}), _ANY, STARTS, _ANY),
-        (having(**{**_TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}), _ANY, STARTS, PLAIN_HOST),
-        (having(FI_CXI_RX_MATCH_MODE="software"), _ANY, STARTS, _ANY),
-        (having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, _ANY),
-    ],
-    good=lambda: [
-        (having(**_TCPX), _ANY, STARTS, _ANY),
-        (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), _ANY, STARTS, _ANY),
-        (PLAIN, Machine(cloud="aws"), STARTS, _ANY),
-    ],
+    bad=lambda: [(having(**{**_TCPX, "NCCL_PROTO": "LL"}), _ANY, STARTS, _ANY)],
+    good=lambda: [(having(**_TCPX), _ANY, STARTS, _ANY)],
     last=True,
     applies=nccl_job,
 )

@@ -30,17 +30,8 @@ POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsCloc
 @check(
     slows=True,
     since="0.2",
-    bad=lambda: [
-        (box(FULL, CAPPED, FULL),),
-        (box(CAPPED),),
-        (box(FULL, FULL, replace(FULL, clock_MHz=990)),),
-        (box(FULL, replace(FULL, temperature_C=89)),),
-    ],
-    good=lambda: [
-        (PACED,),
-        (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
-        (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
-    ],
+    bad=lambda: [(box(FULL, CAPPED, FULL),)],
+    good=lambda: [(PACED,)],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
@@ -102,7 +93,7 @@ def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     slows=True,
     since="0.2",
     bad=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=250_000)),)],
-    good=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=40)),), (box(replace(FULL, pcie_replays=5000)),)],
+    good=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=40)),)],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )

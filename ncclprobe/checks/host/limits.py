@@ -39,7 +39,7 @@ def several_nodes(launch: Launch, job: Job) -> bool:
 
 @check(
     bad=lambda: [(files(1024, 4096), LARGE)],
-    good=lambda: [(files(65536, 65536), LARGE), (files(None, None), LARGE), (files(1024, 1048576), LARGE)],
+    good=lambda: [(files(None, None), LARGE)],
     applies=large_job,
 )
 def nofile(process: Process, launch: Launch) -> Iterator[Finding]:

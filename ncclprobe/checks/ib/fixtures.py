@@ -4,36 +4,28 @@ from collections.abc import Collection
 from ipaddress import IPv6Address
 from typing import Any
 
-from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate, RdmaDevice
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
-from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.facts.software import Software
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import replace
 
-NDR, HDR, EDR = Rate(400, 4, "NDR"), Rate(200, 4, "HDR"), Rate(100, 4, "EDR")
+NDR, EDR = Rate(400, 4, "NDR"), Rate(100, 4, "EDR")
 _LINK = PcieLink(32.0, 16, 32.0, 16)
 _GPU, _NIC = Identity(0x030200, 0x10DE, 0x2330), Identity(0x020700, 0x15B3, 0x1021)
 
 PLAIN = Settings()
 ONE_NODE, TWO_NODES = Launch("torchrun", nnodes=1), Launch("torchrun", nnodes=2)
-PEERMEM = GpuDirect({"/sys/module/nvidia_peermem/version": "550.127.08"}, (5, 15))
 NO_NCCL = Software({})
 
 
 def having(name: str, value: str) -> Settings:
     """Return settings in which only `name` is set."""
     return Settings({name: Setting(name, value, "environment")})
-
-
-def nccl(*version: int) -> Software:
-    """Return the software of a job that loads this NCCL."""
-    major, minor, patch = version
-    return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
 def gpus(count: int = 4, name: str = "NVIDIA H100 80GB HBM3") -> Gpus:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from ncclprobe.checks.ib.fixtures import HDR, ONE_NODE, PLAIN, TWO_NODES, device, fabric, gpus, having, pci, port
+from ncclprobe.checks.ib.fixtures import PLAIN, device, fabric, gpus, having, pci, port
 from ncclprobe.checks.ib.selection import (
     SYSFS,
     Group,
@@ -39,7 +39,6 @@ _CAUSES = {
     "LinkUp": "the link is up, but no subnet manager has configured the port",
 }
 _TRAINING = ("LinkErrorRecovery", "PortConfigurationTraining", "Phy Test")  # drivers/infiniband/core/sysfs.c
-_DOWN: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
 _NO_MANAGER: dict[str, Any] = {"state": "INIT", "physical": "LinkUp"}
 HOURS, SETTLED_S = 12, 600.0
 """How far back a link's history counts, and how long after a boot its going up and down is normal."""
@@ -52,21 +51,8 @@ def path(of: Port) -> str:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
-        (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
-        (fabric(port(0, **_NO_MANAGER)), PLAIN, Launch(), pci(), gpus()),
-        (fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
-        (fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
-    ],
-    good=lambda: [
-        (fabric(), PLAIN, Launch(), pci(), gpus()),
-        (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
-        (fabric(port(4, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
-        (fabric(port(3, **_DOWN)), PLAIN, Launch(), pci(), gpus(3)),
-        (fabric(port(0, **_DOWN), count=1), PLAIN, Launch(), pci(), gpus()),
-        (Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), PLAIN, TWO_NODES, pci(), gpus()),
-    ],
+    bad=lambda: [(fabric(port(0, **_NO_MANAGER)), PLAIN, Launch(), pci(), gpus())],
+    good=lambda: [(fabric(), PLAIN, Launch(), pci(), gpus())],
     required=True,
     applies=rdma_job,
 )
@@ -164,20 +150,8 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
 
 @check(
     slows=True,
-    bad=lambda: [
-        (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
-        (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
-        (fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus()),
-        (fabric(port(0, Rate(50, 1, "HDR")), count=1), PLAIN, Absent("no sysfs"), Absent("no driver")),
-    ],
-    good=lambda: [
-        (fabric(), PLAIN, pci(), gpus()),
-        (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
-        (fabric(port(0, HDR), port(1, HDR)), PLAIN, pci(), gpus()),
-        (fabric(port(0, Rate(200, 2, "NDR")), count=1), PLAIN, pci(), gpus()),
-        (fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1), PLAIN, pci(), gpus()),
-        (fabric(port(1, Rate(10, 4), **_DOWN)), PLAIN, pci(), gpus()),
-    ],
+    bad=lambda: [(fabric(port(1, Rate(100, 1, "NDR"))), PLAIN, pci(), gpus())],
+    good=lambda: [(fabric(), PLAIN, pci(), gpus())],
     required=True,
     applies=rdma_job,
 )
@@ -210,15 +184,8 @@ FABRIC_CLOSED = Fabric((device(port(0)), device(port(1), verbs="uverbs1", opens=
 
 
 @check(
-    bad=lambda: [
-        (FABRIC_CLOSED, PLAIN, Launch()),
-        (Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
-    ],
-    good=lambda: [
-        (fabric(), PLAIN, TWO_NODES),
-        (FABRIC_CLOSED, having("NCCL_IB_HCA", "=mlx5_0"), Launch()),
-        (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
-    ],
+    bad=lambda: [(FABRIC_CLOSED, PLAIN, Launch())],
+    good=lambda: [(FABRIC_CLOSED, having("NCCL_IB_HCA", "=mlx5_0"), Launch())],
     applies=rdma_or_soft_job,
 )
 def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
@@ -266,11 +233,7 @@ def _downs(*hours_ago: float) -> KernelLog:
 @check(
     slows=True,
     bad=lambda: [(fabric(), PLAIN, _downs(0.5, 3, 11))],
-    good=lambda: [
-        (fabric(), PLAIN, _downs()),
-        (fabric(), PLAIN, _downs(2, 9)),
-        (fabric(), PLAIN, _downs(20, 30, 40, 50)),
-    ],
+    good=lambda: [(fabric(), PLAIN, _downs())],
     privilege="root, kernel.dmesg_restrict=0, or membership of adm or systemd-journal",
     applies=rdma_job,
 )
@@ -305,16 +268,8 @@ def _troubled(number: int, **counted: int) -> Port:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)), PLAIN),
-        (fabric(_troubled(0), _troubled(1, local_ack_timeout_err=20_000), _troubled(2), _troubled(3)), PLAIN),
-    ],
-    good=lambda: [
-        (fabric(*map(_troubled, range(4))), PLAIN),
-        (fabric(*(_troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
-        (fabric(*(_troubled(n, out_of_sequence=900) for n in range(1)), *map(_troubled, range(1, 4))), PLAIN),
-        (fabric(), PLAIN),
-    ],
+    bad=lambda: [(fabric(_troubled(0), _troubled(1, local_ack_timeout_err=20_000), _troubled(2), _troubled(3)), PLAIN)],
+    good=lambda: [(fabric(*map(_troubled, range(4))), PLAIN)],
     applies=rdma_job,
 )
 def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:

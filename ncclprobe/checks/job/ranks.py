@@ -21,7 +21,7 @@ def _standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
 @cause(
     code="rank-crashed",
     bad=lambda: [(_standing("dead or gone"),)],
-    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+    good=lambda: [(_standing("stuck outside"),)],
 )
 def gone(stand: Stand) -> Iterator[Finding]:
     """A rank of the running job has no process any more.
@@ -38,7 +38,7 @@ def gone(stand: Stand) -> Iterator[Finding]:
     code="timeout-straggler",
     echoes=("rank-crashed", "collective-desync"),
     bad=lambda: [(_standing("stuck outside"),)],
-    good=lambda: [(_standing("slow, not stuck"),), (_standing("working"),)],
+    good=lambda: [(_standing("working"),)],
 )
 def outside(stand: Stand) -> Iterator[Finding]:
     """A rank does not come to the collective in which the others wait, and does nothing.
@@ -54,7 +54,7 @@ def outside(stand: Stand) -> Iterator[Finding]:
 @cause(
     code="collective-desync",
     bad=lambda: [(_standing("desync", "rank 2 called all_gather and ranks 0-1 all_reduce"),)],
-    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+    good=lambda: [(_standing("stuck outside"),)],
 )
 def apart(stand: Stand) -> Iterator[Finding]:
     """Ranks of the running job are in different collectives, and wait for each other.
@@ -70,7 +70,7 @@ def apart(stand: Stand) -> Iterator[Finding]:
     code="collective-stalled",
     echoes=("rank-crashed", "timeout-straggler", "collective-desync"),
     bad=lambda: [(_standing("stuck inside"),)],
-    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+    good=lambda: [(_standing("stuck outside"),)],
 )
 def inside(stand: Stand) -> Iterator[Finding]:
     """All ranks are in the same collective, and it does not end.
@@ -84,7 +84,7 @@ def inside(stand: Stand) -> Iterator[Finding]:
 
 @cause(
     bad=lambda: [(_standing("cannot tell"),)],
-    good=lambda: [(_standing("working"),), (_standing("stuck outside"),)],
+    good=lambda: [(_standing("working"),)],
 )
 def untold(stand: Stand) -> Iterator[Finding]:
     """What a rank does cannot be told.

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from ncclprobe import bounds
 from ncclprobe.checks import several
-from ncclprobe.checks.launch import BY_HAND, TWO_NODES
+from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.sync import describe
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
@@ -92,7 +92,6 @@ _CROWDED = ("silent", "reset", "filtered")
 
 _AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
 _FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
-_FILTERED = replace(_AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
 
 
 @applies
@@ -103,8 +102,8 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
-    bad=lambda: [(_FOREIGN,), (_FILTERED,), (replace(_AT, outcome="resolve", address="", source="", interface=""),)],
-    good=lambda: [(_AT,), (replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
+    bad=lambda: [(_FOREIGN,)],
+    good=lambda: [(_AT,)],
     required=True,
     requires="launch.route",
     applies=sent_to_another,
@@ -152,19 +151,11 @@ def _at(host: str, port: int) -> str:
 _NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
 _NO_PROCESSES: Ranks[RankProcess | Absent] = Ranks({})
 _PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
-_TWICE = Ranks({"n0": {0: _PROCESS, 1: _PROCESS}, "n1": {1: _PROCESS, 2: _PROCESS}})
 
 
 @check(
-    bad=lambda: [
-        (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
-        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_PROCESSES),
-        (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
-    ],
-    good=lambda: [
-        (Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_PROCESSES),
-        (Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES),
-    ],
+    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_PROCESSES)],
+    good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_PROCESSES)],
     required=True,
     applies=several,
 )
@@ -203,16 +194,8 @@ def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> I
 
 
 @check(
-    bad=lambda: [
-        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),),
-        (Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND}),),
-        (Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)}),),
-    ],
-    good=lambda: [
-        (Every({"n0": TWO_NODES, "n1": _NODE1}),),
-        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
-        (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
-    ],
+    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),)],
+    good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}),)],
     required=True,
     applies=several,
 )
@@ -243,23 +226,12 @@ def _is_known(launch: Launch, field: str) -> bool:
 
 _THERE = Master("node0", ("10.0.0.1",))
 _ELSEWHERE = Master("node0", ("10.9.0.1",))
-_REACHED: Every[Reach | Absent] = Every({"n1": _AT, "n2": replace(_AT, address="10.9.0.1")})
 _NOBODY: Every[Reach | Absent] = Every({})
 
 
 @check(
-    bad=lambda: [
-        (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY),
-        (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
-        (Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
-    ],
-    good=lambda: [
-        (Every({"n0": _THERE, "n1": _THERE}), _NOBODY),
-        (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
-        (Every({"n0": _THERE, "n1": replace(_THERE, name="10.0.0.1")}), _NOBODY),
-        (Every({"n0": replace(_THERE, addresses=("fd00::1", "10.0.0.1")), "n1": _THERE}), _NOBODY),
-        (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
-    ],
+    bad=lambda: [(Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY)],
+    good=lambda: [(Every({"n0": _THERE, "n1": _THERE}), _NOBODY)],
     required=True,
     applies=several,
 )
@@ -322,7 +294,7 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
 
 
 @check(
-    bad=lambda: [(_OF_TWO, _LACKING, Every({})), (_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))],
+    bad=lambda: [(_OF_TWO, _LACKING, Every({}))],
     good=lambda: [(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
     applies=several_ranks,
 )

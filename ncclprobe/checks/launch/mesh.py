@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ncclprobe.checks import several
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.reach import Gathering, MeshListener, Path, Paths, Trouble
+from ncclprobe.facts.reach import Gathering, MeshListener, Path, Paths
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen
 from ncclprobe.model.hostlist import fold
@@ -178,29 +178,14 @@ def _address(role: str, rank: int) -> str:
 
 HEALTHY = _example()
 _ALL_STAYED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0)})
-_LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trouble("10.0.0.3", "reset", "", 2),))})
-_DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
-_ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
 _ONE_PAIR = _example((0, 1, "nccl0", "silent"), (1, 0, "nccl0", "silent"))
 _ONLY_DEFAULT = _example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
-_ONLY_GLOO = _example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
 _ONLY_NCCL = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
-    bad=lambda: [
-        (_DEAD, _ALL_STAYED),
-        (_ONE_WAY, _ALL_STAYED),
-        (_ONE_PAIR, _ALL_STAYED),
-        (_ONLY_NCCL, _ALL_STAYED),
-        (_ONLY_GLOO, _ALL_STAYED),
-    ],
-    good=lambda: [
-        (HEALTHY, _ALL_STAYED),
-        (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
-        (_DEAD, _LOST_ONE),
-        (_ONLY_DEFAULT, _ALL_STAYED),
-    ],
+    bad=lambda: [(_ONE_PAIR, _ALL_STAYED)],
+    good=lambda: [(HEALTHY, _ALL_STAYED)],
     required=True,
     requires="sync.address-twice",
     applies=several,
@@ -238,12 +223,7 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
 @check(
     bad=lambda: [(_ONLY_DEFAULT, _ALL_STAYED)],
-    good=lambda: [
-        (HEALTHY, _ALL_STAYED),
-        (_DEAD, _ALL_STAYED),
-        (_ONLY_NCCL, _ALL_STAYED),
-        (_ONLY_GLOO, _ALL_STAYED),
-    ],
+    good=lambda: [(_ONLY_NCCL, _ALL_STAYED)],
     required=True,
     requires="sync.address-twice",
     applies=several,

@@ -24,20 +24,16 @@ from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
 from ncclprobe.nccl.gloo import Device, Refused, named, of_hostname
 from ncclprobe.nccl.interfaces import find_by
 
 _SLOW_S = 1.0
 _OVERLAYS = ("bridge", "vxlan", "wireguard")  # DEVTYPE of what containers and private networks are made of
 
-ALONE = Launch()
 NODE0 = System("node0", "6.8.0", "x86_64", "Ubuntu 22.04", None)
 DEBIANS = Names((HostsEntry("127.0.0.1", ("localhost",), 1), HostsEntry("127.0.1.1", ("node0",), 2)))
-BY_DNS = Names((HostsEntry("127.0.0.1", ("localhost",), 1),))
 NO_SOFTWARE = Software({})
 UNASKED = Absent("not asked")
-_REAL_TOO = replace(DEBIANS, hosts=(*DEBIANS.hosts, HostsEntry("10.0.0.5", ("node0",), 3)))
 
 
 def interface(name: str, index: int, address: str, kind: str = "", virtual: bool = False) -> Interface:
@@ -48,21 +44,16 @@ def interface(name: str, index: int, address: str, kind: str = "", virtual: bool
 
 _LOCALHOST = Address("lo", "inet", "127.0.0.1", "255.0.0.0", running=True)
 LO = Interface("lo", 1, frozenset({"up", "running", "loopback"}), 65536, addresses=(_LOCALHOST,))
-ETH0, IB0 = interface("eth0", 3, "10.0.0.5"), interface("ib0", 4, "10.1.0.5")
-_FIRST = interface("ens1", 2, "10.0.0.9")
+ETH0 = interface("eth0", 3, "10.0.0.5")
 CNI0 = interface("cni0", 2, "10.244.1.1", kind="bridge", virtual=True)
 FAR = Master("node0", ("10.9.0.1",), 0.002)
 HERE = Interfaces((LO, ETH0))
 RULES: tuple[()] = ()
 ROUTED = Routes((Route("10.0.0.0/24", "eth0"), Route("0.0.0.0/0", "eth0", "10.0.0.1")), RULES)
-UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
 
 
 @check(
-    bad=lambda: [
-        (Master("node0", failure="resolve node0: Name or service not known"),),
-        (Master("node0", ("10.0.0.1",), 3.2),),
-    ],
+    bad=lambda: [(Master("node0", ("10.0.0.1",), 3.2),)],
     good=lambda: [(Master("node0", ("10.0.0.1",), 0.002),)],
     required=True,
     applies=given_a_master,
@@ -84,12 +75,8 @@ def master_resolve(master: Master) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [
-        (Master("node0", ("127.0.1.1",)), TWO_NODES),
-        (Master("localhost", ("127.0.0.1",)), TWO_NODES),
-        (Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
-    ],
-    good=lambda: [(Master("node0", ("10.0.0.1",)), TWO_NODES), (Master("localhost", ("127.0.0.1",)), ALONE)],
+    bad=lambda: [(Master("node0", ("127.0.1.1",)), TWO_NODES)],
+    good=lambda: [(Master("node0", ("10.0.0.1",)), TWO_NODES)],
     required=True,
     requires="launch.master-resolve",
     applies=given_a_master,
@@ -113,22 +100,8 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [
-        (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job("gloo")),
-        (NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
-        (NODE0, BY_DNS, OwnName("node0", failure="Name or service not known"), HERE, Environment({}), Job("gloo")),
-        (NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
-        (NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
-    ],
-    good=lambda: [
-        (NODE0, BY_DNS, UNASKED, HERE, Environment({}), Job("gloo")),
-        (NODE0, BY_DNS, OwnName("node0", ("10.0.0.5",)), HERE, Environment({}), Job("gloo")),
-        (NODE0, BY_DNS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job()),
-        (NODE0, DEBIANS, UNASKED, HERE, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo")),
-        (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job()),
-        (NODE0, _REAL_TOO, UNASKED, HERE, Environment({}), Job()),
-        (NODE0, replace(DEBIANS, sources=("dns", "files")), UNASKED, HERE, Environment({}), Job("gloo")),
-    ],
+    bad=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job("gloo"))],
+    good=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo"))],
     requires="launch.master-loopback",
     applies=of_several_nodes,
 )
@@ -181,27 +154,8 @@ def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Findi
 
 
 @check(
-    bad=lambda: [
-        (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-        (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
-        (FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-        (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-    ],
-    good=lambda: [
-        (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-        (FAR, Interfaces((ETH0, IB0)), ROUTED, Settings(), NO_SOFTWARE, Job()),  # NCCL's own network, as it should
-        (FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job("gloo")),
-        (Master("node0", ("10.0.0.5",)), Interfaces((CNI0, ETH0)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
-        (
-            replace(FAR, addresses=("fd00::1", "10.9.0.1")),
-            Interfaces((ETH0,)),
-            ROUTED,
-            Settings(),
-            NO_SOFTWARE,
-            Job(),
-        ),
-        (FAR, Interfaces((ETH0,)), replace(ROUTED, rules=Absent("ip: not there")), Settings(), NO_SOFTWARE, Job()),
-    ],
+    bad=lambda: [(FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job())],
+    good=lambda: [(FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job("gloo"))],
     required=True,
     requires="launch.master-resolve",
     applies=sent_to_a_master,
@@ -300,10 +254,7 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
 
 @check(
     bad=lambda: [(Master("node0", ("10.9.0.1",)), Interfaces((ETH0,)))],
-    good=lambda: [
-        (Master("node0", ("10.0.0.5",)), Interfaces((ETH0,))),
-        (Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,))),
-    ],
+    good=lambda: [(Master("node0", ("10.0.0.5",)), Interfaces((ETH0,)))],
     requires="launch.master-resolve",
     applies=called_node_0,
 )
@@ -328,12 +279,7 @@ _ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 
 @check(
     bad=lambda: [(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
-    good=lambda: [
-        (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
-        (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
-        (Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT),
-        (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), _SPLIT),
-    ],
+    good=lambda: [(Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT)],
     applies=given_a_master,
 )
 def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:

@@ -66,25 +66,12 @@ def _roots(log: JobLog) -> set[int]:
     signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
-        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
-        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
-        "[rank3]: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel "
-        "communication collective. Device: 3, node: n1\n",
-        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
-        "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
-        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-        "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
-        '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
-        "  ValueError: batch 17 holds no tokens\n========\n",
+        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n"
     ],
     good=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
         "[rank3]:     main()\n[rank3]: torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled system "
-        "error\n",
-        "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
-        + "step: loss 2\n" * 200,
-        "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
-        '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
+        "error\n"
     ],
 )
 def program_raised(log: JobLog) -> Iterator[Finding]:
@@ -126,14 +113,8 @@ _DUMPED = ("Fatal Python error: Aborted",)
     code="rank-crashed",
     signs=_SEGFAULT,
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
-    bad=lambda: [
-        "[rank1]: Fatal Python error: Segmentation fault",
-        "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
-        "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting down.",
-        "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
-        "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)",
-    ],
-    good=lambda: ["[rank1]: Fatal Python error: Aborted", "[rank1]: loss 2"],
+    bad=lambda: ["*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)"],
+    good=lambda: ["[rank1]: loss 2"],
 )
 def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     """A rank's process crashed.
@@ -171,13 +152,7 @@ _HOST_OOM = (
     code="rank-crashed",
     signs=_HOST_OOM,
     doctor="host.oom",
-    bad=lambda: [
-        "[ 912.1] Out of memory: Killed process 77 (python) total-vm:904112kB, anon-rss:812000kB",
-        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9.0. Some of your processes may have been killed by "
-        "the cgroup out-of-memory handler.",
-        "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:113] . DefaultCPUAllocator: can't allocate memory",
-    ],
+    bad=lambda: ["[ 912.1] Out of memory: Killed process 77 (python) total-vm:904112kB, anon-rss:812000kB"],
     good=lambda: ["[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"],
 )
 def host_memory_full(log: JobLog) -> Iterator[Finding]:
@@ -206,11 +181,7 @@ _KERNEL_FAULTS = (
     code="rank-crashed",
     signs=(*CUDA_SIGNS, "Assertion `"),
     echoes=("gpu-hw-error",),
-    bad=lambda: [
-        "[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered",
-        "[rank1]: RuntimeError: CUDA error: device-side assert triggered",
-        "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
-    ],
+    bad=lambda: ["[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered"],
     good=lambda: ["[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
 )
 def kernel_faulted(log: JobLog) -> Iterator[Finding]:
@@ -230,10 +201,7 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     signs=CUDA_SIGNS,
     echoes=("gpu-hw-error", "oom"),
     doctor="gpu.xid",
-    bad=lambda: [
-        "[rank1]: RuntimeError: CUDA error: unspecified launch failure",
-        "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'",
-    ],
+    bad=lambda: ["[rank1]: RuntimeError: CUDA error: unspecified launch failure"],
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:

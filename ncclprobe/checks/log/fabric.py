@@ -17,17 +17,9 @@ _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported"
     code="fabric-manager",
     signs=(*CUDA_SIGNS, *_NOT_READY, _BIND),
     doctor="nvl.fm-service",
-    bad=lambda: [
-        "[rank0]: RuntimeError: CUDA error: system not yet initialized",
-        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 802 'system not yet initialized'",
-        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 401 'the operation cannot be "
-        "performed in the present state'.\nThis is usually caused by a system or configuration error in the Fabric "
-        "Manager or NVSwitches.",
-    ],
+    bad=lambda: ["[rank0]: RuntimeError: CUDA error: system not yet initialized"],
     good=lambda: [
-        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
-        f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
-        "support.",
+        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."
     ],
 )
 def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
@@ -80,18 +72,10 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
     signs=(*_IMEX, *_IMEX_HINT, "MNNVL", *CUDA_SIGNS),
     doctor="nvl.imex",
     bad=lambda: [
-        "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. Check "
-        "the IMEX configuration.",
-        "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check the "
-        "IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue.",
-        "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",
         "n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0\n"
-        "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'",
+        "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'"
     ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0",
-        "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'",
-    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0"],
 )
 def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     """No IMEX channel is there for NVLink between hosts.
@@ -115,14 +99,8 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="nvls-slots",
     signs=(*CUDA_SIGNS, _BIND),
-    bad=lambda: [
-        "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
-        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
-    ],
-    good=lambda: [
-        "n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
-        "n1:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0",
-    ],
+    bad=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0"],
 )
 def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     """The NVSwitches' multicast groups are used up.
@@ -146,10 +124,7 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     signs=(*CUDA_SIGNS, "Cuda failure"),
     echoes=("fabric-manager", "imex-missing"),
     doctor="nvl.fabric",
-    bad=lambda: [
-        "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 1 'invalid argument'",
-        "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'",
-    ],
+    bad=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 1 'invalid argument'"],
     good=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
 )
 def nvls_refused(log: JobLog) -> Iterator[Finding]:

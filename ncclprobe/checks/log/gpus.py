@@ -29,20 +29,8 @@ HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "15
     code="gpu-hw-error",
     signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED),
     doctor="gpu.xid",
-    bad=lambda: [
-        "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered",
-        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
-        "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
-        "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
-        "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in comm 0x9",
-    ],
-    good=lambda: [
-        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010",
-        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, Ch 00000010, MMU Fault: ENGINE GRAPHICS",
-        "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20012, Non-fatal, Link 44 egress",
-        "n1:7:7 [0] NCCL DIAG ECC: no uncorrected volatile errors across 8 ranks in comm 0x9",
-    ],
+    bad=lambda: ["[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
+    good=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"],
 )
 def gpu_failed(log: JobLog) -> Iterator[Finding]:
     """A GPU, its memory or an NVLink failed.
@@ -110,15 +98,9 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
     signs=(*_SAME_GPU, "MIG-", "all CUDA-capable devices are busy"),
     doctor="launch.dup-gpu",
     bad=lambda: [
-        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
-        "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
-        "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
+        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
     ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO Multiple ranks on the same GPU detected and allowed. Disabling NVLS.",
-        "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
-        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
-    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Multiple ranks on the same GPU detected and allowed. Disabling NVLS."],
 )
 def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     """Two ranks use one GPU.
@@ -144,11 +126,7 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
         "n2:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
-        "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
-        "[rank1]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
-        "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA "
-        "device 7000",
+        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
@@ -178,10 +156,7 @@ def hosts_look_like_one(log: JobLog) -> Iterator[Finding]:
         "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
     ],
-    good=lambda: [
-        "CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2",
-        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
-    ],
+    good=lambda: ["CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2"],
 )
 def mig_instances(log: JobLog) -> Iterator[Finding]:
     """Ranks use MIG instances where NCCL needs whole GPUs.
@@ -207,12 +182,7 @@ _NO_CODE = (
     code="gpu-arch-unsupported",
     signs=_NO_CODE,
     doctor="sync.torch-cuda",
-    bad=lambda: [
-        "[rank0]: RuntimeError: CUDA error: no kernel image is available for execution on the device",
-        "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'",
-        "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
-        "installation.",
-    ],
+    bad=lambda: ["[rank0]: RuntimeError: CUDA error: no kernel image is available for execution on the device"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 'invalid device function'"],
 )
 def no_code_for_this_gpu(log: JobLog) -> Iterator[Finding]:
@@ -247,10 +217,7 @@ _DRIVER = (
     doctor="sync.torch-cuda",
     bad=lambda: [
         "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
-        "version'",
-        "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
-        "n1:7:7 [0] misc/cudawrap.cc:285 NCCL WARN CUDA Driver version found is 10020. Minimum requirement is 11030",
-        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+        "version'"
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO cudaDriverVersion 12020"],
 )
@@ -275,8 +242,7 @@ _MAPPINGS = ("peer mapping resources exhausted", "peer-mapping (BAR1 P2P) resour
     doctor="gpu.p2p",
     bad=lambda: [
         "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
-        "exhausted",
-        "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer mapping resources exhausted'",
+        "exhausted"
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=7000) and dev 1(=8000)"],
 )
@@ -308,15 +274,7 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
     signs=(*_PEERING, *_UNSEEN, *CUDA_SIGNS),
     doctor="launch.container-split",
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
-    bad=lambda: [
-        "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
-        "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
-        "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
-        "Connection refused (111)",
-        "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
-        "[rank1]: RuntimeError: CUDA error: invalid device ordinal",
-        "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
-    ],
+    bad=lambda: ["[rank1]: RuntimeError: CUDA error: invalid device ordinal"],
     good=lambda: [
         "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "
         "exhausted"
@@ -352,10 +310,7 @@ _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "lo
     code="vm-topology",
     signs=_NO_PCI,
     doctor="pci.topology-agree",
-    bad=lambda: [
-        "n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0",
-        "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0",
-    ],
+    bad=lambda: ["n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
 )
 def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
@@ -378,10 +333,7 @@ def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
         "Linux box 5.15.167.4-microsoft-standard-WSL2\n"
         "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"
     ],
-    good=lambda: [
-        "Linux box 5.15.167.4-microsoft-standard-WSL2\nloss 2",
-        "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'",
-    ],
+    good=lambda: ["Linux box 5.15.167.4-microsoft-standard-WSL2\nloss 2"],
 )
 def wsl(log: JobLog) -> Iterator[Finding]:
     """The job runs in WSL without the support that NCCL needs.

@@ -29,18 +29,10 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
     doctor="env.gid-index",
     echoes=("nccl-bug-roce-lid",),
     bad=lambda: [
-        f"{_REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, local "
-        "GID fe80::ba3f:d2ff:fe11:1, remote GID ::ffff:10.0.0.2",
         f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3.\n"
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data available errno 61",
-        "n1:7:9 [0] transport/net_ib.cc:220 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
+        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument"
     ],
-    good=lambda: [
-        f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
-        "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2",
-        f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3.",
-    ],
+    good=lambda: [f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3."],
 )
 def wrong_gid(log: JobLog) -> Iterator[Finding]:
     """The GID that a RoCE port uses does not lead to the peer.
@@ -77,9 +69,7 @@ def _refusal_words(found: QpRefusal) -> str:
     echoes=("ib-link-error",),
     bad=lambda: [
         f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
-        "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2",
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+        "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2"
     ],
     good=lambda: [
         "n1:7:9 [0] NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state "
@@ -152,9 +142,7 @@ _INCOMPATIBLE = (
     doctor="env.hca-mgmt",
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1522 NCCL WARN NET/IB : Attempted to connect incompatible devices: "
-        "[0]mlx5_0:1/IB and [0]mlx5_4:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA",
-        "n1:7:9 [0] transport/net_ib.cc:900 NCCL WARN NET/IB : Can't merge net devices with different link_layer. i=0 "
-        "remMeta.ndevs=1 link_layer=1 rem_link_layer=2",
+        "[0]mlx5_0:1/IB and [0]mlx5_4:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"
     ],
     good=lambda: ["n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"],
 )
@@ -180,9 +168,7 @@ _COUNTS = ("Detected mixed local Net device counts", "has a different number of 
     doctor="sync.nic-count",
     bad=lambda: [
         "n1:7:9 [0] init.cc:1339 NCCL WARN Detected mixed local Net device counts across ranks (min 7, max 8). Set "
-        "NCCL_IGNORE_NET_MISMATCH=1 to continue.",
-        "n1:7:9 [0] transport/net_ib.cc:700 NCCL WARN NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different number of "
-        "devices=2 as remote mlx5_0 1",
+        "NCCL_IGNORE_NET_MISMATCH=1 to continue."
     ],
     good=lambda: [
         "n1:7:9 [0] NCCL INFO Detected mixed local Net device counts across ranks (min 7, max 8). Ignoring due to "

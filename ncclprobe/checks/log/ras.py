@@ -40,7 +40,7 @@ def _said(text: str) -> tuple[RasStatus]:
     code="rank-crashed",
     echoes=("oom", "gpu-hw-error", "collective-desync", "shm-too-small", "fd-limit"),
     bad=lambda: [_said(_DEAD)],
-    good=lambda: [_said(_HEAD), _said(_BEHIND), _said(_ERROR)],
+    good=lambda: [_said(_HEAD)],
 )
 def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS holds a process of the job for dead.
@@ -66,7 +66,7 @@ def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
 @cause(
     echoes=("rank-crashed", "oom", "gpu-hw-error", "timeout-straggler", "collective-desync"),
     bad=lambda: [_said(_DEAD.replace("DEAD", "INCOMPLETE").replace("  1 job process is considered dead", "  1 job"))],
-    good=lambda: [_said(_HEAD), _said(_BEHIND), _said(_DEAD)],
+    good=lambda: [_said(_HEAD)],
 )
 def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
     """A process of the job did not answer NCCL's RAS.
@@ -92,7 +92,7 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
 @cause(
     code="collective-desync",
     bad=lambda: [_said(_OTHER)],
-    good=lambda: [_said(_HEAD), _said(_BEHIND), _said(_DEAD)],
+    good=lambda: [_said(_HEAD)],
 )
 def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
     """Ranks launched more of one operation and fewer of another than the others.
@@ -120,7 +120,7 @@ def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
 @cause(
     echoes=("rank-crashed", "oom", "gpu-hw-error", "timeout-straggler", "collective-desync"),
     bad=lambda: [_said(_BEHIND)],
-    good=lambda: [_said(_HEAD), _said(_OTHER), _said(_DEAD)],
+    good=lambda: [_said(_HEAD)],
 )
 def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """A rank launched fewer operations than the others.
@@ -150,7 +150,7 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
 
 @cause(
     bad=lambda: [_said(_ERROR)],
-    good=lambda: [_said(_HEAD), _said(_BEHIND)],
+    good=lambda: [_said(_HEAD)],
 )
 def ras_error(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS knows of ranks with an error.

@@ -20,17 +20,11 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
     echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "net-asymmetric", "efa-no-provider"),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
-        "n1:7:7 [0] NCCL INFO Using network Socket",
-        "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
-        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
-        "n1:7:7 [0] NCCL INFO Using network Socket",
+        "n1:7:7 [0] NCCL INFO Using network Socket"
     ],
     good=lambda: [
-        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
-        "n1:7:7 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>\nn1:7:7 [0] NCCL INFO Using network Socket",
-        "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\nn1:7:7 [0] NCCL INFO Using network Socket",
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
-        "n1:7:7 [0] NCCL INFO Using network IB",
+        "n1:7:7 [0] NCCL INFO Using network IB"
     ],
 )
 def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
@@ -57,19 +51,8 @@ _GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "
     code="gdr-off",
     signs=(*_GDR, "Using network "),
     doctor="ib.gdr",
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO Using network IB\n"
-        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
-        "n1:7:7 [0] NCCL INFO NET/OFI GDR disabled on GDR-supported instance type p5.48xlarge",
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO Using network IB\n"
-        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'\n"
-        "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 4 'mlx5_bond_0'",
-        "n1:7:7 [0] NCCL INFO Using network Socket\n"
-        "n1:7:7 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
-        "n1:7:7 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 3 / HCA 7 (distance 8 > 5)",
-    ],
+    bad=lambda: ["n1:7:7 [0] NCCL INFO NET/OFI GDR disabled on GDR-supported instance type p5.48xlarge"],
+    good=lambda: ["n1:7:7 [0] NCCL INFO GPU Direct RDMA Disabled for GPU 3 / HCA 7 (distance 8 > 5)"],
 )
 def gpudirect_off(log: JobLog) -> Iterator[Finding]:
     """GPUDirect RDMA is off for all NICs of a host.
@@ -101,10 +84,7 @@ _BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
         f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
         "support."
     ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0",
-        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
-    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0"],
 )
 def nvls_left_out(log: JobLog) -> Iterator[Finding]:
     """NVLS was to be used and was left out.
@@ -155,10 +135,7 @@ def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
         "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue"
     ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
-        "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>",
-    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"],
 )
 def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.

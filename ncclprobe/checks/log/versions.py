@@ -44,17 +44,11 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}",
-        "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
     ],
     good=lambda: [
         f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}",
-        "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
-        "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL",
-        f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to a\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{_HUNG}",
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
     ],
 )
 def settings_differ(log: JobLog) -> Iterator[Finding]:
@@ -95,14 +89,11 @@ _VERSIONS = (
     signs=(*_VERSIONS, "NCCL version ", MET_WITH),
     doctor="sync.nccl-version",
     bad=lambda: [
-        "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version 22703",
         "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\nn2:8:8 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
-        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
+        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"
     ],
     good=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\nn2:8:8 [0] NCCL INFO NCCL version 2.21.5+cuda12.4",
-        "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\n"
-        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
+        "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\nn2:8:8 [0] NCCL INFO NCCL version 2.21.5+cuda12.4"
     ],
 )
 def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
@@ -164,10 +155,7 @@ _LOADER = ("undefined symbol: nccl", "libnccl.so.2: cannot open", "libnccl.so: c
     doctor="sync.nccl-version",
     bad=lambda: [
         "ImportError: /opt/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: "
-        "ncclCommRegister",
-        "OSError: libnccl.so.2: cannot open shared object file: No such file or directory",
-        "n1:7:7 [0] dev_runtime.cc:90 NCCL WARN NCCL library is too old. This application was compiled with NCCL "
-        "version 2.30.7, but is running with NCCL library version 2.29.2.",
+        "ncclCommRegister"
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: ncclNetPlugin_v8"],
 )

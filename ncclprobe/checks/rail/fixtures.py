@@ -31,7 +31,6 @@ NO_END = "fi_pingpong did not end within 5 s, and was killed"
 _PING_PONG = "/opt/amazon/efa/bin/fi_pingpong"
 _TEST = RailTest(message_bytes=1 << 20, messages=64, directions=("out", "in", "both"))
 _LARGE = 200 << 20
-_SECONDS = 0.01
 
 
 def _all_well(src: End, dst: End, gpu: bool) -> float:

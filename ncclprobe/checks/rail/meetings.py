@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from ncclprobe.checks.rail import asked, both_ends, name, named, tests, why
-from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.checks.rail.fixtures import World, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
@@ -13,15 +13,9 @@ from ncclprobe.model.findings import ONCE, Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.model.values import replace
 from ncclprobe.units import plural
 
-_DEAD = World(carries=only(End("n1", 1)))
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
-
-
-def _silent() -> Every[Rails]:
-    return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
 
 
 def _no_port() -> Every[Rails]:
@@ -30,8 +24,8 @@ def _no_port() -> Every[Rails]:
 
 
 @check(
-    bad=lambda: [(_no_port(),), (_silent(),)],
-    good=lambda: [(rails_of(World()),), (rails_of(_DEAD),)],
+    bad=lambda: [(_no_port(),)],
+    good=lambda: [(rails_of(World()),)],
     required=True,
     requires="sync.node-lost",
     applies=asked,
@@ -109,7 +103,7 @@ def crossed(rails: Every[Rails | Absent]) -> bool:
 
 @check(
     bad=lambda: [(rails_of(_CROSS, cross=True),)],
-    good=lambda: [(rails_of(World(), cross=True),), (rails_of(_DEAD, cross=True),)],
+    good=lambda: [(rails_of(World(), cross=True),)],
     applies=crossed,
 )
 def cross(rails: Every[Rails]) -> Iterator[Finding]:

@@ -14,14 +14,12 @@ _WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
     alone_busbw_GBps=23.0,
 )  # fmt: skip
-_ACROSS = replace(_WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
 _TORN = replace(_WITHIN, problems=("in no group: ranks 3",))
-_STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 
 
 @check(
-    bad=lambda: [(Groups((_ACROSS,)),), (Groups((_TORN,)),)],
-    good=lambda: [(Groups((_WITHIN,)),), (Groups((_STAGES,)),)],
+    bad=lambda: [(Groups((_TORN,)),)],
+    good=lambda: [(Groups((_WITHIN,)),)],
     applies=groups_of_ranks,
 )
 def groups(measured: Groups) -> Iterator[Finding]:

@@ -14,7 +14,6 @@ from ncclprobe.units import plural
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
-_ALL_LATE = replace(_PUNCTUAL, late_us=(5000.0,) * 8, late_rounds=(4,) * 8)
 _FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS = 3, 0.4, 4.0
 
 
@@ -28,7 +27,7 @@ def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
     return "collectives" in asked.what and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
 
-@check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL), _with(_ALL_LATE)], applies=arrivals_noted)
+@check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL)], applies=arrivals_noted)
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     """A rank comes late to its calls: its host is slow, not a link.
 

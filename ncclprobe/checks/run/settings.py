@@ -12,9 +12,7 @@ from ncclprobe.nccl.parameters import table
 
 _FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
 _PROTO = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 2, 3)), ("LL", (1,))))
-_BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
-_TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
-_CUT, _WHOLE = Ending("ranks were lost"), Ending()
+_WHOLE = Ending()
 
 
 @applies
@@ -25,15 +23,8 @@ def settings_told(settings: RankSettings | Absent) -> bool:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (RankSettings((_PROTO,)), _FOUR, _WHOLE),
-        (RankSettings((_TC,)), _FOUR, _WHOLE),
-        (RankSettings((_BY_NODE,)), _FOUR, _CUT),
-    ],
-    good=lambda: [
-        (RankSettings(()), _FOUR, _WHOLE),
-        (RankSettings((_BY_NODE,)), _FOUR, _WHOLE),  # sync.env compares nodes, once they all have been looked at
-    ],
+    bad=lambda: [(RankSettings((_PROTO,)), _FOUR, _WHOLE)],
+    good=lambda: [(RankSettings(()), _FOUR, _WHOLE)],
     applies=settings_told,
 )
 def settings(settings: RankSettings, participants: Participants, ending: Ending | Absent) -> Iterator[Finding]:

@@ -10,17 +10,10 @@ from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, w
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
-from ncclprobe.model.values import replace
 from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
 from ncclprobe.units import size
 
 _MANY = 600 << 20
-_TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
-_MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
-_WRONG = OperationTraffic("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
-_RIGHT = OperationTraffic(
-    "all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),)
-)
 
 _FEWEST_RAILS, _MOST_BUSY, _IDLE = 4, 0.75, 0.25
 """One NIC of two may be idle by the library's choice. Most: of a node's NICs. Idle: of what its siblings moved."""
@@ -38,18 +31,9 @@ def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1"))
     return NicTraffic((OperationTraffic("all_reduce", _MANY, 2 * _MANY, rows),))
 
 
-_HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
-
-
 @check(
-    bad=lambda: [(NicTraffic((_WRONG,)),), (_rails({"mlx5_3:1": 0}),), (_rails({"mlx5_3:1": 6 << 20}),)],
-    good=lambda: [
-        (NicTraffic((_RIGHT,)),),
-        (_rails({}),),
-        (_rails({"mlx5_3:1": 32 << 20}),),
-        (_rails(_HALF_IDLE),),
-        (_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
-    ],
+    bad=lambda: [(_rails({"mlx5_3:1": 0}),)],
+    good=lambda: [(_rails({}),)],
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
@@ -185,7 +169,6 @@ _SLOW_COPY = CopyRow(
     max_GBps=12.5,
     samples=7,
 )
-_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", "…")
 _BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 _JUDGED = Asked(what=("copies",), require_judged=True)
@@ -204,10 +187,7 @@ _KINDS = {
 
 @check(
     bad=lambda: [(Copies((_SLOW_COPY,)), _BY_SLOT, _JUDGED)],
-    good=lambda: [
-        (Copies((_RIGHT_COPY,)), _BY_SLOT, _JUDGED),
-        (Copies((_SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",))),
-    ],
+    good=lambda: [(Copies((_SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",)))],
     required=True,
     applies=copies_within_nodes,
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, interface
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN
 from ncclprobe.checks.sync.interfaces import data_interfaces, leads_out
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -32,27 +32,18 @@ def _within(namespace: int) -> Process:
     return Process(_NO_LIMIT, _NO_LIMIT, (0,), (0,), frozenset(), True, {"net": namespace})
 
 
-_HOST, _OTHER = Interfaces((LO, ETH0, DOCKER0)), Interfaces((LO, interface("eth0", 2, "10.0.0.6"), DOCKER0))
+_HOST = Interfaces((LO, ETH0, DOCKER0))
 _TWO: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("b")})
 _ONE: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("a")})
-_APART: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(2)})
 _TOGETHER: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(1)})
 _PLAIN: Every[Settings | Absent] = Every({})
 _ANY: Every[Software | Absent] = Every({})
 _NO_FABRICS: Every[Fabric | Absent] = Every({})
-_LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
 
 
 @check(
-    bad=lambda: [
-        (Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
-        (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS),
-    ],
-    good=lambda: [
-        (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
-        (Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
-        (Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
-    ],
+    bad=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS)],
+    good=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS)],
     applies=several,
 )
 def address_twice(

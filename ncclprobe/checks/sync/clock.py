@@ -24,12 +24,8 @@ def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
 
 
 @check(
-    bad=lambda: [(_offsets(0.0, 0.0, 180.0), _HUB), (_offsets(-180.0, -180.0, -180.0), _HUB), (_offsets(-1.5), _HUB)],
-    good=lambda: [
-        (_offsets(0.001, -0.02, 0.3), _HUB),
-        (Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB),
-        (Every({"n0": _SELF, "n1": ClockOffset(-1.4, 1.2)}), _HUB),
-    ],
+    bad=lambda: [(_offsets(-1.5), _HUB)],
+    good=lambda: [(Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB)],
     applies=several,
 )
 def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.env import loaded
-from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, port
+from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, port
 from ncclprobe.checks.ib.selection import meant
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.interfaces import sockets
@@ -17,34 +17,23 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
-from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import Selection, fast, select_by
 from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
 
-DGX, OTHER = Machine(Dmi("NVIDIA", "DGXH100")), Machine(Dmi("Supermicro", "SYS-420GP"))
+DGX = Machine(Dmi("NVIDIA", "DGXH100"))
 DGXS: Every[Machine | Absent] = Every({f"n{i}": DGX for i in range(4)})
 EIGHT, SEVEN = gpus(8), gpus(7)
 H100S: Every[Gpus | Absent] = Every({f"n{i}": EIGHT for i in range(4)})
 A100S = gpus(8, "NVIDIA A100-SXM4-80GB")
-SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
-LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
 
 
 @check(
     slows=True,
-    bad=lambda: [
-        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS, Job()),
-        (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
-        (Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
-    ],
-    good=lambda: [
-        (Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS, Job()),
-        (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
-        (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
-    ],
+    bad=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS, Job())],
+    good=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS, Job())],
     required=True,
     applies=several_with_gpus,
 )
@@ -74,12 +63,8 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
 
 @check(
     slows=True,
-    bad=lambda: [
-        (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
-        (Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX})),
-        (Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
-    ],
-    good=lambda: [(H100S, DGXS), (Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
+    bad=lambda: [(Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX}))],
+    good=lambda: [(Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
     applies=several_with_gpus,
 )
 def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
@@ -148,34 +133,16 @@ def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Na
     return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
 
 
-def _efa(state: str = "ACTIVE") -> Fabric:
-    """Return four devices of a layer that NCCL leaves to a plugin, the first in this state."""
-    states = {f"rdmap{n}s27": state if n == 0 else "ACTIVE" for n in range(4)}
-    return fabric(*(port(name, state=each, link_layer="Unknown") for name, each in states.items()))
-
-
 _DOWN = fabric(*(port(f"mlx5_{n}", state="DOWN" if n == 3 else "ACTIVE") for n in range(8)))
 _FABRICS = {f"n{i}": hcas(8) for i in range(4)}
 _SETTINGS, _HOSTS = Every({f"n{i}": PLAIN for i in range(4)}), Every({f"n{i}": PLAIN_HOST for i in range(4)})
-_NO_HCAS = Every({f"n{i}": Fabric() for i in range(4)})
 _ANY: Every[Software | Absent] = Every({})
 
 
 @check(
     slows=True,
-    bad=lambda: [
-        (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (_NO_HCAS, _SETTINGS, Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}), _ANY, DGXS, H100S),
-    ],
-    good=lambda: [
-        (Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (Every({"n0": _efa(), "n1": _efa()}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-        (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
-    ],
+    bad=lambda: [(Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
+    good=lambda: [(Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
     required=True,
     applies=several_with_gpus,
 )

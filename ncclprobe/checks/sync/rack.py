@@ -18,15 +18,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.values import read_setting
 
-_LIST = Imex(("10.0.0.5", "10.0.0.6"), "READY")
 _OTHER_CLIQUE = replace(TRAY, all=tuple(replace(gpu, fabric=replace(CLUSTER, clique=7)) for gpu in TRAY.all))
-_OTHER_RACK = replace(
-    TRAY,
-    all=tuple(
-        replace(gpu, fabric=replace(CLUSTER, cluster="11111111-ffee-4d0d-8f9a-1d2c3b4a5968")) for gpu in TRAY.all
-    ),
-)
-_LISTS = Every({"n0": _LIST, "n1": _LIST})
 _HOSTS = Every({"n0": Interfaces((LO, ETH0)), "n1": Interfaces((LO, interface("eth0", 2, "10.0.0.6")))})
 _ANY: Every[Software | Absent] = Every({})
 _PLAINS = Every({"n0": PLAIN, "n1": PLAIN})
@@ -49,42 +41,15 @@ def _domains(gpus: Gpus) -> frozenset[tuple[str, int]]:
 
 @check(
     slows=True,
-    bad=lambda: [
-        (Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
-        (Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
-        (
-            Every({"n0": TRAY, "n1": TRAY}),
-            Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))}),
-            _HOSTS,
-            _PLAINS,
-            _ANY,
-        ),
-        (
-            Every({"n0": TRAY, "n1": TRAY}),
-            Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
-            _HOSTS,
-            _PLAINS,
-            _ANY,
-        ),
-        (
-            Every({"n0": TRAY, "n1": TRAY}),
-            Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")}),
-            _HOSTS,
-            _PLAINS,
-            _ANY,
-        ),
-    ],
+    bad=lambda: [(Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), _UNSEEN, _HOSTS, _PLAINS, _ANY)],
     good=lambda: [
-        (Every({"n0": TRAY, "n1": TRAY}), _LISTS, _HOSTS, _PLAINS, _ANY),
-        (Every({"n0": TRAY, "n1": TRAY}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
-        (Every({"n0": TRAY, "n1": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
         (
             Every({"n0": TRAY, "n1": _OTHER_CLIQUE}),
             _UNSEEN,
             _HOSTS,
             Every(dict.fromkeys(("n0", "n1"), having(NCCL_MNNVL_ENABLE="0"))),
             _ANY,
-        ),
+        )
     ],
     applies=several_trays,
 )

@@ -57,8 +57,6 @@ def _usual(values: Iterable[T | None]) -> T | None:
 _THREE = replace(TWO_NODES, nnodes=3, world_size=24, names=("n0", "n1", "n2"))
 _TWO_OF_THREE = Every({"n0": _THREE, "n2": replace(_THREE, rank=16, node_rank=2)})
 _WAITED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 60.0), "n2": Absent("only rank 0 knows")})
-_BABBLE = Trouble("10.77.0.2", "foreign", "it said 'GET / HTTP/1.1'")
-_HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of 90210 bytes", 1)
 
 
 @applies
@@ -68,15 +66,8 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 
 
 @check(
-    bad=lambda: [
-        (_TWO_OF_THREE, _WAITED),
-        (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
-        (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
-    ],
-    good=lambda: [
-        (Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED),
-        (Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}), Every({"n0": Gathering(1, 1.0, (_BABBLE,))})),
-    ],
+    bad=lambda: [(_TWO_OF_THREE, _WAITED)],
+    good=lambda: [(Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED)],
     required=True,
     requires="launch.rank-twice",
     applies=gathered,

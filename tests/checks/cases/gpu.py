@@ -1,6 +1,7 @@
 """What the checks of GPUs must object to, and what they must accept."""
 
 from ncclprobe.checks.gpu.driver import _NO_DRIVER, _REST, NODES, PAIR
+from ncclprobe.checks.gpu.pace import CAPPED, FULL
 from ncclprobe.checks.gpu.peers import METAL, NO_LINKS, TREE, TWO, access
 from ncclprobe.checks.gpu.siblings import _OTHER, ALL, PROTECTED
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, WELL, box
@@ -138,4 +139,16 @@ CASES = {
             (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
         ],
     ),
+    "gpu.limits": Cases(
+        bad=[
+            (box(CAPPED),),
+            (box(FULL, FULL, replace(FULL, clock_MHz=990)),),
+            (box(FULL, replace(FULL, temperature_C=89)),),
+        ],
+        good=[
+            (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
+            (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
+        ],
+    ),
+    "gpu.replays": Cases(good=[(box(replace(FULL, pcie_replays=5000)),)]),
 }

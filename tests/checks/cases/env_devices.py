@@ -1,0 +1,243 @@
+"""What the checks of variables that name devices and transports must object to, and what they must accept."""
+
+from ncclprobe.checks.env.choices import STARTS
+from ncclprobe.checks.env.fixtures import (
+    ALONE,
+    DOCKER_HOST,
+    ETH0,
+    LINK_LOCAL,
+    LO,
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    PLAIN_HOST,
+    PRIVATE,
+    TWO_NETS,
+    TWO_NODES,
+    USUAL,
+    V1,
+    V2,
+    fabric,
+    gpus,
+    having,
+    hcas,
+    interface,
+    linked,
+    nccl,
+    port,
+    roce,
+    setting,
+)
+from ncclprobe.checks.env.hcas import _BY_ETH0, _MANAGED, _TEN, _down
+from ncclprobe.checks.env.transports import _EFA, _OFI
+from ncclprobe.checks.env.vendors import _ANY, _TCPX
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.routes import Routes
+from ncclprobe.model.snapshot import Job
+from tests.checks.cases import Cases
+from tests.checks.cases.env_values import ON_IB, bare
+
+BOND0 = interface("bond0", 6, "10.2.0.5", virtual=True, kind="bond")
+POD = Interfaces((LO, interface("eth0", 2, "10.244.0.9", virtual=True)))
+_BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))
+_NO_HCAS = Fabric()
+
+
+CASES = {
+    "env.gid-index": Cases(
+        bad=[
+            (setting("NCCL_IB_GID_INDEX", "2"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_GID_INDEX", "9"), fabric(roce("mlx5_3", *USUAL)), ALONE, NO_NCCL),
+            (setting("NCCL_IB_ROCE_VERSION_NUM", "1"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
+            (PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
+            (PLAIN, fabric(_BARE), TWO_NODES, NO_NCCL),
+        ],
+        good=[
+            (PLAIN, fabric(roce("mlx5_3", *USUAL)), ONE_NODE, nccl(2, 20, 5)),
+            (setting("NCCL_IB_GID_INDEX", "3"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
+            (setting("NCCL_IB_GID_INDEX", "1"), fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))), ALONE, NO_NCCL),
+            (
+                setting("NCCL_IB_GID_INDEX", "1"),
+                fabric(roce("m", (LINK_LOCAL, V2), ("2001:db8::1", V2))),
+                ALONE,
+                NO_NCCL,
+            ),
+            (PLAIN, fabric(_BARE), ONE_NODE, NO_NCCL),
+            (PLAIN, fabric(_BARE), ALONE, NO_NCCL),
+        ],
+    ),
+    "env.hca-match": Cases(
+        bad=[
+            (setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(_down("mlx5_0")), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
+        ],
+    ),
+    "env.hca-prefix": Cases(
+        bad=[(setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN)))],
+        good=[
+            (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
+            (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
+            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, _TEN))),
+        ],
+    ),
+    "env.hca-dup": Cases(
+        bad=[
+            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
+            (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), port("mlx5_0", 2)), gpus(2), NO_NCCL),
+            (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL),
+        ],
+    ),
+    "env.hca-down": Cases(
+        bad=[(setting("NCCL_IB_HCA", "mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL)],
+        good=[
+            (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+            (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_0", 2)), NO_NCCL),
+        ],
+    ),
+    "env.hca-mgmt": Cases(
+        bad=[(setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
+        good=[
+            (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+            (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+        ],
+    ),
+    "env.ifname-match": Cases(
+        bad=[
+            (setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL),
+        ],
+    ),
+    "env.comm-id": Cases(
+        bad=[
+            (setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL),
+            (setting("NCCL_COMM_ID", "192.168.7.7:9999"), PLAIN_HOST, nccl(2, 27, 7)),
+        ],
+        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL)],
+    ),
+    "env.ifname-virtual": Cases(
+        bad=[
+            (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+            (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, hcas(8), NO_NCCL),
+            (PLAIN, Interfaces((LO,)), hcas(8), NO_NCCL),
+        ],
+        good=[
+            (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
+            (PLAIN, POD, _NO_HCAS, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), _NO_HCAS, NO_NCCL),
+        ],
+    ),
+    "env.ifname-ambiguous": Cases(
+        bad=[
+            (
+                setting("NCCL_SOCKET_IFNAME", "eth1"),
+                Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
+                ALONE,
+                NO_NCCL,
+            ),
+            (setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, ALONE, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
+        ],
+    ),
+    "env.gloo-mismatch": Cases(
+        bad=[
+            (Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
+            (Environment({"GLOO_SOCKET_IFNAME": "eth"}), PLAIN, PLAIN_HOST, ALONE, Job(), NO_NCCL),
+            (Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
+        ],
+        good=[
+            (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
+            (Environment({"GLOO_SOCKET_IFNAME": "lo"}), PLAIN, PLAIN_HOST, ONE_NODE, Job("gloo"), NO_NCCL),
+        ],
+    ),
+    "env.ib-disable": Cases(
+        bad=[
+            (setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
+            (setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
+        ],
+        good=[
+            (setting("NCCL_IB_DISABLE", "true"), hcas(8), TWO_NODES),
+            (setting("NCCL_IB_DISABLE", "1"), hcas(8), ONE_NODE),
+            (setting("NCCL_IB_DISABLE", "1"), Fabric(), TWO_NODES),
+            (setting("NCCL_IB_DISABLE", "1"), fabric(port("mlx5_0", state="DOWN")), TWO_NODES),
+            (having(NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric"), hcas(8), TWO_NODES),
+        ],
+    ),
+    "env.net-unpinned": Cases(
+        bad=[(setting("NCCL_NET", "IB"), Fabric(), Launch())],
+        good=[
+            (PLAIN, hcas(8), TWO_NODES),
+            (PLAIN, Fabric(), TWO_NODES),
+        ],
+    ),
+    "env.p2p-off": Cases(
+        bad=[
+            (setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
+            (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
+            (having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), gpus(4), bare(4), NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
+            (setting("NCCL_P2P_DISABLE", "true"), gpus(8), linked(8), NO_NCCL),
+            (setting("NCCL_P2P_DISABLE", "1"), gpus(1), linked(1), NO_NCCL),
+            (setting("NCCL_P2P_LEVEL", "NVL"), gpus(8), linked(8), NO_NCCL),
+            (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), bare(8), NO_NCCL),
+            (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
+        ],
+    ),
+    "env.efa": Cases(
+        bad=[
+            (PLAIN, _EFA, Plugins(), TWO_NODES),
+            (setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
+        ],
+        good=[
+            (setting("FI_PROVIDER", "efa"), _EFA, Plugins((_OFI,)), TWO_NODES),
+            (PLAIN, _EFA, Plugins(), ONE_NODE),
+            (PLAIN, _EFA, Plugins(), ALONE),
+        ],
+    ),
+    "env.vendor": Cases(
+        bad=[
+            (having(**{**_TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}), _ANY, STARTS, PLAIN_HOST),
+            (having(FI_CXI_RX_MATCH_MODE="software"), _ANY, STARTS, _ANY),
+            (having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, _ANY),
+        ],
+        good=[
+            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), _ANY, STARTS, _ANY),
+            (PLAIN, Machine(cloud="aws"), STARTS, _ANY),
+        ],
+    ),
+}

@@ -1,0 +1,357 @@
+"""What the checks of variables, their values and files must object to, and what they must accept."""
+
+from ncclprobe.checks.env.choices import _FAST, _NO_NIC, _OVER_SOCKETS, STARTS
+from ncclprobe.checks.env.files import _ETC, _IN_WHEEL, _PLUGIN, _TREE
+from ncclprobe.checks.env.fixtures import (
+    ALONE,
+    DOCKER_HOST,
+    LINK_LOCAL,
+    LO,
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    V1,
+    V2,
+    fabric,
+    gpus,
+    having,
+    hcas,
+    linked,
+    nccl,
+    roce,
+    setting,
+)
+from ncclprobe.checks.env.job import _LIST
+from ncclprobe.checks.env.libraries import _CUDA, _CUDART, _FOUND, _OURS, _PACKAGES, _SYSTEM, _WHEEL
+from ncclprobe.checks.env.uniform import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
+from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.linking import Linking, SharedLibrary
+from ncclprobe.facts.loader import Loader
+from ncclprobe.facts.named_files import NamedFiles, TopologyFile
+from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.software import Mapped, Software, Torch
+from ncclprobe.model.nccl_selection import InterfaceChoice, NetworkChoice, Part
+from ncclprobe.model.snapshot import Absent, Every, Job
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_NOTHING: Part[InterfaceChoice] = Part((), "no interface is left: NCCL does not start", True, "interfaces")
+_IB = Part((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
+ON_IB = replace(STARTS, network=_IB, fast_nics=_FAST)
+_IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
+_CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
+_NET = "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
+_OFI = SharedLibrary("libfabric.so.1", _NET, "/opt/amazon/efa/lib/libfabric.so.1", "LD_LIBRARY_PATH")
+_SIXTH = fabric(roce("mlx5_0", (LINK_LOCAL, V1), (LINK_LOCAL, V2), ("2001:db8::1", V1), ("2001:db8::1", V2)))
+_OLDER: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7)))
+
+
+def bare(count: int) -> NvLinks:
+    """Return GPUs without NVLink."""
+    return NvLinks(((),) * count)
+
+
+CASES = {
+    "env.start": Cases(
+        bad=[(replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)],
+        good=[(STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO"))],
+    ),
+    "env.transport": Cases(
+        bad=[
+            (_OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
+            (_OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
+            (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, ALONE, Job(expect_nics=8)),
+            (ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
+        ],
+        good=[
+            (ON_IB, PLAIN, TWO_NODES, Job()),
+            (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1)),
+        ],
+    ),
+    "env.conf-files": Cases(
+        bad=[
+            (setting("NCCL_DEBUG ", " INFO", _ETC),),
+            (setting("  #NCCL_DEBUG", "INFO", _ETC),),
+            (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
+            (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
+            (Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf"),),
+        ],
+        good=[
+            (setting("NCCL_DEBUG", "INFO", _ETC),),
+            (setting("NCCL_DEBUG", "INFO"),),
+            (
+                Settings(
+                    {}, (), (ConfFile("/root/.nccl.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))
+                ),
+            ),
+        ],
+    ),
+    "env.topo-file": Cases(
+        bad=[
+            (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
+            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
+        ],
+        good=[
+            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
+            (
+                setting("NCCL_TOPO_FILE", "/t.xml"),
+                NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))),
+                _TREE,
+            ),
+        ],
+    ),
+    "env.plugin-path": Cases(
+        bad=[
+            (
+                setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
+                NamedFiles(libraries={"/none/libnccl-net.so": False}),
+                Plugins(),
+                Loader(),
+            ),
+            (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
+            (
+                setting("NCCL_NET_PLUGIN", "libnope.so"),
+                NamedFiles(libraries={"libnope.so": False}),
+                Plugins(),
+                Loader(),
+            ),
+        ],
+        good=[
+            (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
+            (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
+            (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
+            (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
+            (PLAIN, NamedFiles(), Plugins(), Loader()),
+        ],
+    ),
+    "env.net-name": Cases(
+        bad=[
+            (having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"), Plugins((_PLUGIN,)), Loader(), NO_NCCL),
+            (having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"), Plugins((_PLUGIN,)), Loader(), _IN_CONDA),
+        ],
+        good=[
+            (setting("NCCL_NET", "AWS Libfabric"), Plugins((_PLUGIN,)), Loader(), _IN_WHEEL),
+            (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), _IN_WHEEL),
+        ],
+    ),
+    "env.visible": Cases(
+        bad=[
+            (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
+            (Environment({_LIST: ""}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
+            (Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
+        ],
+        good=[
+            (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
+            (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "0,1"}), ALONE, gpus(8), Job()),
+            (Environment({_LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
+            (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
+        ],
+    ),
+    "env.hostid": Cases(
+        good=[
+            (setting("NCCL_HOSTID", "node0"), TWO_NODES),
+            (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
+        ]
+    ),
+    "env.torch-timeouts": Cases(
+        bad=[(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),)],
+        good=[
+            (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
+            (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
+            (PLAIN,),
+        ],
+    ),
+    "env.nccl": Cases(
+        bad=[
+            (_CPU, ALONE, Job()),
+            (Software({}), TWO_NODES, Job()),
+            (Software(_PACKAGES, (*_SYSTEM, _WHEEL), Mapped(_SYSTEM[0].path, "LD_LIBRARY_PATH"), _CUDA), ALONE, Job()),
+        ],
+        good=[
+            (replace(_FOUND, mapped=Mapped(_WHEEL.path, "DT_RPATH")), ONE_NODE, Job()),
+            (Software({}, _SYSTEM, Mapped(_SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE, Job()),
+            (Software({}), ALONE, Job(local=True)),
+        ],
+    ),
+    "env.libraries": Cases(
+        bad=[
+            (Linking((replace(_CUDART, path="", why=""), _OURS)),),
+            (Linking((_CUDART, _OURS, replace(_OFI, path="", why="")), _NET),),
+            (Linking((_CUDART, SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))), _NET),),
+        ],
+        good=[
+            (Linking((_CUDART, _OURS, _OFI), _NET),),
+            (Linking(),),
+        ],
+    ),
+    "env.debug-file": Cases(
+        bad=[
+            (having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"), NamedFiles(log_writable=True), TWO_NODES),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), NamedFiles(None, "/none", False), ALONE),
+        ],
+        good=[
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), ALONE),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
+            (PLAIN, NamedFiles(), TWO_NODES),
+        ],
+    ),
+    "env.debug-storm": Cases(
+        bad=[
+            (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT"),),
+        ],
+        good=[
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
+            (having(NCCL_DEBUG="WARN", NCCL_DEBUG_SUBSYS="ALL"),),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
+        ],
+    ),
+    "env.unknown-var": Cases(
+        bad=[
+            (setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
+            (setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
+            (setting("HOME", "/home/me"), NO_NCCL),
+        ],
+    ),
+    "env.retired-var": Cases(
+        bad=[
+            (setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
+            (setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
+        ],
+        good=[
+            (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
+            (setting("NCCL_IB_ROCE_VERSION_NUM", "2"), nccl(2, 20, 5)),
+            (setting("NCCL_MAX_NCHANNELS", "16"), NO_NCCL),
+        ],
+    ),
+    "env.bool-word": Cases(
+        bad=[
+            (setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
+            (setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
+        ],
+        good=[
+            (setting("NCCL_DEBUG", "INFO"), NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5"), NO_NCCL),
+            (setting("NCCL_IB_DISABLE", "false"), nccl(2, 32, 3)),
+        ],
+    ),
+    "env.number-text": Cases(bad=[(setting("NCCL_BUFFSIZE", "4M"),)], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]),
+    "env.range": Cases(
+        bad=[
+            (setting("NCCL_IB_RETRY_CNT", "10"),),
+            (setting("NCCL_BUFFSIZE", "-1"),),
+            (setting("NCCL_BUFFSIZE", "4M"),),
+            (setting("NCCL_P2P_NET_CHUNKSIZE", "-1"),),
+        ],
+        good=[
+            (setting("NCCL_IB_TC", "-1"),),
+            (setting("NCCL_IB_RETRY_CNT", "abc"),),
+            (setting("NCCL_BUFFSIZE", "-2"),),
+            (setting("NCCL_SOCKET_RCVBUF", "-1"),),
+        ],
+    ),
+    "env.noop": Cases(
+        good=[
+            (setting("NCCL_IB_TIMEOUT", "22"), NO_NCCL),
+            (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 21, 5)),
+            (setting("NCCL_IB_TIMEOUT", "abc"), nccl(2, 29, 7)),
+            (setting("NCCL_BUFFSIZE", "4194304"), NO_NCCL),
+        ]
+    ),
+    "env.overruled": Cases(
+        bad=[
+            (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="8"), NO_NCCL),
+            (setting("NCCL_NTHREADS", "100"), NO_NCCL),
+            (setting("NCCL_NTHREADS", "32"), NO_NCCL),
+            (having(NCCL_SOCKET_NTHREADS="16", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
+        ],
+        good=[
+            (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="-2"), NO_NCCL),
+            (setting("NCCL_MIN_NCHANNELS", "16"), NO_NCCL),
+            (setting("NCCL_NTHREADS", "256"), NO_NCCL),
+            (setting("NCCL_NTHREADS", "-2"), NO_NCCL),
+            (having(NCCL_SOCKET_NTHREADS="8", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
+        ],
+    ),
+    "env.unknown-text": Cases(
+        bad=[
+            (setting("NCCL_P2P_LEVEL", "nvl"),),
+            (setting("NCCL_SOCKET_FAMILY", "IPv4"),),
+            (setting("NCCL_DEBUG", "debug"),),
+            (setting("NCCL_DEBUG_SUBSYS", "INIT,NETWORK"),),
+            (setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe"),),
+            (setting("CUDA_DEVICE_MAX_CONNECTIONS", "33"),),
+            (setting("GLOO_DEVICE_TRANSPORT", "tcp"),),
+        ],
+        good=[
+            (setting("NCCL_P2P_LEVEL", "NVL"),),
+            (setting("NCCL_NET_GDR_LEVEL", "3"),),
+            (setting("NCCL_DEBUG", "info"),),
+            (setting("NCCL_DEBUG", ""),),
+            (setting("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", ""),),
+            (setting("GLOO_DEVICE_TRANSPORT", "TCP"),),
+            (setting("NCCL_DEBUG_SUBSYS", "^init,Net"),),
+            (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
+            (setting("FI_EFA_USE_DEVICE_RDMA", "yes"),),
+            (setting("NCCL_UCX_ZCOPY_THRESH", "64k"),),
+        ],
+    ),
+    "env.debugging": Cases(
+        bad=[(setting("TORCH_DISTRIBUTED_DEBUG", "detail"),)], good=[(setting("TORCH_DISTRIBUTED_DEBUG", "INFO"),)]
+    ),
+    "env.forced-algo": Cases(
+        bad=[
+            (setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_ALGO", "Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
+            (setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
+            (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_ALGO", "^NVLS,NVLSTree"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
+        ],
+        good=[
+            (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_PROTO", "allreduce:Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_PROTO", "^LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_PROTO", "LL,Simple"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), bare(8), TWO_NODES, NO_NCCL),
+            (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
+        ],
+    ),
+    "env.danger-knob": Cases(
+        bad=[(setting("NCCL_CHUNK_SIZE", "2097152"),)],
+        good=[
+            (setting("NCCL_CHUNK_SIZE", "131072"),),
+            (setting("NCCL_P2P_NET_CHUNKSIZE", "524288"),),
+        ],
+    ),
+    "env.gid-uniform": Cases(
+        bad=[
+            (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
+            (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
+        ],
+        good=[(Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY)],
+    ),
+    "env.ignore-net-mismatch": Cases(
+        good=[
+            (_UNLIKE, _PLAINS, _HOSTS, _OLDER, DGXS, H100S),
+            (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _HOSTS, _NEWEST, DGXS, H100S),
+        ]
+    ),
+}

@@ -1,0 +1,121 @@
+"""What the checks of the node itself must object to, and what they must accept."""
+
+from ncclprobe.checks.host.limits import LARGE, files
+from ncclprobe.checks.host.memory import (
+    DOCKER,
+    EIGHT,
+    GIB,
+    MIB,
+    NCCL_2_21,
+    NCCL_2_27,
+    NEW_DRIVER,
+    NIC,
+    PLAIN,
+    SMALL,
+    user,
+)
+from ncclprobe.checks.host.processors import FOUR, HIGH, LOW, TORCHRUN, TWO_SOCKETS, allowed
+from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, Quota, Throttling
+from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
+from ncclprobe.facts.memory import Memory, MemoryPolicy
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.model.snapshot import Absent, Job
+from tests.checks.cases import Cases
+
+ONE = Gpus((Gpu(0, "NVIDIA H200"),), driver="570.86.15", cuda=(12, 8))
+ROOMY = SharedMemory(64 * GIB, 60 * GIB)
+TINY = Cpus((0, 1), "Intel Xeon", (NumaNode(0, (0, 1), (10,)),))
+HIDDEN = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(4)), "570.86.15", (12, 8))
+ONE_PER_NODE = Launch("slurm", 0, 2, 0, 1, 2, 0)
+BUSY = Throttling(1000, 400, 12.0)
+
+
+CASES = {
+    "host.nofile": Cases(
+        good=[
+            (files(65536, 65536), LARGE),
+            (files(1024, 1048576), LARGE),
+        ]
+    ),
+    "host.shm": Cases(
+        bad=[
+            (SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
+            (SMALL, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_21, PLAIN, Job()),
+        ],
+        good=[
+            (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
+            (SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+            (SMALL, ONE, Launch(), NCCL_2_21, PLAIN, Job()),
+            (ROOMY, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, PLAIN, Job()),
+        ],
+    ),
+    "host.shm-stale": Cases(
+        good=[
+            (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
+            (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
+            (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
+        ]
+    ),
+    "host.memlock": Cases(
+        bad=[
+            (Memlock(1 * GIB), NIC, user()),
+            (Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
+        ],
+        good=[(Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
+    ),
+    "host.caps": Cases(
+        good=[
+            (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+            (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+            (DOCKER, user(), SMALL, ONE, Launch(), NCCL_2_27, PLAIN, Job()),
+        ]
+    ),
+    "host.oom": Cases(
+        good=[
+            (Memory(256 * GIB, 200 * GIB), Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB))),
+            (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here")),
+        ]
+    ),
+    "host.affinity": Cases(
+        bad=[
+            (allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+            (allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+            (allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
+        ],
+        good=[
+            (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+            (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
+            (allowed(0, 1, 32, 33), TWO_SOCKETS, FOUR, Launch(), Job()),
+            (allowed(0), TWO_SOCKETS, FOUR, ONE_PER_NODE, Job()),
+            (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
+        ],
+    ),
+    "host.cpu-quota": Cases(good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())]),
+    "host.numa-bind": Cases(
+        bad=[(MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
+        good=[
+            (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
+            (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),
+            (MemoryPolicy("bind", (1,)), allowed(*LOW, *HIGH), TWO_SOCKETS),
+            (MemoryPolicy("bind", (0,)), allowed(0, 1, memory_nodes=(0,)), TINY),
+            (  # memory without processors, apart from node 0, such as the HBM of Xeon Max
+                MemoryPolicy("bind", (2,)),
+                allowed(*LOW, memory_nodes=(0, 1, 2)),
+                Cpus(
+                    LOW + HIGH,
+                    "Intel Xeon CPU Max",
+                    (NumaNode(0, LOW, (10, 21, 13)), NumaNode(1, HIGH, (21, 10, 23)), NumaNode(2, (), (13, 23, 10))),
+                ),
+            ),
+        ],
+    ),
+    "host.governor": Cases(
+        good=[
+            (Scaling("acpi-cpufreq", "performance"),),
+            (Scaling("intel_pstate", "powersave"),),
+            (Scaling("amd-pstate-epp", "powersave"),),
+        ]
+    ),
+}

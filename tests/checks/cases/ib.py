@@ -1,0 +1,201 @@
+"""What the checks of InfiniBand and RoCE must object to, and what they must accept."""
+
+from typing import Any
+
+from ncclprobe.checks.ib.fixtures import (
+    NO_NCCL,
+    ONE_NODE,
+    PLAIN,
+    TWO_NODES,
+    device,
+    fabric,
+    gid,
+    gpus,
+    having,
+    interfaces,
+    pci,
+    port,
+    roce,
+)
+from ncclprobe.checks.ib.gdr import _BARE, _NOTHING
+from ncclprobe.checks.ib.gpu_nic_affinity import GUEST, METAL
+from ncclprobe.checks.ib.ports import _downs, _troubled
+from ncclprobe.checks.ib.roce import _BOTH, _FLUX, _SAME, _routes, _sysctls
+from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.infiniband import Fabric, Rate
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.routes import Routes, Rule
+from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.facts.sysctls import Ipv4Settings
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+HDR = Rate(200, 4, "HDR")
+PEERMEM = GpuDirect({"/sys/module/nvidia_peermem/version": "550.127.08"}, (5, 15))
+
+
+def nccl(*version: int) -> Software:
+    """Return the software of a job that loads this NCCL."""
+    major, minor, patch = version
+    return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
+
+
+_OPEN = GpuDirect({}, (6, 8), "open")
+_SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
+_DOWN: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
+_KEPT_APART = Ipv4Settings(2, 1, 2)
+_BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(2))
+
+
+CASES = {
+    "ib.gdr": Cases(
+        bad=[
+            (
+                fabric(),
+                PLAIN,
+                replace(PEERMEM, driver="proprietary"),
+                gpus(),
+                pci(),
+                _BARE,
+                nccl(2, 21, 5),
+                Launch(),
+                METAL,
+            ),
+            (fabric(), having("NCCL_DMABUF_ENABLE", "0"), _OPEN, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, Launch(), METAL),
+            (fabric(), having("NCCL_NET_GDR_LEVEL", "LOC"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
+            (fabric(), having("NCCL_NET_GDR_READ", "0"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
+        ],
+        good=[
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
+            (fabric(), PLAIN, _OPEN, gpus(), pci(), _BARE, nccl(2, 21, 5), TWO_NODES, METAL),
+            (fabric(), PLAIN, _NOTHING, gpus(4, "NVIDIA GeForce RTX 4090"), pci(), _BARE, NO_NCCL, Launch(), METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _SWITCHED, NO_NCCL, TWO_NODES, METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(0, 1, 2, 3)), _BARE, NO_NCCL, TWO_NODES, METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, TWO_NODES, GUEST),
+            (
+                fabric(),
+                having("NCCL_NET_GDR_LEVEL", "SYS"),
+                PEERMEM,
+                gpus(),
+                pci(far=(3,)),
+                _BARE,
+                NO_NCCL,
+                TWO_NODES,
+                METAL,
+            ),
+            (
+                fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0),
+                PLAIN,
+                _NOTHING,
+                gpus(),
+                pci(),
+                _BARE,
+                NO_NCCL,
+                Launch(),
+                METAL,
+            ),
+        ],
+    ),
+    "ib.gpu-near": Cases(
+        bad=[
+            (fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
+            (fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
+        ],
+        good=[
+            (fabric(), PLAIN, pci(far=(0, 1, 2, 3)), gpus(), METAL),
+            (fabric(count=2), PLAIN, pci(), gpus(), METAL),
+            (fabric(), PLAIN, pci(far=(3,)), gpus(), GUEST),
+            (fabric(count=1), PLAIN, pci(), gpus(1), METAL),
+        ],
+    ),
+    "ib.numa": Cases(
+        good=[
+            (fabric(), PLAIN, pci(), gpus(), METAL),
+            (fabric(count=1), PLAIN, pci(), gpus(), METAL),
+            (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
+        ]
+    ),
+    "ib.state": Cases(
+        bad=[
+            (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
+            (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
+            (fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
+            (fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
+        ],
+        good=[
+            (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
+            (fabric(port(4, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
+            (fabric(port(3, **_DOWN)), PLAIN, Launch(), pci(), gpus(3)),
+            (fabric(port(0, **_DOWN), count=1), PLAIN, Launch(), pci(), gpus()),
+            (Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), PLAIN, TWO_NODES, pci(), gpus()),
+        ],
+    ),
+    "ib.rate": Cases(
+        bad=[
+            (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
+            (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
+            (fabric(port(0, Rate(50, 1, "HDR")), count=1), PLAIN, Absent("no sysfs"), Absent("no driver")),
+        ],
+        good=[
+            (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
+            (fabric(port(0, HDR), port(1, HDR)), PLAIN, pci(), gpus()),
+            (fabric(port(0, Rate(200, 2, "NDR")), count=1), PLAIN, pci(), gpus()),
+            (fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1), PLAIN, pci(), gpus()),
+            (fabric(port(1, Rate(10, 4), **_DOWN)), PLAIN, pci(), gpus()),
+        ],
+    ),
+    "ib.perm": Cases(
+        bad=[(Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES)],
+        good=[
+            (fabric(), PLAIN, TWO_NODES),
+            (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
+        ],
+    ),
+    "ib.flap-history": Cases(
+        good=[
+            (fabric(), PLAIN, _downs(2, 9)),
+            (fabric(), PLAIN, _downs(20, 30, 40, 50)),
+        ]
+    ),
+    "ib.losses": Cases(
+        bad=[(fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)), PLAIN)],
+        good=[
+            (fabric(*(_troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
+            (fabric(*(_troubled(n, out_of_sequence=900) for n in range(1)), *map(_troubled, range(1, 4))), PLAIN),
+            (fabric(), PLAIN),
+        ],
+    ),
+    "ib.roce-v2": Cases(
+        bad=[
+            (fabric(roce(0, ""), count=0), PLAIN, Launch()),
+            (fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), PLAIN, Launch()),
+        ],
+        good=[
+            (fabric(roce(0, "", gids=(gid(1, "2001:db8::5"),)), count=0), PLAIN, TWO_NODES),
+            (fabric(roce(1, "", Rate(25, 1, "EDR")), count=1), PLAIN, TWO_NODES),
+            (fabric(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")), count=0), PLAIN, TWO_NODES),
+            (fabric(roce(0, ""), count=0), PLAIN, ONE_NODE),
+        ],
+    ),
+    "ib.roce-mtu": Cases(
+        bad=[(fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(9000, 4000), _routes())],
+        good=[
+            (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), _routes()),
+            (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), _routes()),
+            (fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0), PLAIN, interfaces(1500), _routes()),
+            (fabric(port(0)), PLAIN, Interfaces(), _routes()),
+        ],
+    ),
+    "ib.same-subnet": Cases(
+        bad=[(_BOTH, PLAIN, _SAME, Routes((), Absent("no ip")), _sysctls(eth0=_FLUX, eth1=_FLUX))],
+        good=[
+            (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_KEPT_APART, eth1=_KEPT_APART)),
+            (_BOTH, PLAIN, _SAME, Routes((), _BY_SOURCE), _sysctls(eth0=_FLUX, eth1=_KEPT_APART)),
+            (_BOTH, PLAIN, interfaces(9000, 9000), _routes(), _sysctls()),
+        ],
+    ),
+}

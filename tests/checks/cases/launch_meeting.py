@@ -1,0 +1,141 @@
+"""What the checks of how ranks meet must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import ETH0, LO, interface
+from ncclprobe.checks.launch import BY_HAND, TWO_NODES
+from ncclprobe.checks.launch.gloo import _ANY, _HOSTS, _SYSTEMS, _named, _with
+from ncclprobe.checks.launch.meeting import (
+    _AT,
+    _ELSEWHERE,
+    _FIRST,
+    _NO_PROCESSES,
+    _NOBODY,
+    _NODE1,
+    _OF_TWO,
+    _PROCESS,
+    _THERE,
+)
+from ncclprobe.checks.launch.mesh import _ALL_STAYED, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
+from ncclprobe.checks.launch.ports import HERE, MASTER, TAKEN, USUAL
+from ncclprobe.checks.launch.strangers import _CALM, _CROWD
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import Master
+from ncclprobe.facts.ports import Ports
+from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_TWO_NETS = Every(
+    {
+        f"n{i}": Interfaces((LO, interface("eth0", 2, f"10.0.0.{5 + i}"), interface("eth1", 3, f"10.1.0.{5 + i}")))
+        for i in range(2)
+    }
+)
+_DOCKERS = Every(
+    {node: Interfaces((*own.all, interface("docker0", 4, "172.17.0.1"))) for node, own in _HOSTS.by_node.items()}
+)
+_SAME = Every(dict.fromkeys(("n0", "n1"), Interfaces((LO, ETH0))))
+_FILTERED = replace(_AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
+_TWICE = Ranks({"n0": {0: _PROCESS, 1: _PROCESS}, "n1": {1: _PROCESS, 2: _PROCESS}})
+_REACHED: Every[Reach | Absent] = Every({"n1": _AT, "n2": replace(_AT, address="10.9.0.1")})
+_LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trouble("10.0.0.3", "reset", "", 2),))})
+_DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
+_ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
+_ONLY_GLOO = _example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
+LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
+
+
+CASES = {
+    "launch.gloo-group": Cases(
+        bad=[
+            (_HOSTS, _named("10.0.0.5", ""), _with("lo", ""), _SYSTEMS, _ANY, Job()),
+            (_DOCKERS, _named("10.0.0.5", "10.0.0.6"), _with("docker0", "docker0"), _SYSTEMS, _ANY, Job()),
+            (_TWO_NETS, _named("10.0.0.5", "10.0.0.6"), _with("eth0,eth1", "eth0"), _SYSTEMS, _ANY, Job("gloo")),
+            (_TWO_NETS, _named("10.0.0.5", "10.0.0.6"), _with("eth1", ""), _SYSTEMS, _ANY, Job()),
+        ],
+        good=[
+            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("", ""), _SYSTEMS, _ANY, Job("gloo")),
+            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("eth0", ""), _SYSTEMS, _ANY, Job()),
+            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("eth9", ""), _SYSTEMS, _ANY, Job()),
+            (_SAME, _named("127.0.1.1", "127.0.1.1"), _with("", ""), Every({}), _ANY, Job("gloo")),
+        ],
+    ),
+    "launch.master-reach": Cases(
+        bad=[
+            (_FILTERED,),
+            (replace(_AT, outcome="resolve", address="", source="", interface=""),),
+        ],
+        good=[(replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
+    ),
+    "launch.rank-twice": Cases(
+        bad=[
+            (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
+            (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
+        ],
+        good=[(Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES)],
+    ),
+    "launch.world-agree": Cases(
+        bad=[
+            (Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND}),),
+            (Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)}),),
+        ],
+        good=[
+            (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
+            (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
+        ],
+    ),
+    "launch.master-agree": Cases(
+        bad=[
+            (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
+            (Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
+        ],
+        good=[
+            (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
+            (Every({"n0": _THERE, "n1": replace(_THERE, name="10.0.0.1")}), _NOBODY),
+            (Every({"n0": replace(_THERE, addresses=("fd00::1", "10.0.0.1")), "n1": _THERE}), _NOBODY),
+            (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
+        ],
+    ),
+    "launch.rank-silent": Cases(bad=[(_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))]),
+    "launch.tcp-mesh": Cases(
+        bad=[
+            (_DEAD, _ALL_STAYED),
+            (_ONE_WAY, _ALL_STAYED),
+            (_ONLY_NCCL, _ALL_STAYED),
+            (_ONLY_GLOO, _ALL_STAYED),
+        ],
+        good=[
+            (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
+            (_DEAD, _LOST_ONE),
+            (_ONLY_DEFAULT, _ALL_STAYED),
+        ],
+    ),
+    "launch.tcp-mesh-iface": Cases(
+        good=[
+            (HEALTHY, _ALL_STAYED),
+            (_DEAD, _ALL_STAYED),
+            (_ONLY_GLOO, _ALL_STAYED),
+        ]
+    ),
+    "launch.port-free": Cases(
+        good=[
+            (BY_HAND, MASTER, HERE, Ports((), 0)),
+            (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
+        ]
+    ),
+    "launch.port-ephemeral": Cases(
+        good=[(replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))]
+    ),
+    "launch.ports-enough": Cases(
+        bad=[(LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0))],
+        good=[
+            (LARGE, USUAL, Ports((), 5000)),
+            (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
+        ],
+    ),
+    "launch.somaxconn": Cases(good=[(LARGE, USUAL)]),
+    "launch.port-flooded": Cases(
+        bad=[(Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)], good=[(_CALM, HEALTHY)]
+    ),
+}

@@ -1,0 +1,161 @@
+"""What the checks of names, hosts and the launcher's variables must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import gpus, setting
+from ncclprobe.checks.launch import TWO_NODES
+from ncclprobe.checks.launch.hosts import _APART, _EIGHT, _PLAIN, _UNASKED, _node, _process, _two
+from ncclprobe.checks.launch.names import (
+    _BOTH,
+    _ONE,
+    _SPLIT,
+    CNI0,
+    DEBIANS,
+    ETH0,
+    FAR,
+    HERE,
+    NO_SOFTWARE,
+    NODE0,
+    ROUTED,
+    RULES,
+    UNASKED,
+    interface,
+)
+from ncclprobe.checks.launch.variables import EIGHT, STEP, TASK_3
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import HostsEntry, Master, Names, OwnName
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.own_gpus import OwnGpus
+from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.routes import Route, Routes
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_SHARING = Ranks({"n0": {0: _process(0), 1: _process(1)}, "n1": {2: _process(0), 3: _process(1)}})
+_ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
+_OWN: Ranks[OwnGpus | Absent] = Ranks({"n0": {0: OwnGpus(("GPU-0000",)), 1: OwnGpus(("GPU-0001",))}})
+ALONE = Launch()
+BY_DNS = Names((HostsEntry("127.0.0.1", ("localhost",), 1),))
+_REAL_TOO = replace(DEBIANS, hosts=(*DEBIANS.hosts, HostsEntry("10.0.0.5", ("node0",), 3)))
+IB0 = interface("ib0", 4, "10.1.0.5")
+_FIRST = interface("ens1", 2, "10.0.0.9")
+UNROUTED = Routes((Route("10.0.0.0/24", "eth0"),), RULES)
+AGENT = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+AGENT_0 = Environment({**STEP, **AGENT, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+SHELL_OF_SALLOC = Environment(
+    {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NUM_NODES": "2"}
+)
+
+
+CASES = {
+    "launch.hostname-unique": Cases(
+        good=[
+            (_APART,),
+            (Every({"n0": _node("pod-0", "a"), "n1": _node("pod-1", "a")}),),
+            (Every({"n0": _node("gpu", None), "n1": _node("gpu", None)}),),
+        ]
+    ),
+    "launch.container-split": Cases(
+        bad=[
+            (
+                Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}),
+                Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
+            )
+        ],
+        good=[(_SHARING, _APART)],
+    ),
+    "launch.dup-gpu": Cases(
+        bad=[
+            (_two(_process(0, visible=("3",)), _process(1, visible=("3",))), _EIGHT, _PLAIN, _UNASKED),
+            (_two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))), _EIGHT, _PLAIN, _UNASKED),
+        ],
+        good=[
+            (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN, _UNASKED),
+            (_two(_process(0, visible=("0", "1")), _process(1, visible=("0", "1"))), _EIGHT, _PLAIN, _UNASKED),
+            (_two(_process(0), _process(0)), _EIGHT, _ALLOWED, _UNASKED),
+            (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN, _UNASKED),
+            (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), _EIGHT, _PLAIN, _OWN),
+            (
+                _two(replace(_process(0), local_rank=None), replace(_process(0), local_rank=None)),
+                _EIGHT,
+                _PLAIN,
+                _UNASKED,
+            ),
+        ],
+    ),
+    "launch.master-resolve": Cases(bad=[(Master("node0", failure="resolve node0: Name or service not known"),)]),
+    "launch.master-loopback": Cases(
+        bad=[
+            (Master("localhost", ("127.0.0.1",)), TWO_NODES),
+            (Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
+        ],
+        good=[(Master("localhost", ("127.0.0.1",)), ALONE)],
+    ),
+    "launch.fqdn": Cases(
+        bad=[
+            (NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
+            (NODE0, BY_DNS, OwnName("node0", failure="Name or service not known"), HERE, Environment({}), Job("gloo")),
+            (NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
+            (NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
+        ],
+        good=[
+            (NODE0, BY_DNS, UNASKED, HERE, Environment({}), Job("gloo")),
+            (NODE0, BY_DNS, OwnName("node0", ("10.0.0.5",)), HERE, Environment({}), Job("gloo")),
+            (NODE0, BY_DNS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job()),
+            (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job()),
+            (NODE0, _REAL_TOO, UNASKED, HERE, Environment({}), Job()),
+            (NODE0, replace(DEBIANS, sources=("dns", "files")), UNASKED, HERE, Environment({}), Job("gloo")),
+        ],
+    ),
+    "launch.route": Cases(
+        bad=[
+            (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+            (FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+            (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+        ],
+        good=[
+            (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+            (FAR, Interfaces((ETH0, IB0)), ROUTED, Settings(), NO_SOFTWARE, Job()),  # NCCL's own network, as it should
+            (Master("node0", ("10.0.0.5",)), Interfaces((CNI0, ETH0)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+            (
+                replace(FAR, addresses=("fd00::1", "10.9.0.1")),
+                Interfaces((ETH0,)),
+                ROUTED,
+                Settings(),
+                NO_SOFTWARE,
+                Job(),
+            ),
+            (FAR, Interfaces((ETH0,)), replace(ROUTED, rules=Absent("ip: not there")), Settings(), NO_SOFTWARE, Job()),
+        ],
+    ),
+    "launch.master-here": Cases(good=[(Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,)))]),
+    "launch.ipv6-split": Cases(
+        good=[
+            (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+            (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
+            (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), _SPLIT),
+        ]
+    ),
+    "launch.slurm-agree": Cases(
+        bad=[
+            (Launch("environment", 3, 32, 3, 8, 4), TASK_3),
+            (Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
+            (Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
+        ],
+        good=[
+            (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
+            (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
+            (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
+            (Launch("slurm", 3, 16, 3, 8, 2), TASK_3),
+            (TWO_NODES, Environment({})),
+        ],
+    ),
+    "launch.one-rank": Cases(
+        good=[
+            (TWO_NODES, EIGHT, Environment({})),
+            (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),
+            (Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
+        ]
+    ),
+}

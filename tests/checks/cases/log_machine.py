@@ -1,0 +1,329 @@
+"""Logs of machines, their software and launchers; what each cause must find, and what it must leave alone."""
+
+from ncclprobe.checks.log.launchers import _ENDED_ITSELF
+from ncclprobe.checks.log.versions import _HUNG
+from tests.checks.cases import Cases
+
+CASES = {
+    "log.program-raised": Cases(
+        bad=[
+            '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
+            "[rank3]: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel "
+            "communication collective. Device: 3, node: n1\n",
+            '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
+            "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+            "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
+            '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
+            "  ValueError: batch 17 holds no tokens\n========\n",
+        ],
+        good=[
+            "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
+            + "step: loss 2\n" * 200,
+            "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+            '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
+        ],
+    ),
+    "log.segmentation-fault": Cases(
+        bad=[
+            "[rank1]: Fatal Python error: Segmentation fault",
+            "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
+            "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
+            "down.",
+            "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+        ],
+        good=["[rank1]: Fatal Python error: Aborted"],
+    ),
+    "log.host-memory-full": Cases(
+        bad=[
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9.0. Some of your processes may have been "
+            "killed by the cgroup out-of-memory handler.",
+            "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:113] . DefaultCPUAllocator: can't allocate memory",
+        ]
+    ),
+    "log.kernel-faulted": Cases(
+        bad=[
+            "[rank1]: RuntimeError: CUDA error: device-side assert triggered",
+            "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
+        ]
+    ),
+    "log.launch-failed": Cases(
+        bad=["n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'"]
+    ),
+    "log.gpu-failed": Cases(
+        bad=[
+            "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
+            "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
+            "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
+            "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in comm 0x9",
+        ],
+        good=[
+            "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, Ch 00000010, MMU Fault: ENGINE GRAPHICS",
+            "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20012, Non-fatal, Link 44 egress",
+            "n1:7:7 [0] NCCL DIAG ECC: no uncorrected volatile errors across 8 ranks in comm 0x9",
+        ],
+    ),
+    "log.two-ranks-on-one-gpu": Cases(
+        bad=[
+            "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+            "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+        ],
+        good=[
+            "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
+            "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
+        ],
+    ),
+    "log.hosts-look-like-one": Cases(
+        bad=[
+            "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+            "[rank1]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
+            "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA "
+            "device 7000"
+        ]
+    ),
+    "log.mig-instances": Cases(
+        good=["n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"]
+    ),
+    "log.no-code-for-this-gpu": Cases(
+        bad=[
+            "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'",
+            "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+            "PyTorch installation.",
+        ]
+    ),
+    "log.driver-does-not-fit": Cases(
+        bad=[
+            "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
+            "n1:7:7 [0] misc/cudawrap.cc:285 NCCL WARN CUDA Driver version found is 10020. Minimum requirement is "
+            "11030",
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+        ]
+    ),
+    "log.too-many-peers": Cases(
+        bad=["n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer mapping resources exhausted'"]
+    ),
+    "log.peer-memory-closed": Cases(
+        bad=[
+            "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
+            "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
+            "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
+            "Connection refused (111)",
+            "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
+            "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+        ]
+    ),
+    "log.pci-tree-unusable": Cases(
+        bad=[
+            "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0"
+        ]
+    ),
+    "log.wsl": Cases(
+        good=["n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"]
+    ),
+    "log.dcgm-found-a-fault": Cases(
+        bad=[
+            "| Error: GPU 3 had uncorrectable memory errors and row remapping failed. Run a field diagnostic on the "
+            "GPU. |",
+            "Detected 14 nvlink_flit_crc_error_count_total_lane NvLink errors on GPU 5's NvLink (should be 0)",
+            "Detected fatal NvSwitch SXID 20034",
+        ],
+        good=[
+            "Detected XID 43 for GPU 3",
+            "GPU 3 had memory errors and row remappings are pending",
+        ],
+    ),
+    "log.nvidia-smi-wants-a-reset": Cases(
+        bad=["    Remapped Rows\n        Remapping Failure Occurred        : Yes"],
+        good=[
+            "    GPU Recovery Action                   : None",
+            "        Drain and Reset Recommended       : N/A",
+        ],
+    ),
+    "log.killed-by-a-signal": Cases(
+        bad=[
+            "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed",
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+            "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
+            "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
+            "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: "
+            "/usr/bin/python",
+            "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+        ],
+        good=[
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+            "  rank      : 3 (local_rank: 1)\n  exitcode  : -15 (pid: 77)\n  error_file: <N/A>\n"
+            "  traceback : Signal 15 (SIGTERM) received by PID 77\n========\n",
+            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+            "  rank      : 3 (local_rank: 1)\n  exitcode  : -6 (pid: 77)\n  error_file: <N/A>\n"
+            "  traceback : Signal 6 (SIGABRT) received by PID 77\n========\n",
+            "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nsrun: error: n2: tasks 0-1: "
+            "Killed",
+        ],
+    ),
+    "log.exited": Cases(
+        bad=[
+            "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
+            + _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid")
+        ],
+        good=[
+            _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
+            _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
+        ],
+    ),
+    "log.ended-by-the-launcher": Cases(
+        bad=[
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'",
+            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: "
+            "/usr/bin/python",
+            "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
+        ]
+    ),
+    "log.shared-memory-full": Cases(
+        bad=[
+            "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+            "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd "
+            "(size 9637888)",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
+            "(shm).",
+        ],
+        good=[
+            "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error while attaching to shared memory segment "
+            "/dev/shm/nccl-Ab12cd (size 9637888)"
+        ],
+    ),
+    "log.gpu-memory-full": Cases(
+        bad=[
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total "
+            "capacity of 79.15 GiB of which 1.02 GiB is free.",
+            "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
+            "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 MiB. GPU 2 has a total "
+            "capacity of 79.15 GiB of which 78.02 GiB is free.",
+        ],
+        good=[
+            "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
+            "if you hit CUDA out of memory set PYTORCH_CUDA_ALLOC_CONF",
+            "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+            "WARNING - CUDA out of memory. Trying half the batch\nloss 2.1",
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        ],
+    ),
+    "log.file-descriptors": Cases(
+        bad=[
+            "n1:7:7 [0] misc/socket.cc:600 NCCL WARN Call to socket failed : Too many open files",
+            "RuntimeError: Too many open files. Communication with the workers is no longer possible.",
+        ]
+    ),
+    "log.no-efa-provider": Cases(
+        bad=[
+            "n1:7:7 [0] find_ofi_provider:608 NCCL WARN NET/OFI Couldn't find any optimal provider\n"
+            "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found.",
+            "n1:7:7 [0] NCCL INFO NET/OFI Setting FI_PROVIDER to efa\n"
+            "n1:7:7 [0] nccl_net_ofi_rdma_init:7308 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+        ],
+        good=["n1:7:7 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)"],
+    ),
+    "log.efa-security-group": Cases(
+        bad=["* This error indicates that the security group on either this instance or the peer instance"]
+    ),
+    "log.plugin-not-found": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
+            "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
+            "[rank0]: Last error:\nError: network AWS Libfabric not found.",
+            "[rank0]: Last error:\nError: network IB not found.",
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
+            "n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
+            "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+            "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to none",
+        ],
+    ),
+    "log.plugin-does-not-fit": Cases(
+        bad=[
+            "n1:7:7 [0] nccl_net_ofi_create_plugin:651 NCCL WARN NET/OFI EFA provider requires at least libfabric "
+            "version 1.22.0.",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: fi_fabric2, version FABRIC_1.7",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libfabric.so.1: cannot open shared object file: "
+            "No such file or directory : when loading libnccl-net.so",
+            "n1:7:7 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or "
+            "directory No plugin found (libnccl-net-ofi.so), using internal implementation",
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open "
+            "shared object file: No such file or directory",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: "
+            "No such file or directory : when loading libnccl-net.so",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net-ofi.so: cannot open shared object "
+            "file: No such file or directory : when loading libnccl-net-ofi.so",
+            "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol (>= v5). ncclCollNetPlugin "
+            "symbols v4 and lower are not supported.",
+        ],
+    ),
+    "log.topology-file": Cases(
+        bad=[
+            "n1:7:7 [0] graph/xml.cc:120 NCCL WARN XML Parse error : expecting '<', got '{'",
+            "n1:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/topo.xml\n"
+            "n1:7:7 [0] graph/xml.h:120 NCCL WARN Attribute busid of node pci not found",
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO Could not open XML topology file "
+            "/var/run/nvidia-topologyd/virtualTopology.xml : No such file or directory"
+        ],
+    ),
+    "log.graph-file": Cases(bad=["n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found."]),
+    "log.unknown-link-speed-of-2-19": Cases(
+        good=[
+            "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
+            "n1:7:7 [0] NCCL INFO KV Convert to int : could not find value of 'Unknown speed' in dictionary, falling "
+            "back to 60\nRuntimeError: NCCL error: internal error"
+        ]
+    ),
+    "log.shared-host-memory-by-cuda": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO NCCL version 2.24.3+cuda12.6\n"
+            "n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda failure 304 'operation not permitted'"
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
+            "n1:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 'OS call failed or operation not supported on this "
+            "OS'"
+        ],
+    ),
+    "log.settings-differ": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
+            f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}"
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
+            "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL",
+            f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to a\n"
+            f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{_HUNG}",
+        ],
+    ),
+    "log.nccl-versions-differ": Cases(
+        bad=[
+            "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version "
+            "22703"
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\n"
+            "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"
+        ],
+    ),
+    "log.another-library": Cases(
+        bad=[
+            "OSError: libnccl.so.2: cannot open shared object file: No such file or directory",
+            "n1:7:7 [0] dev_runtime.cc:90 NCCL WARN NCCL library is too old. This application was compiled with NCCL "
+            "version 2.30.7, but is running with NCCL library version 2.29.2.",
+        ]
+    ),
+}

@@ -1,0 +1,158 @@
+"""Logs of ranks and their calls; what each cause must find, and what it must leave alone."""
+
+from ncclprobe.checks.log.collectives import _timeout, _waited_at
+from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.checks.log.flight import _NO_LOG
+from ncclprobe.checks.log.known import _log
+from ncclprobe.checks.log.ras import _BEHIND, _DEAD, _ERROR, _OTHER, _said
+from ncclprobe.checks.log.silence import _WAITED, _example
+from ncclprobe.checks.log.slow import _BIND
+from ncclprobe.facts.files.job_log import Explained
+from tests.checks.cases import Cases
+
+_CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217"
+
+
+CASES = {
+    "log.ranks-called-different-collectives": Cases(
+        bad=[
+            (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
+            _timeout(0, n=1024) + _timeout(1, n=512),
+            _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8),
+        ],
+        good=[
+            _timeout(0, op="ALLTOALL", n=4) + _timeout(1, op="ALLTOALL", n=8),
+            _timeout(0, op="SEND", seq=3) + _timeout(1, op="RECV", seq=4),
+        ],
+    ),
+    "log.a-rank-did-not-come": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
+            + "".join(_timeout(rank) for rank in (0, 1, 3))
+        ],
+        good=["".join(_timeout(rank) for rank in range(4))],
+    ),
+    "log.collectives-do-not-match": Cases(
+        bad=[
+            "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> collective mismatch "
+            "error, local size 4096 remote size 2048",
+            "[rank1]: RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+            "op.preamble.length <= op.nbytes. 8 vs 4",
+        ]
+    ),
+    "log.ranks-waited-in-different-calls": Cases(
+        bad=[_waited_at(0, "all_reduce") + _waited_at(1, "all_reduce") + _waited_at(2, "broadcast")],
+        good=[_waited_at(0, "send") + _waited_at(1, "recv")],
+    ),
+    "log.barrier-not-passed": Cases(
+        bad=["[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms"]
+    ),
+    "log.waited-in-vain": Cases(
+        bad=[
+            "[rank3]:[E ProcessGroupNCCL.cpp:1413] [PG 0 Rank 3] Heartbeat monitor timed out! Process will be "
+            "terminated",
+            "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
+            "1800000ms for recv operation to complete",
+        ]
+    ),
+    "log.desync": Cases(
+        bad=[
+            (recorded({0: "all_reduce all_reduce:8*", 1: "all_reduce all_reduce:4*", 2: "all_reduce all_reduce:8*"}),),
+            (recorded({0: "all_reduce:8:Half*", 1: "all_reduce*", 2: "all_reduce*"}),),
+            (recorded({0: "1=0,1/barrier*", 1: "2=0,1/barrier*"}, world=2),),
+        ],
+        good=[
+            (recorded({0: "all_to_all:8*", 1: "all_to_all:16*"}),),
+            (recorded({0: "all_reduce broadcast", 1: "all_reduce"}),),
+        ],
+    ),
+    "log.absent-rank": Cases(bad=[(recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"),)]),
+    "log.no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
+    "log.all-entered": Cases(
+        bad=[(recorded({0: "all_reduce*"}, world=4), _NO_LOG)],
+        good=[
+            (recorded({0: "all_reduce", 1: "all_reduce"}), _NO_LOG),
+            (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), _NO_LOG),
+        ],
+    ),
+    "log.ras-dead-process": Cases(
+        good=[
+            _said(_BEHIND),
+            _said(_ERROR),
+        ]
+    ),
+    "log.ras-no-answer": Cases(
+        good=[
+            _said(_BEHIND),
+            _said(_DEAD),
+        ]
+    ),
+    "log.ras-other-operations": Cases(
+        good=[
+            _said(_BEHIND),
+            _said(_DEAD),
+        ]
+    ),
+    "log.ras-rank-behind": Cases(
+        good=[
+            _said(_OTHER),
+            _said(_DEAD),
+        ]
+    ),
+    "log.ras-error": Cases(good=[_said(_BEHIND)]),
+    "log.rank-fell-silent": Cases(
+        bad=[
+            _example(_CLOSED, _CLOSED, "", _CLOSED),
+            _example(_CLOSED, _CLOSED, "step 8", size=4),
+            _example(_WAITED, _CLOSED, _WAITED),
+        ],
+        good=[
+            _example(_CLOSED, _CLOSED),
+            (_example(_CLOSED, "")[0], Explained(("oom",), failing=_example(_CLOSED, "")[1].failing)),
+        ],
+    ),
+    "log.sockets-instead-of-rdma": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+            "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+            "n1:7:7 [0] NCCL INFO Using network Socket"
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+            "n1:7:7 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>\nn1:7:7 [0] NCCL INFO Using network Socket",
+            "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\nn1:7:7 [0] NCCL INFO Using network Socket",
+        ],
+    ),
+    "log.gpudirect-off": Cases(
+        bad=[
+            "n1:7:7 [0] NCCL INFO Using network IB\n"
+            "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+        ],
+        good=[
+            "n1:7:7 [0] NCCL INFO Using network IB\n"
+            "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'\n"
+            "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 4 'mlx5_bond_0'",
+            "n1:7:7 [0] NCCL INFO Using network Socket\n"
+            "n1:7:7 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+        ],
+    ),
+    "log.nvls-left-out": Cases(
+        good=[f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."]
+    ),
+    "log.link-layers-in-use": Cases(
+        good=["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"]
+    ),
+    "log.setting-refused": Cases(
+        bad=[
+            "n1:7:7 [0] enqueue.cc:9 NCCL WARN Error : no algorithm/protocol available for function AllReduce with "
+            "datatype ncclFloat32. NCCL_ALGO was set to NVLS."
+        ]
+    ),
+    "log.known-message": Cases(
+        bad=[(_log("group_desc must not be None"), Explained())],
+        good=[
+            (_log("Something new went wrong"), Explained()),
+            (_log("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
+        ],
+    ),
+}

@@ -1,0 +1,96 @@
+"""What the checks of NVLink must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import NO_NCCL
+from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.checks.nvl.fabric import (
+    _CHANNELS,
+    _NO_CLUSTER,
+    _NO_LOG,
+    JOINED,
+    LINKS,
+    NO_CHANNEL,
+    REFUSED,
+    SWITCHES,
+    TRAY,
+    TWO_TRAYS,
+    WAITING,
+)
+from ncclprobe.checks.nvl.links import FULL, H200S, METAL, UNSAID, links_of
+from ncclprobe.facts.driver import FabricManager
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.limits import DeviceNode, Devices
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import GpuLinks, NvLinks, NvlinkStatus
+from ncclprobe.facts.nvml import GpuFabric, Gpus
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+DEGRADED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=("degraded-bandwidth",)))
+LONELY_TRAY = box(*[replace(JOINED, name="NVIDIA GB200")] * 4)
+NO_FABRIC = replace(HEALTHY, fabric=Absent("NVML nvmlDeviceGetGpuFabricInfoV: Not Supported", "Failed"))
+CLOSED = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=False),), ())
+OPEN = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=True),), ())
+NONE = links_of(0, 18)
+ASLEEP = links_of(17, 1, "sleep")
+A6000S = box(*(replace(HEALTHY, name="NVIDIA RTX A6000") for _ in range(3)))
+BRIDGED = links_of(4, speed=14062, to="gpu")
+UNBRIDGED = links_of(0, 4, speed=14062, to="gpu")
+V100S = box(*(replace(HEALTHY, name="Tesla V100-SXM2-16GB") for _ in range(4)))
+QUARTER = links_of(4, 2, speed=25781, to="gpu")
+GUEST = Machine(virtual=True)
+PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {}, "NVML: all links are inactive")})
+
+
+CASES = {
+    "nvl.fabric": Cases(
+        bad=[
+            (box(WAITING, REFUSED), LINKS, _NO_LOG),
+            (box(JOINED, DEGRADED), LINKS, _NO_LOG),
+            (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, _NO_LOG),
+            (LONELY_TRAY, LINKS, _NO_LOG),
+        ],
+        good=[
+            (TRAY, LINKS, _NO_LOG),
+            (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), _NO_LOG),
+            (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), _NO_LOG),
+        ],
+    ),
+    "nvl.fm-service": Cases(
+        bad=[
+            (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC)),
+            (SWITCHES, FabricManager("535.104.05", running=True), Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
+        ],
+        good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC))],
+    ),
+    "nvl.imex": Cases(
+        bad=[(TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
+        good=[
+            (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
+            (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
+        ],
+    ),
+    "nvl.links": Cases(
+        bad=[
+            (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
+            (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
+            (UNSAID, UNSAID, PRINTED_NONE, UNSAID),
+        ],
+        good=[
+            (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL),
+            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL),
+            (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST),
+            (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST),
+            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL),
+            (UNSAID, UNSAID, NvlinkStatus({}), METAL),
+        ],
+    ),
+    "nvl.rate": Cases(
+        bad=[(box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID)],
+        good=[
+            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
+            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
+        ],
+    ),
+}

@@ -1,0 +1,44 @@
+"""What the checks of paths between nodes must object to, and what they must accept."""
+
+from ncclprobe.checks.launch.mesh import HEALTHY
+from ncclprobe.checks.path import _NICS, _with
+from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.model.snapshot import Absent, Every
+from tests.checks.cases import Cases
+
+_GIGABIT = Interface("eth1", 2, frozenset({"up", "running"}), 9000, 10_000, virtual=False)
+_TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,)) for i in range(3)})
+
+
+CASES = {
+    "path.mtu": Cases(
+        bad=[(_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT)],
+        good=[(_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
+    ),
+    "path.rate": Cases(
+        bad=[
+            (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
+            (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT),
+        ],
+        good=[
+            (HEALTHY, _TEN_GIGABIT),
+            (_with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None), _NICS),  # path.loss says it
+        ],
+    ),
+    "path.loss": Cases(
+        bad=[(_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS)],
+        good=[
+            (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
+            (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
+            (_with(lambda one, _: {"resent": 2, "segments": 150}), _NICS),
+        ],
+    ),
+    "path.delay": Cases(
+        bad=[(_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),)],
+        good=[
+            (HEALTHY,),
+            (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
+            (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick
+        ],
+    ),
+}

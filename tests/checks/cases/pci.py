@@ -1,0 +1,99 @@
+"""What the checks of PCIe must object to, and what they must accept."""
+
+from ncclprobe.checks.gpu.peers import TREE, TWO
+from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
+from ncclprobe.checks.pci.agree import METAL, NO_LINKS, printed
+from ncclprobe.checks.pci.links import EQUAL, FULL, HALF, OLD_SLOT, UNEQUAL, cards, gpu_at, nic, node
+from ncclprobe.checks.pci.settings import _CARDS, _FABRIC, _LARGE, _with
+from ncclprobe.checks.pci.tree import _SMALL_WINDOW, NO_PEERS, ONE, WITH_NIC, below_a_switch, window, with_errors
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.pci import Errors, Identity, Pci, PcieLink, PcieSettings
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+GUEST = Machine(virtual=True)
+FOUR = tuple(NvLink(n, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0") for n in range(4))
+LINKED = NvLinks((FOUR, FOUR))
+_SCREEN = Identity(0x030000, 0x10DE, 1)
+HALF_SLOT = box(*(replace(HEALTHY, pcie_width=w, pcie_max_width=w) for w in (16, 8, 16, 16)))
+SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in EQUAL[0].all))
+UNTOLD = PcieLink(None, None, None, None)
+_SMALL = PcieSettings(512, 256, True)
+
+
+CASES = {
+    "pci.topology-agree": Cases(
+        bad=[(printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
+        good=[
+            (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+            (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
+            (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
+            (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
+        ],
+    ),
+    "pci.gpu-width": Cases(
+        bad=[
+            (*node(gpu_at(1, 8)), METAL),
+            (*node(gpu_at(1, 4), gpu_at(2)), GUEST),
+            (HALF_SLOT, Pci(), METAL),
+        ],
+        good=[
+            (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
+            (EQUAL[0], Pci(), GUEST),
+        ],
+    ),
+    "pci.gpu-gen": Cases(
+        bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),)],
+        good=[(box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
+    ),
+    "pci.nic-link": Cases(
+        bad=[cards(nic(0, HALF))],
+        good=[
+            cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
+            cards(nic(0, FULL), nic(1, UNTOLD)),
+        ],
+    ),
+    "pci.nic-fits": Cases(
+        bad=[cards(nic(0, HALF), nic(1, FULL))],
+        good=[
+            cards(nic(0, OLD_SLOT, 200.0)),
+            cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
+        ],
+    ),
+    "pci.settings": Cases(
+        bad=[
+            (_with(_CARDS, _LARGE, _SMALL, _LARGE), Absent("no driver"), _FABRIC),
+            (_with(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)), EQUAL[0], Fabric()),
+        ],
+        good=[
+            (_with(_CARDS, None), Absent("no driver"), _FABRIC),
+            (_with(_CARDS, _LARGE, _SMALL, _LARGE, _SMALL), Absent("no driver"), _FABRIC),
+            (_with(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
+        ],
+    ),
+    "pci.acs": Cases(
+        good=[
+            (below_a_switch("SrcValid"),),
+            (Pci(),),
+        ]
+    ),
+    "pci.iommu": Cases(
+        bad=[(below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS)],
+        good=[
+            (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS),
+            (below_a_switch(iommu="DMA"), box(replace(ONE.all[0], name="NVIDIA GH200 480GB")), WITH_NIC, NO_PEERS),
+        ],
+    ),
+    "pci.aer": Cases(good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())]),
+    "pci.bar1": Cases(
+        bad=[(box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+        good=[
+            (box(window(_SMALL_WINDOW)), Fabric()),
+            (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
+            (box(window(_SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
+        ],
+    ),
+}

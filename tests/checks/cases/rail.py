@@ -1,0 +1,70 @@
+"""What the checks of rails must object to, and what they must accept."""
+
+from ncclprobe.checks.rail.fixtures import World, only, rails_of
+from ncclprobe.checks.rail.rates import _BAD, _FOUR, _NO_FABRIC, _NO_PCI
+from ncclprobe.checks.rail.ways import _DEAD, _EMPTY, _GID, _HANGS, _IB_ENDS, _PKEY, _SET
+from ncclprobe.facts.reach import Rails
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.model.snapshot import Every
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_REFUSED = World(gpus=True, carries=lambda src, dst, gpu: 0.0 if gpu and _BAD in (src, dst) else 1.0)
+_LINK_LOCAL = {"gid": "fe80000000000000" + "0" * 15 + "1", "gid_index": 0}
+_TWO = World(nodes=("n0", "n1"), carries=only(_BAD), addresses={_BAD: _LINK_LOCAL})
+_EFA = World(efa=True)
+_EFA_DEAD = World(efa=True, carries=only(_BAD))
+
+
+def _silent() -> Every[Rails]:
+    return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
+
+
+CASES = {
+    "rail.slow": Cases(
+        bad=[(rails_of(World(_FOUR, carries=only(_BAD, share=0.6, into=False))), _NO_FABRIC, _NO_PCI)],
+        good=[(rails_of(World(_FOUR, carries=only(_BAD))), _NO_FABRIC, _NO_PCI)],
+    ),
+    "rail.latency": Cases(good=[(rails_of(World()),)]),
+    "rail.data": Cases(good=[(rails_of(World(carries=only(_BAD))),)]),
+    "rail.gpu": Cases(bad=[(rails_of(_REFUSED),)], good=[(rails_of(World(gpus=True, carries=only(_BAD, share=0.5))),)]),
+    "rail.unusable": Cases(
+        good=[
+            (rails_of(World()),),
+            (rails_of(_DEAD),),
+        ]
+    ),
+    "rail.gid": Cases(
+        bad=[
+            (rails_of(replace(_GID, addresses={_BAD: _LINK_LOCAL})), _SET),
+            (rails_of(_EMPTY), _SET),
+            (rails_of(_TWO), _SET),
+        ],
+        good=[
+            (rails_of(World()), _SET),
+            (rails_of(_PKEY), _SET),
+        ],
+    ),
+    "rail.pkey": Cases(
+        good=[
+            (rails_of(World()),),
+            (rails_of(World(addresses=_IB_ENDS)),),
+        ]
+    ),
+    "rail.mtu": Cases(good=[(rails_of(World()),)]),
+    "rail.dead": Cases(
+        bad=[
+            (rails_of(World(carries=only(_BAD, End("n1", 0)))),),
+            (rails_of(_EFA_DEAD),),
+        ],
+        good=[
+            (rails_of(World()),),
+            (rails_of(_EFA),),
+            (rails_of(_GID),),
+            (rails_of(_HANGS),),
+        ],
+    ),
+    "rail.one-way": Cases(good=[(rails_of(World()),)]),
+    "rail.untried": Cases(bad=[(_silent(),)], good=[(rails_of(_DEAD),)]),
+    "rail.cross": Cases(good=[(rails_of(_DEAD, cross=True),)]),
+}

@@ -1,0 +1,43 @@
+"""What the checks of a run's ranks, their settings and their arrival must object to, and what they must accept."""
+
+from ncclprobe.checks.run.arrival import _FOUR
+from ncclprobe.checks.run.groups import _WITHIN
+from ncclprobe.checks.run.ranks import _PUNCTUAL, _with
+from ncclprobe.checks.run.settings import _WHOLE
+from ncclprobe.checks.sync.settings import UNSET
+from ncclprobe.errors import OUT_OF_MEMORY
+from ncclprobe.facts.run.samples import Arrivals, Attendance, DifferingSetting, Ending, Groups, LostRank, RankSettings
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_NCCLS = (
+    f"it failed (rank 0: all_reduce first call: {OUT_OF_MEMORY}NCCL error; last error: Cuda failure 'out of memory')"
+)
+_ACROSS = replace(_WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
+_STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
+_ALL_LATE = replace(_PUNCTUAL, late_us=(5000.0,) * 8, late_rounds=(4,) * 8)
+_BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
+_TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
+_CUT = Ending("ranks were lost")
+
+
+CASES = {
+    "run.init": Cases(bad=[(Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), _FOUR)]),
+    "run.out-of-memory": Cases(bad=[(Attendance(2, (LostRank(0, "node7", "all_reduce first call", _NCCLS),)),)]),
+    "run.rank-lost": Cases(
+        bad=[
+            (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)), Ending("lost"))
+        ]
+    ),
+    "run.groups": Cases(bad=[(Groups((_ACROSS,)),)], good=[(Groups((_STAGES,)),)]),
+    "run.straggler": Cases(good=[_with(_ALL_LATE)]),
+    "run.settings": Cases(
+        bad=[
+            (RankSettings((_TC,)), _FOUR, _WHOLE),
+            (RankSettings((_BY_NODE,)), _FOUR, _CUT),
+        ],
+        good=[
+            (RankSettings((_BY_NODE,)), _FOUR, _WHOLE),  # sync.env compares nodes, once they all have been looked at
+        ],
+    ),
+}

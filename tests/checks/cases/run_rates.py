@@ -1,0 +1,66 @@
+"""What the checks of what a run reached must object to, and what they must accept."""
+
+from ncclprobe.checks.run.ladder import _ASKED, _BY_NODE, _JOB, _NODE, _ONE, _TWO
+from ncclprobe.checks.run.pairs import _NONE, _said
+from ncclprobe.checks.run.rows import ROW, _wrong
+from ncclprobe.checks.run.traffic import _BY_SLOT, _JUDGED, _MANY, _SLOW_COPY, _rails
+from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic
+from ncclprobe.model.measurement import Band, Expectation, Mismatch
+from ncclprobe.model.pair_results import PAIRS, Blamed, Inside, WrongBytes
+from ncclprobe.model.traffic import NicBytes, OperationTraffic
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
+_UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
+_SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
+_SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
+_LOOSE = Band(
+    PAIRS,
+    64 << 20,
+    64 << 20,
+    Expectation(46.0, 0.0, "GB/s", "model", "one NIC of 50 GB/s", "published runs", worst="unjudged", known="1 source"),
+)
+_GROSS = replace(_LOOSE, expectation=replace(_LOOSE.expectation, gross=46 / 3))
+_LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
+_TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
+_MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
+_WRONG = OperationTraffic("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
+_RIGHT = OperationTraffic(
+    "all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),)
+)
+_HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
+_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
+
+
+CASES = {
+    "run.ladder": Cases(good=[(Ladder((_ONE, _NODE, _JOB)), _BY_NODE, _TWO, _ASKED)]),
+    "run.pairs": Cases(
+        bad=[
+            _said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,))),
+            _said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+            _said(replace(_NONE, intra_node=(_SLOW_INSIDE,))),
+            _said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS),
+            _said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
+        ],
+        good=[
+            _said(replace(_NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
+            _said(replace(_NONE, nodes=2)),
+            _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
+        ],
+    ),
+    "run.data": Cases(bad=[_wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))]),
+    "run.nic-traffic": Cases(
+        bad=[
+            (NicTraffic((_WRONG,)),),
+            (_rails({"mlx5_3:1": 6 << 20}),),
+        ],
+        good=[
+            (NicTraffic((_RIGHT,)),),
+            (_rails({"mlx5_3:1": 32 << 20}),),
+            (_rails(_HALF_IDLE),),
+            (_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
+        ],
+    ),
+    "run.copies": Cases(good=[(Copies((_RIGHT_COPY,)), _BY_SLOT, _JUDGED)]),
+}

@@ -1,0 +1,98 @@
+"""What the checks that addresses, racks and settings agree must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import DOCKER0, LO, NO_NCCL, PLAIN, having, interface, nccl, setting
+from ncclprobe.checks.nvl.fabric import CLUSTER, TRAY
+from ncclprobe.checks.sync.addresses import _ANY, _HOST, _NO_FABRICS, _ONE, _PLAIN, _TOGETHER, _TWO, _within
+from ncclprobe.checks.sync.rack import _HOSTS, _PLAINS, _UNSEEN
+from ncclprobe.checks.sync.settings import _NODE, _RING, _SYSTEMS, _booted
+from ncclprobe.facts.driver import Imex
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.process import Process
+from ncclprobe.facts.software import Software
+from ncclprobe.facts.system import System
+from ncclprobe.model.snapshot import Absent, Every, Job
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_OTHER = Interfaces((LO, interface("eth0", 2, "10.0.0.6"), DOCKER0))
+_APART: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(2)})
+_LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
+_LIST = Imex(("10.0.0.5", "10.0.0.6"), "READY")
+_OTHER_RACK = replace(
+    TRAY,
+    all=tuple(
+        replace(gpu, fabric=replace(CLUSTER, cluster="11111111-ffee-4d0d-8f9a-1d2c3b4a5968")) for gpu in TRAY.all
+    ),
+)
+_LISTS = Every({"n0": _LIST, "n1": _LIST})
+_ELSEWHERE = setting("NCCL_IB_TC", "106", "/etc/nccl.conf:3")
+_NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
+_ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted("a")})
+
+
+CASES = {
+    "sync.address-twice": Cases(
+        bad=[(Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS)],
+        good=[
+            (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+            (
+                Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))),
+                _TWO,
+                _TOGETHER,
+                _PLAIN,
+                _ANY,
+                _NO_FABRICS,
+            ),
+        ],
+    ),
+    "sync.rack": Cases(
+        bad=[
+            (Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+            (
+                Every({"n0": TRAY, "n1": TRAY}),
+                Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))}),
+                _HOSTS,
+                _PLAINS,
+                _ANY,
+            ),
+            (
+                Every({"n0": TRAY, "n1": TRAY}),
+                Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
+                _HOSTS,
+                _PLAINS,
+                _ANY,
+            ),
+            (
+                Every({"n0": TRAY, "n1": TRAY}),
+                Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")}),
+                _HOSTS,
+                _PLAINS,
+                _ANY,
+            ),
+        ],
+        good=[
+            (Every({"n0": TRAY, "n1": TRAY}), _LISTS, _HOSTS, _PLAINS, _ANY),
+            (Every({"n0": TRAY, "n1": TRAY}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+            (Every({"n0": TRAY, "n1": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+        ],
+    ),
+    "sync.env": Cases(
+        bad=[
+            (Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
+            (Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
+            (Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}), _ANY, Job("gloo")),
+        ],
+        good=[
+            (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), _ANY, Job()),
+            (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
+            (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), _ANY, Job()),
+            (Every({"n0": _RING, "n1": PLAIN}), _ANY, Job("gloo")),
+        ],
+    ),
+    "sync.hostid": Cases(
+        good=[
+            (Every({"n0": _NODE, "n1": _NODE}), _ONE_MACHINE),
+            (Every({"n0": PLAIN, "n1": PLAIN}), _SYSTEMS),
+        ]
+    ),
+}

@@ -1,0 +1,74 @@
+"""What the checks that the links of all nodes are equal must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import DOCKER0
+from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.checks.sync.links import (
+    _ANY,
+    _FAST,
+    _JUMBO,
+    _LIMITED,
+    _NO_FABRICS,
+    _ONE_DARK,
+    _PLAIN,
+    _RAILS,
+    _SLOW,
+    _THREE_FAST,
+    _changed,
+    _prefixed,
+    _with_mtu,
+)
+from ncclprobe.checks.sync.roce import _NODE, _SET
+from ncclprobe.facts.infiniband import Fabric, RoceMarks, RoceQos
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.model.snapshot import Absent, Every
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_OPEN = _changed(_FAST, pkeys={0: 0xFFFF})
+_APART = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF})
+_HIDDEN = Absent("the driver does not show it", "Missing")
+_UNSET = RoceQos({name: replace(_SET, slows=()) for name in _NODE.ports})
+_OTHER = RoceQos({name: replace(_SET, traffic_class="") for name in _NODE.ports})
+_NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE.ports})
+
+
+CASES = {
+    "sync.rate": Cases(
+        bad=[
+            (Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
+            (Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
+        ],
+        good=[(Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S)],
+    ),
+    "sync.port-state": Cases(
+        bad=[(Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S)],
+        good=[
+            (Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S),
+            (Every(dict.fromkeys(("n0", "n1", "n2"), _ONE_DARK)), _PLAIN, DGXS, H100S),
+            (Every({**_THREE_FAST, "n3": Fabric()}), _PLAIN, DGXS, H100S),
+        ],
+    ),
+    "sync.mtu": Cases(
+        bad=[(Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS)],
+        good=[(Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS)],
+    ),
+    "sync.pkey": Cases(
+        bad=[
+            (Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
+            (Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
+            (Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
+        ],
+        good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN)],
+    ),
+    "sync.subnet-prefix": Cases(
+        bad=[(Every({"n0": _RAILS, "n1": _prefixed("fec0:0:0:1", "fec0:0:0:9")}), _PLAIN, DGXS, H100S)],
+        good=[(Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    ),
+    "sync.roce-qos": Cases(
+        bad=[
+            (Every({"n0": _NODE, "n1": _NODE, "n2": _UNSET}), DGXS, H100S),
+            (Every({"n0": _NODE, "n1": _OTHER}), DGXS, H100S),
+        ],
+        good=[(Every({"n0": _NODE, "n1": _NODE, "n2": _NOTHING}), DGXS, H100S)],
+    ),
+}

@@ -1,0 +1,175 @@
+"""What the checks that machines, their software and clocks are equal must object to, and what they must accept."""
+
+from ncclprobe.checks.env.fixtures import PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, nccl, port
+from ncclprobe.checks.gpu.pace import CAPPED, FULL, PACED
+from ncclprobe.checks.gpu.state import box
+from ncclprobe.checks.ib.fixtures import pci
+from ncclprobe.checks.launch import TWO_NODES
+from ncclprobe.checks.sync.clock import _HUB, _SELF, _offsets
+from ncclprobe.checks.sync.code import _EDITED, _ONE
+from ncclprobe.checks.sync.counts import _ANY, _FABRICS, _HOSTS, _SETTINGS, DGX, DGXS, EIGHT, H100S, SEVEN
+from ncclprobe.checks.sync.host import (
+    _ALL_FREE,
+    _ALL_ROOMY,
+    _FEW,
+    _FREE,
+    _MOVED,
+    _PASSTHROUGH,
+    _PLAIN,
+    _ROOMY,
+    _TREES,
+    _TWO_SOCKETS,
+    GIB,
+    MIB,
+    _cpus,
+)
+from ncclprobe.checks.sync.roster import _TWO_OF_THREE
+from ncclprobe.checks.sync.software import _FW, _GPUS, _NEW, _OLD, _ON_IB, _ON_TCP, _TORCH, _built, _flashed
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.limits import SharedMemory
+from ncclprobe.facts.machine import Dmi, Machine
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.reach import ClockOffset, Gathering, Trouble
+from ncclprobe.facts.software import Software
+from ncclprobe.model.snapshot import Every, Job
+from ncclprobe.model.values import replace
+from tests.checks.cases import Cases
+
+_UPDATED = replace(_ONE, packages={"python": "3.11.7", "transformers": "4.56.0"})
+OTHER = Machine(Dmi("Supermicro", "SYS-420GP"))
+SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
+
+
+def _efa(state: str = "ACTIVE") -> Fabric:
+    """Return four devices of a layer that NCCL leaves to a plugin, the first in this state."""
+    states = {f"rdmap{n}s27": state if n == 0 else "ACTIVE" for n in range(4)}
+    return fabric(*(port(name, state=each, link_layer="Unknown") for name, each in states.items()))
+
+
+_NO_HCAS = Every({f"n{i}": Fabric() for i in range(4)})
+_SPLIT = Every({**_TWO_SOCKETS.by_node, "n3": _cpus(28, 28, 28, 28)})
+_SMALL = SharedMemory(64 * MIB, 64 * MIB)
+_BABBLE = Trouble("10.77.0.2", "foreign", "it said 'GET / HTTP/1.1'")
+_HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of 90210 bytes", 1)
+_OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
+
+
+_OTHERS = box(*(replace(FULL, name="NVIDIA H100 NVL", power_limit_W=400) for _ in range(3)))
+
+
+CASES = {
+    "sync.clock": Cases(
+        bad=[
+            (_offsets(0.0, 0.0, 180.0), _HUB),
+            (_offsets(-180.0, -180.0, -180.0), _HUB),
+        ],
+        good=[
+            (_offsets(0.001, -0.02, 0.3), _HUB),
+            (Every({"n0": _SELF, "n1": ClockOffset(-1.4, 1.2)}), _HUB),
+        ],
+    ),
+    "sync.code": Cases(
+        bad=[
+            (Every({"n0": _ONE, "n1": _EDITED}),),
+            (Every({"n0": _ONE, "n1": _ONE, "n2": _UPDATED}),),
+        ],
+        good=[(Every({"n0": _ONE, "n1": replace(_ONE, commit="")}),)],
+    ),
+    "sync.gpu-count": Cases(
+        bad=[
+            (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
+            (Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
+        ],
+        good=[
+            (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
+            (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
+        ],
+    ),
+    "sync.machine-type": Cases(
+        bad=[
+            (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
+            (Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+        ],
+        good=[(H100S, DGXS)],
+    ),
+    "sync.nic-count": Cases(
+        bad=[
+            (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            (Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            (
+                _NO_HCAS,
+                _SETTINGS,
+                Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}),
+                _ANY,
+                DGXS,
+                H100S,
+            ),
+        ],
+        good=[
+            (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            (Every({"n0": _efa(), "n1": _efa()}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
+        ],
+    ),
+    "sync.kernel-cmdline": Cases(
+        bad=[(Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S)], good=[(Every({"n0": _PLAIN}), DGXS, H100S)]
+    ),
+    "sync.topology": Cases(
+        bad=[
+            (Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
+            (Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
+        ],
+        good=[(Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S)],
+    ),
+    "sync.limits": Cases(
+        bad=[
+            (_ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
+            (Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
+        ],
+        good=[
+            (_ALL_FREE, _ALL_ROOMY),
+            (Every({"n0": _FEW, "n1": _FEW}), _ALL_ROOMY),
+            (_ALL_FREE, Every({"n0": _ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
+        ],
+    ),
+    "sync.node-missing": Cases(
+        bad=[
+            (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
+            (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+        ],
+        good=[
+            (
+                Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, node_rank=1)}),
+                Every({"n0": Gathering(1, 1.0, (_BABBLE,))}),
+            )
+        ],
+    ),
+    "sync.nccl-version": Cases(
+        bad=[
+            (Every({"n0": _NEW, "n1": _OLD}),),
+            (Every({"n0": _NEW, "n1": _NEW, "n2": Software({})}),),
+        ],
+        good=[(Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
+    ),
+    "sync.torch-cuda": Cases(
+        bad=[
+            (Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
+            (Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
+        ],
+        good=[(Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
+    ),
+    "sync.nic-fw": Cases(
+        bad=[(Every({"n0": _FW, "n1": _flashed("28.36.1010")}),)], good=[(Every({"n0": _FW, "n1": Fabric()}),)]
+    ),
+    "sync.transport": Cases(
+        bad=[(Every({"n0": _ON_IB, "n1": _ON_TCP}),)], good=[(Every({"n0": _ON_TCP, "n1": _ON_TCP}),)]
+    ),
+    "sync.gpu-limits": Cases(
+        good=[
+            (Every({"n0": PACED, "n1": box(FULL, CAPPED, FULL)}),),
+            (Every({"n0": PACED, "n1": _OTHERS}),),
+        ]
+    ),
+}
