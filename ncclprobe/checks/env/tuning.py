@@ -26,8 +26,8 @@ _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
 
 @check(
     slows=True,
-    bad=lambda: [(setting("NCCL_ALGO", "Rng"), gpus(8), linked(8), TWO_NODES, NO_NCCL)],
-    good=lambda: [(PLAIN, gpus(8), linked(8), TWO_NODES, NO_NCCL)],
+    bad=lambda: [(setting("NCCL_ALGO", "Rng"), gpus(8), linked(8), TWO_NODES, NO_NCCL, Job())],
+    good=lambda: [(PLAIN, gpus(8), linked(8), TWO_NODES, NO_NCCL, Job())],
 )
 def forced_algo(
     settings: Settings,
