@@ -20,10 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.entry_of_check import about as about_check
-from ncclprobe.engine.entry_of_check import examples, shown_examples
-from ncclprobe.engine.entry_of_variable import about as about_variable
-from ncclprobe.engine.entry_of_variable import purpose
+from ncclprobe.engine.explain_pages import about_check, about_variable, check_examples, purpose, shown_examples
 from ncclprobe.model.outcomes import OUTCOMES, Outcome
 from ncclprobe.model.registry import Check
 from ncclprobe.nccl.parameters import NEWEST, Parameter, table
@@ -149,7 +146,7 @@ def check_page(check: Check) -> str:
     if check.cause and check.cause.doctor:
         lines.append(f"- **before the next launch**: [{check.cause.doctor}]({check.cause.doctor}.md) finds it")
     lines += ["", "## Examples", "", "The check judged these when this page was made.", ""]
-    return _page(*lines, *_fenced(shown_examples(examples(check))))
+    return _page(*lines, *_fenced(shown_examples(check_examples(check))))
 
 
 def _command_index() -> str:

@@ -48,8 +48,8 @@ from ncclprobe.engine import suppressions
 from ncclprobe.engine.collect import _made as made
 from ncclprobe.engine.collect import arguments, collect, of_node
 from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_check
+from ncclprobe.engine.job_files import looked_at
 from ncclprobe.engine.judge import judge_node
-from ncclprobe.engine.left import looked_at
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml

@@ -26,11 +26,11 @@ from fleets.captures import capture
 from tables import table
 
 from ncclprobe.checks.ib.selection import distances, groups, serving
+from ncclprobe.engine.collect import Traces
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.engine.observe import of_capture
-from ncclprobe.engine.traces import Traces
 from ncclprobe.errors import HostError
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus

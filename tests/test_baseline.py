@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.baseline import compare_with
+from ncclprobe.session.measure.expectations import compare_with
 from ncclprobe.session.measure.recorder import Recorder
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.engine.promises import broken
 from ncclprobe.engine.site import PREFIX
+from ncclprobe.engine.stability import broken
 from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -20,7 +20,7 @@ IDS = [c.id for c in CHECKS]
 
 @pytest.mark.parametrize("rule", CHECKS, ids=IDS)
 def test_a_check_keeps_what_every_check_promises(rule: Check) -> None:
-    """Its examples and cases hold, it explains itself, it passes nothing unlooked: :mod:`ncclprobe.engine.promises`."""
+    """Its examples and cases hold, it explains itself, it passes nothing unlooked: `engine.stability`."""
     assert list(broken(rule)) == []
 
 

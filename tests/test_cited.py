@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.engine import cited, left
+from ncclprobe.engine import evidence_excerpts, job_files
 from ncclprobe.errors import Denied
 from ncclprobe.host.job_files import JobFile
 from ncclprobe.model.causes import Cause
@@ -30,7 +30,7 @@ ANSWERS = {
 
 def excerpts(finding: Finding, node: str | None = "n0") -> tuple[Excerpt, ...]:
     verdict = Verdict("a.b", node, Status.FAIL, "t", findings=(finding,))
-    return cited.of_machines([verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)])
+    return evidence_excerpts.of_machines([verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_note_a_node_without_answers_and_a_finding_of_the_run_have_no_excerpt(
 def test_a_long_answer_is_cut_and_says_by_how_much() -> None:
     snapshot = Snapshot("n0", {}, {}, {("read", "/proc/long"): "x" * 5000 + "\n" + "line\n" * 1000})
     verdict = Verdict("a.b", "n0", Status.FAIL, "t", findings=(fail("s", "m", evidence="/proc/long"),))
-    (found,) = cited.of_machines([verdict], [snapshot])
+    (found,) = evidence_excerpts.of_machines([verdict], [snapshot])
     assert sum(map(len, found.lines)) < 5000
     assert found.cut == f"{1001 - len(found.lines)} other lines not shown"
 
@@ -99,7 +99,7 @@ def test_every_excerpt_of_a_report_has_its_bound() -> None:
     answers = {("read", f"/proc/{n}"): "1" for n in range(500)}
     found = [fail(str(n), "m", evidence=f"/proc/{n}") for n in range(500)]
     verdicts = [Verdict("a.b", "n0", Status.FAIL, "t", findings=(each,)) for each in found]
-    assert len(cited.of_machines(verdicts, [Snapshot("n0", {}, {}, answers)])) == cited.MOST
+    assert len(evidence_excerpts.of_machines(verdicts, [Snapshot("n0", {}, {}, answers)])) == evidence_excerpts.MOST
 
 
 def _cause(name: str, line: int) -> Cause:
@@ -113,7 +113,7 @@ def test_of_a_log_the_lines_around_the_cited_one_are_shown_also_where_it_is_comp
     path = tmp_path / "rank0.log"
     data = b"".join(b"line %d\n" % n for n in range(1, 101))
     path.write_bytes(gzip.compress(data) if packed else data)
-    (found,) = left.excerpts([_cause(str(path), 50)], [JobFile(str(path), len(data))])
+    (found,) = job_files.excerpts([_cause(str(path), 50)], [JobFile(str(path), len(data))])
     assert found.lines == tuple(f"line {n}" for n in range(45, 56))
     assert (found.first, found.cited, found.title) == (45, (5,), f"{path}:50")
 
@@ -121,8 +121,8 @@ def test_of_a_log_the_lines_around_the_cited_one_are_shown_also_where_it_is_comp
 def test_the_last_line_of_a_log_without_a_newline_is_shown_and_a_pipe_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rank0.log"
     path.write_bytes(b"one\ntwo\nlast")
-    (found,) = left.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)])
+    (found,) = job_files.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)])
     assert found.lines == ("one", "two", "last")
-    assert left.excerpts([_cause("-", 3)], [JobFile("-", 0, True)]) == ()
+    assert job_files.excerpts([_cause("-", 3)], [JobFile("-", 0, True)]) == ()
     path.unlink()
-    assert left.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)]) == ()
+    assert job_files.excerpts([_cause(str(path), 3)], [JobFile(str(path), 12)]) == ()

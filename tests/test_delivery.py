@@ -18,7 +18,7 @@ from ncclprobe.host import files
 from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 from ncclprobe.report.delivery import FORMATS
-from ncclprobe.session.measure.look import write_captures
+from ncclprobe.session.measure.node_snapshot import write_captures
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURE = ROOT / "tests/captures/build-vm.jsonl"

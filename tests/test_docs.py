@@ -16,7 +16,7 @@ from documentation import PAGES, ROOT, Block, blocks, prints
 from ncclprobe import DOCS
 from ncclprobe.commands import COMMANDS
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.entries import entry
+from ncclprobe.engine.explain_pages import entry
 from ncclprobe.expect import evidence
 from ncclprobe.nccl.parameters import table
 

@@ -5,9 +5,7 @@ import re
 import pytest
 
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.differences import Difference, differences, plain
-from ncclprobe.engine.entries import entry
-from ncclprobe.engine.screen import COLUMNS, LINES
+from ncclprobe.engine.explain_pages import COLUMNS, LINES, Difference, differences, entry, plain
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
 from ncclprobe.facts.launcher import Launch

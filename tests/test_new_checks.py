@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe import __version__
 from ncclprobe.commands import main
-from ncclprobe.engine import diagnose, new_checks
+from ncclprobe.engine import diagnose, stability
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, fail, note, warn
@@ -40,7 +40,7 @@ OLD = replace(NEW, since="")
 
 
 def judged(rule: Check, worst: str | None, version: str) -> tuple[list[tuple[Severity, str]], ExitCode]:
-    checks = new_checks.judged_as(worst, [rule], version)
+    checks = stability.judged_as(worst, [rule], version)
     verdicts = judge([Snapshot("n0", {})], checks, Job())
     return [(each.severity, each.message) for v in verdicts for each in v.findings], conclude(verdicts)[1]
 
@@ -69,7 +69,7 @@ def test_a_new_check_fails_nothing_until_the_next_minor_release(
 
 def test_no_run_depends_on_what_a_new_check_cannot_see() -> None:
     for worst, version, required in ((None, "0.2.0", False), ("fail", "0.2.0", True), (None, "0.3.0", True)):
-        (verdict,) = judge([Snapshot("n0", {})], new_checks.judged_as(worst, [DARK], version), Job())
+        (verdict,) = judge([Snapshot("n0", {})], stability.judged_as(worst, [DARK], version), Job())
         assert (verdict.status, verdict.required) == (Status.UNKNOWN, required)
 
 
@@ -85,7 +85,7 @@ def test_no_run_depends_on_what_a_new_check_cannot_see() -> None:
 def test_a_site_chooses_by_option_or_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str | None, text: str, severity: Severity
 ) -> None:
-    rule = replace(NEW, since=new_checks.minor(__version__))
+    rule = replace(NEW, since=stability.minor(__version__))
     monkeypatch.setattr(diagnose, "every_check", lambda *_: (rule,))
     path = tmp_path / "site.toml"
     path.write_text(text)

@@ -8,8 +8,7 @@ import pytest
 
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
-from ncclprobe.engine.measured import about_only
-from ncclprobe.engine.related import relate
+from ncclprobe.engine.measured import about_only, relate
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Related, Status, Verdict, fail, note, warn
 from ncclprobe.model.measurement import Band

@@ -14,7 +14,7 @@ import pytest
 
 from ncclprobe import __version__, api
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.new_checks import minor
+from ncclprobe.engine.stability import minor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -8,11 +8,10 @@ import zoo
 from fleets.captures import capture
 from zoo import findings
 
-from ncclprobe.engine.collect import collect
+from ncclprobe.engine.collect import Traces, collect
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, shares
 from ncclprobe.engine.observe import of_capture
-from ncclprobe.engine.traces import Traces
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.system import System
 from ncclprobe.host.capture import Replay, load, parse

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from ncclprobe.engine.collect import collect
-from ncclprobe.engine.typed import misfit
+from ncclprobe.engine.collect import collect, misfit
 from ncclprobe.facts.limits import SharedMemory
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.registry import Collector, discover

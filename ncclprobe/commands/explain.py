@@ -15,7 +15,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
         from ncclprobe.engine.diagnose import accepted_by
-        from ncclprobe.engine.entries import entry
+        from ncclprobe.engine.explain_pages import entry
 
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0

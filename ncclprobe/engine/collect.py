@@ -1,20 +1,271 @@
-"""From a host to facts: every collector asked once, in the order in which facts need each other."""
+"""From a host to facts: every collector asked once, in the order in which facts need each other.
+
+Some facts follow from others: what NCCL would choose, and which settings the vendor of the network prescribes.
+
+A capture's answers may be any text, and JSON in them any JSON. Collectors take numbers and texts out of JSON without
+asking each for its type. A fact that does not hold what its fields say would break the checks that compute with it, or
+worse, pass them.
+
+The machines of a fleet give equal answers, and so equal facts. A collector is a pure function of what the host answers
+and of the facts it is given (docs/maintainers/architecture.md), so the questions that it asked, with the answers that
+decided the next one, are all there is to know about a run of it. They are kept as a tree: at each fork a question,
+below it a branch for each answer, at its end the fact. A node whose answers lead to an end gets that fact itself, which
+makes its check's verdict known too, by identity.
+"""
 
 import _thread
+import math
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ncclprobe.engine.traces import Traces
-from ncclprobe.engine.typed import misfit
 from ncclprobe.errors import HostError, ParseError
-from ncclprobe.host import Host
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import Recorder, Replay
 from ncclprobe.interrupt import NO_MEMORY
-from ncclprobe.model.registry import Collector, Need
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.registry import Check, Collector, Need
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import Struct, field, replace
+
+
+def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list[Snapshot]:
+    """Return the snapshots with what NCCL would choose on each, if a check asks for it."""
+    asked = any(need.fact is Choices for each in checks for need in each.needs)
+    if not asked or all(Choices in snapshot.facts for snapshot in snapshots):
+        return list(snapshots)
+    from ncclprobe.nccl.known import Choosing
+    from ncclprobe.nccl.selection import choose  # and with it the distances between devices
+
+    others = Choosing()
+    return [replace(s, facts={**s.facts, Choices: choose(s, others)}) for s in snapshots]
+
+
+def prescriptions(facts: Mapping[type, Any]) -> Mapping[str, str]:
+    """Return the variables that are set as the vendor of the network prescribes, each with whose word that is."""
+    from ncclprobe.nccl import vendors  # and the table of what each prescribes
+
+    settings, choices = facts.get(Settings), facts.get(Choices)
+    if not isinstance(settings, Settings) or not isinstance(choices, Choices):
+        return {}
+    machine = facts.get(Machine, Absent("not asked"))
+    found = vendors.compared(settings, vendors.in_use(settings, machine, choices))
+    return {name: f"{vendors.TITLES[vendor]} prescribes it" for name, vendor in found.right.items()}
+
+
+_MOST_WHOLE = 1 << 64
+"""Below this in size is every whole number of the kernel, of NVML and of NCCL; arithmetic with decimals has its end."""
+
+Misfit = Callable[[Any], str]
+
+
+def misfit(value: Any, kind: Any) -> str:
+    """Return what of `value` is not as its type `kind` says: ``.ports[3].rate_gbps is 'x'``; empty: all is."""
+    return _checker(kind)(value)
+
+
+@cache
+def _checker(kind: Any) -> Misfit:
+    """Return the check of one type, made once; of what is no plain type, such as a callable, nothing is asked."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _any_of([_checker(part) for part in parts])
+    if origin is Literal:
+        return lambda value: "" if value in parts and isinstance(value, str | int) else _shown(value)
+    if origin is tuple and parts[-1:] != (Ellipsis,):
+        return _fixed([_checker(part) for part in parts])
+    if origin in (tuple, list, set, frozenset):
+        return _many(origin, _checker(parts[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(_checker(parts[0]), _checker(parts[1]))
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return _struct(kind)
+    return _NUMBERS.get(kind) or _instance(kind)
+
+
+def _shown(value: Any) -> str:
+    return f" is {type(value).__name__} {str(value)[:40]!a}"
+
+
+def _whole(value: Any) -> str:
+    return "" if isinstance(value, int) and abs(value) < _MOST_WHOLE else _shown(value)
+
+
+def _decimal(value: Any) -> str:
+    fine = math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) < _MOST_WHOLE
+    return "" if fine else _shown(value)
+
+
+_NUMBERS: dict[Any, Misfit] = {int: _whole, float: _decimal, type(None): lambda v: "" if v is None else _shown(v)}
+
+
+def _instance(kind: Any) -> Misfit:
+    if not isinstance(kind, type) or kind is Any:
+        return lambda value: ""
+    return lambda value: "" if isinstance(value, kind) else _shown(value)
+
+
+def _any_of(checkers: list[Misfit]) -> Misfit:
+    def check(value: Any) -> str:
+        deepest = ""
+        for each in checkers:
+            what = each(value)
+            if not what:
+                return ""
+            deepest = what if not deepest or (deepest.startswith(" ") and not what.startswith(" ")) else deepest
+        return deepest
+
+    return check
+
+
+def _fixed(checkers: list[Misfit]) -> Misfit:
+    def check(value: Any) -> str:
+        if not isinstance(value, tuple) or len(value) != len(checkers):
+            return _shown(value)
+        found = (each(item) for each, item in zip(checkers, value, strict=True))
+        return next((f"[{at}]{what}" for at, what in enumerate(found) if what), "")
+
+    return check
+
+
+def _many(kind: type[Any], one: Misfit) -> Misfit:
+    def check(value: Any) -> str:
+        if not isinstance(value, kind):
+            return _shown(value)
+        if one is _whole and {*map(type, value)} == {int} and min(value) > -_MOST_WHOLE and max(value) < _MOST_WHOLE:
+            return ""  # bits of masks and lists of processors are thousands
+        for at, each in enumerate(value):
+            if what := one(each):
+                return f"[{at}]{what}"
+        return ""
+
+    return check
+
+
+def _mapping(key: Misfit, one: Misfit) -> Misfit:
+    def check(value: Any) -> str:
+        if not isinstance(value, Mapping):
+            return _shown(value)
+        found = (f"[{str(name)[:40]!a}]{what}" for name, each in value.items() if (what := key(name) or one(each)))
+        return next(found, "")
+
+    return check
+
+
+def _struct(kind: type) -> Misfit:
+    """Return the check of a Struct. What a field's own class settles is found once for the classes of all fields."""
+    hints: dict[str, Any] = {}
+    to_look_into: dict[tuple[type, ...], list[tuple[str, Misfit]]] = {}
+
+    def check(value: Any) -> str:
+        if not isinstance(value, kind):
+            return _shown(value)
+        if not hints:  # not before: a type may hold itself
+            hints.update(get_type_hints(kind))
+        classes = tuple(map(type, [getattr(value, name) for name in hints]))
+        if (open_fields := to_look_into.get(classes)) is None:
+            named = zip(hints.items(), classes, strict=True)
+            open_fields = [(name, one) for (name, hint), own in named if (one := _look_into(own, hint))]
+            to_look_into[classes] = open_fields
+        for name, one in open_fields:
+            if what := one(getattr(value, name)):
+                return f".{name}{what}"
+        return ""
+
+    return check
+
+
+def _look_into(own: type, hint: Any) -> Misfit | None:
+    """Return the check that a value of the class `own` still needs to fit `hint`: none for a text, a truth, nothing."""
+    whole = own in (get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))
+    if hint is Any or (whole and own in (str, bool, type(None))):
+        return None
+    return _checker(own if whole else hint)
+
+
+_MOST_GIVEN = 64
+"""Runs of one collector that are kept: where so many nodes differ, the next one will too."""
+
+_Said = str | tuple[type, str]
+
+
+class _Fork(Struct):
+    question: Question
+    branches: dict[_Said, "_Fork | _End"] = field(default_factory=dict)
+
+
+class _End(Struct):
+    fact: Any
+
+
+class _Runs(Struct):
+    """The runs of one collector. `given`: the facts that it was given, kept so that no other fact gets their ids."""
+
+    begin: dict[tuple[int, ...], "_Fork | _End"] = field(default_factory=dict)
+    given: list[Sequence[Any]] = field(default_factory=list)
+    last: Any = None
+
+
+class Traces:
+    """Facts by what they were made of, over the replays of one process."""
+
+    def __init__(self) -> None:
+        self._runs: dict[type, _Runs] = {}
+
+    def learn(self, collector: Collector, host: Replay, given: Sequence[Any], run: Callable[["Traced"], Any]) -> Any:
+        """Return what `run` makes of `host`, or made of the same answers and the same facts `given` before."""
+        runs = self._runs.setdefault(collector.produces, _Runs())
+        start = tuple(map(id, given))
+        at = runs.begin.get(start)
+        while isinstance(at, _Fork):
+            at = at.branches.get(_recorded(host, at.question))
+        if at is not None:
+            return at.fact
+        traced = Traced(host)
+        fact = run(traced)
+        if fact == runs.last:  # other answers, the same fact: one object, so that what is known of it is known again
+            fact = runs.last
+        runs.last = fact
+        if len(runs.given) < _MOST_GIVEN:
+            runs.given.append(given)
+            _keep(runs.begin, start, traced.asked, fact)
+        return fact
+
+
+class Traced:
+    """A replay that notes what it was asked, and what it said."""
+
+    def __init__(self, host: Replay) -> None:
+        self._host = host
+        self.asked: list[tuple[Question, _Said]] = []
+
+    def ask(self, *question: str | int) -> str:
+        """Return the replay's answer or refusal."""
+        self.asked.append((question, _recorded(self._host, question)))
+        return self._host.ask(*question)
+
+
+def _recorded(host: Replay, question: Question) -> _Said:
+    """Return an answer, or which refusal and why."""
+    answer = host.recorded(question)
+    return (type(answer), str(answer)) if isinstance(answer, HostError) else answer
+
+
+def _keep(begin: dict[Any, Any], start: Any, asked: Sequence[tuple[Question, _Said]], fact: Any) -> None:
+    """Grow the tree by one run."""
+    branches, way = begin, start
+    for question, recorded in asked:
+        fork = branches.setdefault(way, _Fork(question))
+        if not isinstance(fork, _Fork) or fork.question != question:
+            return  # asked in another order than before: the run that is kept is as good
+        branches, way = fork.branches, recorded
+    branches[way] = _End(fact)
+
 
 Facts = dict[type, Any]
 _BEGIN_S = 0.5

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ncclprobe import __version__, page, run_clock
-from ncclprobe.engine import areas, cited, new_checks, site, suppressions
-from ncclprobe.engine.collect import Facts
-from ncclprobe.engine.derived import with_choices
+from ncclprobe.engine import evidence_excerpts, inventory, site, stability, suppressions
+from ncclprobe.engine.collect import Facts, with_choices
 from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.facts.data_paths import DataRates
@@ -36,7 +35,7 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import printable
 
 if TYPE_CHECKING:
-    from ncclprobe.engine.left import LeftBehind
+    from ncclprobe.engine.job_files import JobFiles
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
@@ -103,7 +102,7 @@ def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     clock = run_clock.began()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     accepted = accepted_by(options.config)
-    found = new_checks.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
+    found = stability.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
     for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
         _refuse_unknown(option, patterns, found)
     checks, wanted = selected(found, options.select, options.ignore), selected(found, options.select)
@@ -163,7 +162,7 @@ def diagnose(
     run: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
-    left: "LeftBehind | None" = None,
+    left: "JobFiles | None" = None,
 ) -> Report:
     """Make the report on all nodes of a job and on what it measured.
 
@@ -171,7 +170,7 @@ def diagnose(
     `left`: what the files say that a job left.
     """
     if run is not None:
-        from ncclprobe.engine import measured, related  # imports of what was measured, which the doctor does without
+        from ncclprobe.engine import measured  # imports of what was measured, which the doctor does without
 
         run = measured.concluded(run)
     job = question.job if run is None else measured.job_of(run, question.job)
@@ -179,30 +178,30 @@ def diagnose(
     if left is None:
         verdicts = judge(snapshots, question.checks, job, run)
     else:
-        from ncclprobe.engine import explained  # and with it the readers of logs
+        from ncclprobe.engine import job_files  # and with it the readers of logs
 
-        notes = (*notes, *explained.notes(left))
-        verdicts = explained.judged(question.checks, left.facts, job)
+        notes = (*notes, *job_files.notes(left))
+        verdicts = job_files.judged(question.checks, left.facts, job)
     verdicts, suppressed, announced = _without_accepted(question, verdicts)
     if run is not None:
         unused = {s.node: measured.unused_devices(s, run) for s in snapshots}
         verdicts = measured.weighed(verdicts, question.checks, unused, run)
-        verdicts = related.relate(verdicts, question.checks, unused)
+        verdicts = measured.relate(verdicts, question.checks, unused)
     counted = verdicts if run is None else measured.counted(verdicts, question.checks, run)
     status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
     launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
     environment = {s.node: _environment(s) for s in snapshots}
     notes = (*announced, *notes, *_plans(snapshots), *(() if run is None else measured.notes(run)))
     if left is not None:
-        said = explained.sections(left, verdicts, question.checks)
-        status, code = explained.conclusion(said, verdicts)
+        said = job_files.sections(left, verdicts, question.checks)
+        status, code = job_files.conclusion(said, verdicts)
         code = code if question.gates else ExitCode.OK
         notes = (*notes, *said.pop("slow"))
     else:
         rows = "" if run is None else measured.in_words(run)
         said = {
-            "scope": areas.scope(snapshots, job),
-            "areas": areas.areas(snapshots, verdicts, job, launch.nnodes, rows),
+            "scope": inventory.scope(snapshots, job),
+            "areas": inventory.areas(snapshots, verdicts, job, launch.nnodes, rows),
         }
     return Report(
         tool=Tool("ncclprobe", __version__),
@@ -224,8 +223,8 @@ def diagnose(
         **({} if run is None else measured.sections(run)),
         **said,
         rails=_rail_ways(snapshots),
-        explained=cited.explained(verdicts, question.checks),
-        excerpts=cited.of_machines(verdicts, snapshots) if question.pictures else (),
+        explained=evidence_excerpts.explained(verdicts, question.checks),
+        excerpts=evidence_excerpts.of_machines(verdicts, snapshots) if question.pictures else (),
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
+from ncclprobe.engine.job_files import JobFiles, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.left import LeftBehind, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.observe import replayed
 from ncclprobe.host import job_files
 from ncclprobe.model.causes import Cause
@@ -51,7 +51,7 @@ def explain(
     return replace(report, causes=with_verdicts(report.causes, said))
 
 
-def with_running_job(found: LeftBehind) -> LeftBehind:
+def with_running_job(found: JobFiles) -> JobFiles:
     """Return what files say, and how the job stood of which they hold what `ncclprobe attach --keep` saw."""
     from ncclprobe.engine import running  # imports of a running job, which other files do without
 

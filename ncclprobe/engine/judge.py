@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ncclprobe.engine.collect import Facts, arguments, of_node
-from ncclprobe.engine.derived import prescriptions, with_choices
+from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
 from ncclprobe.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
 from ncclprobe.model.hostlist import fold

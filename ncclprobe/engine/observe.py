@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe import bounds
-from ncclprobe.engine.collect import collect, collect_rank
-from ncclprobe.engine.traces import Traces
+from ncclprobe.engine.collect import Traces, collect, collect_rank
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.own_gpus import together

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ncclprobe.engine.left import LeftBehind
+from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.ras import RasStatus
@@ -24,7 +24,7 @@ def collectors() -> tuple[Collector, ...]:
     return (*discover("ncclprobe.facts", Collector, {"job"}), system)
 
 
-def stands(snapshots: Sequence[Snapshot]) -> LeftBehind:
+def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
     """Return how the job stands that was looked at on these nodes. Raises UsageError where no rank was found."""
     nodes: dict[str, tuple[LocalRanks, JobLooks]] = {}
     for snapshot in snapshots:
@@ -43,7 +43,7 @@ def stands(snapshots: Sequence[Snapshot]) -> LeftBehind:
     facts: dict[type, object] = {Stand: stand(nodes)}
     if answers := [each for _, looks in nodes.values() if (each := confirmed(looks)) is not None]:
         facts[RasStatus] = RasStatus(tuple(answers))
-    return LeftBehind(facts, (kind,))
+    return JobFiles(facts, (kind,))
 
 
 def _none(snapshots: Sequence[Snapshot]) -> str:

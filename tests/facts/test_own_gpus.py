@@ -13,7 +13,7 @@ from ncclprobe.host import Question
 from ncclprobe.host.capture import Answers, Replay, dump, load, parse
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.session.measure.look import Look, node_captures, pack, replayed_nodes, share_gpus
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot, node_captures, pack, replayed_nodes, share_gpus
 
 COLLECTORS = discover("ncclprobe.facts", Collector, {"machine"})
 NODE = load(Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl")
@@ -113,7 +113,7 @@ def test_each_nodes_first_rank_learns_of_its_own_nodes_gpus() -> None:
     mine, neighbour, stranger = (pack(dump(of_rank(rank, {}, (rank,)), "n")) for rank in range(3))
     assert None not in (mine, neighbour, stranger)
     exchange = Recorded([[False, neighbour], [True, None], [False, stranger]])
-    look = Look("n0")
+    look = NodeSnapshot("n0")
     look._found = Snapshot("n0", {}), dict(of_rank(0, {}, (0,)))
     share_gpus(exchange, look, "n0", ["n0", "n0", "n1", "n1"])  # type: ignore[arg-type]
     assert exchange.scattered == [[[1, neighbour]], [], [[3, stranger]], []]

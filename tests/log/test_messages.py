@@ -8,7 +8,7 @@ import pytest
 from ncclprobe.checks import log as rules
 from ncclprobe.checks.log.harmless import harmless
 from ncclprobe.engine.diagnose import LEFT, every_check
-from ncclprobe.engine.explained import judged
+from ncclprobe.engine.job_files import judged
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.messages import MessageRow

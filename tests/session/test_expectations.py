@@ -20,7 +20,7 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.values import replace
 from ncclprobe.session.measure import expectations as module
 from ncclprobe.session.measure.expectations import expecting
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.agreement import RunConfig
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
@@ -49,10 +49,10 @@ def judged_by(
 ) -> Expecting:
     collectors = discover("ncclprobe.facts", Collector)
     snapshot = observe.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
-    monkeypatch.setattr(Look, "snapshot", lambda _: snapshot)
+    monkeypatch.setattr(NodeSnapshot, "snapshot", lambda _: snapshot)
     config = RunConfig(cast(Any, backend), len(set(hosts)))
     exchange = cast(Exchange, Alone(*[cast(Any, None)] * (len(hosts) - 1)))
-    return expecting(parse(argv), config, exchange, SEAT, cast(Host, None), Look("node"), hosts)
+    return expecting(parse(argv), config, exchange, SEAT, cast(Host, None), NodeSnapshot("node"), hosts)
 
 
 def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,17 +102,17 @@ def test_gloo_on_one_node_is_judged_by_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncclprobe.session.measure import slowest_link
+    from ncclprobe.session.measure import rank_nics
 
     card = {"node": "n0", "interface": "eth0", "gbps": 10.0, "virtual": False}
     slow = {"node": "n1", "interface": "eth1", "gbps": 1.0, "virtual": False}
-    monkeypatch.setattr(slowest_link, "interface", lambda *_: None)
-    monkeypatch.setattr(slowest_link, "_interface_info", lambda *_: card)
+    monkeypatch.setattr(rank_nics, "interface", lambda *_: None)
+    monkeypatch.setattr(rank_nics, "_interface_info", lambda *_: card)
     exchange = cast(Exchange, Alone(slow, cast(Any, None)))
-    link = slowest_link.slowest_link(exchange, SEAT, cast(Host, None), "n0")
+    link = rank_nics.slowest_link(exchange, SEAT, cast(Host, None), "n0")
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
-    monkeypatch.setattr(slowest_link, "slowest_link", lambda *_: link)
+    monkeypatch.setattr(rank_nics, "slowest_link", lambda *_: link)
     found = module.expecting(
         parse(("-e", "4M")), RunConfig("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
     )

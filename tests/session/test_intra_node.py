@@ -20,8 +20,8 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.probes import copies as probes
-from ncclprobe.session.measure import affinity, copies, numa
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure import affinity, copies
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
 
 _SLOT = host_copy(5, 16)
@@ -77,7 +77,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     bound: list[tuple[int, ...]] = []
     samples = [53.0] * 7
     places = {0: 0xAF, 1: 0x3B}  # CUDA's order is not NVML's
-    looked = Look("n0")
+    looked = NodeSnapshot("n0")
     looked._found = (
         Snapshot("n0", {Gpus: Gpus((Gpu(0, pci="00000000:3B:00.0"), Gpu(1, pci="00000000:AF:00.0")), "", (13, 0))}),
         {},
@@ -96,7 +96,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     )
     monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
     monkeypatch.setattr(copies, "by_kind", lambda facts: GEN5)
-    monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
+    monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     measuring = copies.Copies(
         RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, looked, "cuda:0"
@@ -134,7 +134,7 @@ def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytes
 
     monkeypatch.setattr(probes, "peer_copy", busy)
     identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
-    measuring = copies.Copies(identity, answers({}), Together(), print, Look("n0"), "cuda:0")
+    measuring = copies.Copies(identity, answers({}), Together(), print, NodeSnapshot("n0"), "cuda:0")
     assert list(measuring._between_gpus(8)) == []
     assert len(asked) == 1  # it is not tried 56 times
     assert "EXCLUSIVE_PROCESS" in measuring.note
@@ -153,7 +153,7 @@ def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
 
 def test_where_every_rank_has_its_processors_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(numa, "numa_nodes", lambda host: {0: tuple(CPUS)})
+    monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: tuple(CPUS)})
     identity = RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0)
     plan = SimpleNamespace(device="cpu")
     found = affinity.measured(plan, identity, "n0", answers({}), Together(), lambda phase: None)
@@ -169,7 +169,7 @@ def test_the_words_name_the_node_of_every_local_rank() -> None:
 
 
 def test_what_taskset_took_away_a_process_may_have_back() -> None:
-    assert numa._allowed() >= set(CPUS)
+    assert affinity._allowed() >= set(CPUS)
     assert os.sched_getaffinity(0) == set(CPUS)
 
 

@@ -9,21 +9,21 @@ from ncclprobe.engine import observe
 from ncclprobe.host.capture import load
 from ncclprobe.localise.pairs.rails import Nic
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.session.measure import nic_of_rank
+from ncclprobe.session.measure import rank_nics
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 def looked_at(name: str) -> dict[str, Any]:
     snapshot = observe.of_capture(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
-    return nic_of_rank.of_snapshot(snapshot)
+    return rank_nics.of_snapshot(snapshot)
 
 
 def of_ranks(name: str) -> list[Nic | None]:
     """The NIC of each rank of one captured node with a rank per GPU, in the order of its GPUs."""
     node = looked_at(name)
     cards = [{"gpu": gpu} for gpu in node["near"] if ":" in gpu]
-    return list(nic_of_rank.nics(["h"] * len(cards), [{**cards[0], "node": node}, *cards[1:]]))
+    return list(rank_nics.nics(["h"] * len(cards), [{**cards[0], "node": node}, *cards[1:]]))
 
 
 def test_each_gpu_of_an_hgx_has_the_nic_of_its_own_switch() -> None:
@@ -42,8 +42,8 @@ def test_no_rank_has_a_nic_that_nccl_does_not_take_and_near_ones_are_taken_in_tu
 
 def test_with_gloo_each_rank_has_the_interface_that_it_was_told() -> None:
     cards: list[dict[str, Any]] = [{"gpu": None, "own": name} for name in ("eth1", "eth0", "eth0", "")]
-    assert nic_of_rank.nics(["a", "a", "b", "b"], cards) == (Nic("eth1", 1), Nic("eth0", 0), Nic("eth0", 0), None)
+    assert rank_nics.nics(["a", "a", "b", "b"], cards) == (Nic("eth1", 1), Nic("eth0", 0), Nic("eth0", 0), None)
 
 
 def test_a_node_that_nobody_looked_at_has_no_known_nic() -> None:
-    assert nic_of_rank.nics(["a", "b"], [{"gpu": "x"}, {"gpu": None}]) == (None, None)
+    assert rank_nics.nics(["a", "b"], [{"gpu": "x"}, {"gpu": None}]) == (None, None)

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import zoo
-from ncclprobe.engine.derived import with_choices
+from ncclprobe.engine.collect import with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.observe import replayed

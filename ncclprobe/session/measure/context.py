@@ -4,7 +4,7 @@ from typing import Any
 
 from ncclprobe.host import Host
 from ncclprobe.model.values import Struct
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import RunConfig
@@ -68,7 +68,7 @@ class RankContext(Struct, frozen=True):
     gpu: str | None
     sizes: tuple[int, ...]
     hosts: tuple[str, ...]
-    look: Look | None
+    look: NodeSnapshot | None
     exchange: Exchange
     watchdog: Watchdog
     recorder: Recorder | None
@@ -77,6 +77,6 @@ class RankContext(Struct, frozen=True):
         """Return the probes.plan.Plan of this run."""
         return plan_of(self.options, self.identity, self.config, self.device, sizes=self.sizes)
 
-    def look_at(self, node: str) -> Look:
+    def look_at(self, node: str) -> NodeSnapshot:
         """Return the snapshot of this rank's node, or an empty one where another rank has it."""
-        return self.look or Look(node)
+        return self.look or NodeSnapshot(node)

@@ -17,8 +17,8 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
-from ncclprobe.session.measure import numa
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure import affinity
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
 
 NBYTES = 256 << 20
@@ -33,11 +33,17 @@ class Copies:
     """The copies of one rank. Every rank of the run makes the same calls."""
 
     def __init__(
-        self, identity: RankIdentity, host: Host, exchange: Exchange, set_phase: SetPhase, look: Look, device: str
+        self,
+        identity: RankIdentity,
+        host: Host,
+        exchange: Exchange,
+        set_phase: SetPhase,
+        look: NodeSnapshot,
+        device: str,
     ) -> None:
         self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
         self._node, self._device, self._look = look.node, device, look
-        self._nodes, self._nbytes = numa.numa_nodes(host), NBYTES
+        self._nodes, self._nbytes = affinity.numa_nodes(host), NBYTES
         self.note = ""
         self.expected = ExpectedCopies()
 
@@ -125,7 +131,9 @@ class Copies:
             self._set_phase(f"copies from cuda:{source} to its peers")
             for peer in range(count):
                 if peer != source and (rates := self._to_peer(source, peer)):
-                    yield self._row("d2d", rates, device=numa.gpu_identity(source), peer=numa.gpu_identity(peer))
+                    yield self._row(
+                        "d2d", rates, device=affinity.gpu_identity(source), peer=affinity.gpu_identity(peer)
+                    )
 
     def _to_peer(self, source: int, peer: int) -> Rates:
         """Return the rates from one GPU to another; nothing, and a note, where another process has one to itself."""
@@ -159,7 +167,7 @@ class Copies:
             number = torch.device(self._device).index
             peer = (number + 1) % count
             if reached := self._to_peer(number, peer):
-                yield self._row("d2d", reached, peer=numa.gpu_identity(peer), concurrent=True)
+                yield self._row("d2d", reached, peer=affinity.gpu_identity(peer), concurrent=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
         """Copy within each NUMA node's memory, by its own processors and by another node's."""
@@ -204,10 +212,10 @@ class Copies:
 
     def _gpu(self) -> str:
         """Return the identity of this rank's GPU; rank 0 names it as NVML does."""
-        return numa.gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
+        return affinity.gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
 
     def _numa(self) -> int | None:
-        return numa.of_gpu(self._device, self._host, self._nodes)
+        return affinity.node_of_gpu(self._device, self._host, self._nodes)
 
     def _cpus(self, node: int | None) -> Sequence[int]:
         """Return the processors of a NUMA node that this process may use; all its processors for None."""

@@ -2,27 +2,103 @@
 
 Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. No number
 of a GPU is ever used for gloo. Of pairs something is expected over NCCL alone.
+
+What the run is measured on, in few words, is its fingerprint, that of rank 0's node: the site's baseline of such
+machines is what it is compared with.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from ncclprobe.expect import sockets
+from ncclprobe.expect import baselines, sockets
+from ncclprobe.expect.baselines import digest_of, load, same_machine, unknown_parts
 from ncclprobe.expect.expected_of_run import Expecting
 from ncclprobe.expect.system import Shape
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
+from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.pair_results import PAIRS
+from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.values import asdict
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.session.measure.baseline import record_fingerprint
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import RunConfig
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
+from ncclprobe.topology.node import layout
+
+
+def fingerprint_of(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
+    """Return the fingerprint of a node with these `facts`."""
+    machine: dict[str, str] = {}
+    firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
+    if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):
+        product = f"{firmware.dmi.vendor} {firmware.dmi.product}".strip()
+        machine["product"] = firmware.instance_type or product
+    if isinstance(gpus, Gpus):
+        names = [gpu.name for gpu in gpus.all]
+        machine["gpu"] = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    if isinstance(cpus, Cpus):
+        machine["cpu"] = f"{len(cpus.online)} x {cpus.model}"
+    built = layout(Snapshot("", facts))
+    known = built.gpus or built.nics or built.numa
+    software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
+    if isinstance(gpus, Gpus) and gpus.driver:
+        software["driver"] = gpus.driver
+    return Fingerprint(machine, digest_of(_named_devices(built)) if known else None, {**software, "backend": backend})
+
+
+def _named_devices(built: NodeTopology) -> dict[str, Any]:
+    """What tells one topology from another. A link that came up narrower is a fault, and no other machine."""
+    found = {name: value for name, value in asdict(built).items() if name != "why"}
+    for row in (*(found["gpus"] or ()), *(found["nics"] or ())):
+        del row["pcie_width"], row["pcie_max_width"]
+    return found
+
+
+_MOST_NAMED = 4
+
+
+def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot) -> None:
+    """Record on which machine the run is measured, and judge it by the baseline at `path`, if one fits.
+
+    Raises UsageError for a baseline that cannot be read.
+    """
+    found = fingerprint_of(snapshot.facts, recorder.participants.versions, recorder.participants.backend)
+    recorder.fingerprint(found)
+    if path:
+        compare_with(recorder, load(path), path, found)
+
+
+def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: str, mine: Fingerprint) -> None:
+    """Judge by the baseline in `sites` that is of this machine, or say why there is none: no baseline is no pass."""
+    fits = {name: site for name, site in sites.items() if same_machine(site.print(), mine)}
+    nameless = {name: site for name, site in sites.items() if site.fingerprint is None}
+    if not fits and len(sites) == len(nameless) == 1:
+        fits = nameless
+        recorder.note(f"{path} does not say of which machine it is, so a change of the machine cannot be seen")
+    if not fits:
+        differs = "; ".join(changes(next(iter(sites.values())).print(), mine)[:_MOST_NAMED])
+        of = f": {differs} (baseline -> now)" if len(sites) == 1 and differs else ""
+        recorder.note(f"no baseline: {path} holds none of this machine{of}")
+        return
+    newest = max(fits, key=lambda name: fits[name].written)
+    site = fits[newest]
+    recorder.expect(baselines.bands(site, newest))
+    changed = changes(site.print(), mine)
+    if changed:
+        recorder.note(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_NAMED])}")
+    silent = unknown_parts(site.print(), mine)
+    if silent and site.fingerprint:
+        recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")
 
 
 def learn(
@@ -31,7 +107,7 @@ def learn(
     exchange: Exchange,
     identity: RankIdentity,
     host: Host,
-    look: Look | None,
+    look: NodeSnapshot | None,
     hosts: Sequence[str],
     recorder: Recorder | None,
 ) -> Expecting:
@@ -55,7 +131,7 @@ def expecting(
     exchange: Exchange,
     identity: RankIdentity,
     host: Host,
-    look: Look | None,
+    look: NodeSnapshot | None,
     hosts: Sequence[str],
 ) -> Expecting:
     """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
@@ -68,7 +144,7 @@ def expecting(
         return _of_nccl(options, exchange, look, hosts)
     if config.nodes < 2 or "collectives" not in options.what:
         return Expecting()
-    from ncclprobe.session.measure.slowest_link import slowest_link
+    from ncclprobe.session.measure.rank_nics import slowest_link
 
     link = slowest_link(exchange, identity, host, hosts[0] if hosts else "")
     if link is None:
@@ -76,7 +152,7 @@ def expecting(
     return Expecting(tuple(_bands(options, identity.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(options: Options, exchange: Exchange, look: Look | None, hosts: Sequence[str]) -> Expecting:
+def _of_nccl(options: Options, exchange: Exchange, look: NodeSnapshot | None, hosts: Sequence[str]) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
 
     from ncclprobe.expect import expected_of_run

@@ -32,7 +32,7 @@ from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import joining, retest
 from ncclprobe.session.measure.context import plan_of
 from ncclprobe.session.measure.expectations import learn
-from ncclprobe.session.measure.look import LOOK_S, Look, gather_captures, share_gpus
+from ncclprobe.session.measure.node_snapshot import LOOK_S, NodeSnapshot, gather_captures, share_gpus
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group as groups
@@ -157,7 +157,9 @@ class _Run:
             torch.cuda.set_device(self._who.device)  # which each thread has one of
         options, question, bands, config, infos, hosts = self._agree(prepare)
         self._identity = _placed(self._identity, hosts)
-        look = Look(self._hostname, min(LOOK_S, self._timeout_s / 2)) if self._identity.local_rank == 0 else None
+        look = (
+            NodeSnapshot(self._hostname, min(LOOK_S, self._timeout_s / 2)) if self._identity.local_rank == 0 else None
+        )
         if look:
             look.start()
         recorder = None
@@ -190,7 +192,12 @@ class _Run:
         return *asked, RunConfig(**config), infos, tuple(hosts)
 
     def _measure(
-        self, options: Options, config: RunConfig, look: Look | None, hosts: Sequence[str], recorder: Recorder | None
+        self,
+        options: Options,
+        config: RunConfig,
+        look: NodeSnapshot | None,
+        hosts: Sequence[str],
+        recorder: Recorder | None,
     ) -> None:
         """Learn what to expect, and sweep over a group of our own."""
         learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)

@@ -22,8 +22,8 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.gloo import named
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
-from ncclprobe.session.measure import slowest_link
-from ncclprobe.session.measure.look import Look
+from ncclprobe.session.measure import rank_nics
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
@@ -50,7 +50,7 @@ class TransportDetection:
         exchange: Exchange,
         set_phase: "SetPhase",
         backend: str,
-        look: Look,
+        look: NodeSnapshot,
         hosts: Sequence[str],
     ):
         self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
@@ -150,7 +150,7 @@ class TransportDetection:
 def _gloos(host: Host) -> list[str] | None:
     """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, else that of the host's own name."""
     names = named(os.environ.get("GLOO_SOCKET_IFNAME", ""))
-    own = None if names else slowest_link.interface(host, dict(os.environ))
+    own = None if names else rank_nics.interface(host, dict(os.environ))
     return list(names) or ([own.name] if own else None)
 
 

@@ -11,7 +11,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import PairEndpoint
 from ncclprobe.probes.round_robin import DEFAULT_NBYTES, PairContext, RoundRobin, run_worker
-from ncclprobe.session.measure import nic_of_rank
+from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.watchdog import Watchdog
@@ -26,7 +26,7 @@ def play(run: RankContext) -> bool:
     asked = options.pair_sizes
     sizes = (asked[0], asked[1] if len(asked) > 1 else DEFAULT_NBYTES[backend])
     watchdog.set_phase("pairs, NICs")
-    infos = exchange.collect(nic_of_rank.rank_info(backend, run.host, run.gpu, run.look))
+    infos = exchange.collect(rank_nics.rank_info(backend, run.host, run.gpu, run.look))
     hosts = tuple(exchange.share(recorder.participants.hosts if recorder else None))
     turn = turn_of(
         identity.rank, hosts, sizes[1], device, clock_of(device), watchdog.set_phase, options.phase_timeout_s + _SLACK_S
@@ -42,7 +42,7 @@ def play(run: RankContext) -> bool:
     if infos is None or recorder is None:
         intact = run_worker(context)
     else:
-        nics = tuple(nic_of_rank.nics(hosts, infos))
+        nics = tuple(rank_nics.nics(hosts, infos))
         recorder.add_pair(RankNics(hosts, nics))
         for row in own:
             recorder.add_pair(row)

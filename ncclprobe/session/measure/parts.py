@@ -1,13 +1,88 @@
 """The parts of a run, one after the other: first calls, collectives, pairs, copies, affinity, training, ladder."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ncclprobe.facts.run.samples import What
+from ncclprobe.host import Host
 from ncclprobe.model.measurement import SkippedRow
-from ncclprobe.session.measure import intra_node, training
+from ncclprobe.model.traffic import LadderRow
+from ncclprobe.session.measure import training
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.look import Look
 from ncclprobe.session.measure.nic_traffic import TransportDetection
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot
+from ncclprobe.session.measure.training import room_of
+from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.training import ladder
+
+if TYPE_CHECKING:
+    from ncclprobe.probes.plan import Exchange, SetPhase
+    from ncclprobe.session.measure.node_snapshot import NodeSnapshot
+    from ncclprobe.session.measure.recorder import Recorder
+
+
+STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
+"""Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
+LARGEST = {"nccl": 1 << 30, "gloo": 4 << 20}
+"""Of the all_reduce alone: with NCCL the size that can be judged, with gloo one that any network carries in time."""
+_SHARE = 1 / 8
+_SLACK_S = 30.0  # torch's own deadlines come so much later than ours, which name the rank
+_BUFFERS = 6
+"""So many messages must fit: the buffers of the steps of two rungs, and that of the all_reduce."""
+
+
+def play_ladder(
+    plan: Any, hosts: Sequence[str], host: Host, timeout_s: float, exchange: Any, set_phase: Any
+) -> tuple[LadderRow, ...]:
+    """Measure all rungs, on every rank, within a share of the run's `timeout_s`; return the rows on rank 0.
+
+    `plan` is a probes.plan.Plan, `hosts` are those of all ranks, on rank 0. Raises ProbeError.
+    """
+    from ncclprobe.probes.ladder import LadderSizes, run
+
+    rungs = ladder.plan(exchange.share(list(hosts)), pairs=plan.backend == "gloo")
+    room = room_of(plan, host, exchange)
+
+    def fitting(nbytes: int) -> int:
+        return nbytes if room is None else max(1 << 20, min(nbytes, room // _BUFFERS // 512 * 512))
+
+    sizes = LadderSizes(
+        fitting(STEP_BYTES[plan.backend]), fitting(min(LARGEST[plan.backend], max(plan.sizes))), _SHARE * timeout_s
+    )
+    return run(plan, rungs, sizes, timeout_s + _SLACK_S, exchange, set_phase)
+
+
+IntraNodePart = Literal["copies", "affinity"]
+
+
+def play_intra_node(
+    part: IntraNodePart,
+    plan: Any,
+    identity: RankIdentity,
+    look: "NodeSnapshot",
+    host: Host,
+    exchange: "Exchange",
+    set_phase: "SetPhase",
+    recorder: "Recorder | None",
+) -> None:
+    """Measure `part` on all ranks at the same time; rank 0 records. Raises ProbeError."""
+    if part == "copies":
+        from ncclprobe.session.measure.copies import Copies as Measuring
+
+        measuring = Measuring(identity, host, exchange, set_phase, look, plan.device)
+        found = measuring.play()
+        note = measuring.note
+        if recorder:
+            recorder.add_copies(found, measuring.expected)
+    else:
+        from ncclprobe.session.measure.affinity import measured
+
+        rows, note = measured(plan, identity, look.node, host, exchange, set_phase)
+        if recorder:
+            recorder.add_affinity(rows)
+    if note and recorder:
+        recorder.note(note)
+
 
 _LEAST_SHARE = 0.2
 """The share of --timeout that must be left for one of several parts: with less it is skipped."""
@@ -58,7 +133,7 @@ def measure(part: What, context: RankContext, hostname: str) -> bool:
     else:
         look, phase = context.look_at(hostname), context.watchdog.set_phase
         plan, identity = context.plan(), context.identity
-        intra_node.play(part, plan, identity, look, context.host, context.exchange, phase, context.recorder)
+        play_intra_node(part, plan, identity, look, context.host, context.exchange, phase, context.recorder)
     return True
 
 
@@ -73,15 +148,14 @@ def _train(context: RankContext) -> None:
 
 def _climb(context: RankContext) -> None:
     """Measure the rungs from one rank to the whole job."""
-    from ncclprobe.session.measure import ladder
 
     options, phase = context.options, context.watchdog.set_phase
-    rows = ladder.play(context.plan(), context.hosts, context.host, options.timeout_s, context.exchange, phase)
+    rows = play_ladder(context.plan(), context.hosts, context.host, options.timeout_s, context.exchange, phase)
     if context.recorder:
         context.recorder.add_ladder(rows)
 
 
-def _sweep(context: RankContext, look: Look) -> None:
+def _sweep(context: RankContext, look: NodeSnapshot) -> None:
     """Measure collectives, and which NICs they use."""
     from ncclprobe.session.measure import retest
 

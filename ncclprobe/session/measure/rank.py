@@ -24,7 +24,7 @@ from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure import joining, parts
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import judgeable, learn
-from ncclprobe.session.measure.look import Look, gather_captures, share_gpus, write_captures
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot, gather_captures, share_gpus, write_captures
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
@@ -117,7 +117,7 @@ class Rank:
         self._sizes: tuple[int, ...] = ()  # of collectives, where it is chosen by what can be judged
         self._progress = Progress(wanted=identity.rank == 0 and not options.quiet)
         self._rank_file = _rank_file(identity.rank, self._hostname)
-        self._look = Look(self._hostname) if identity.local_rank == 0 else None
+        self._look = NodeSnapshot(self._hostname) if identity.local_rank == 0 else None
         self._nodes: list[Snapshot] = []
         self._recorder: Recorder | None = None
         self._survivor: Survivor | None = None

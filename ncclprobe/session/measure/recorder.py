@@ -29,7 +29,7 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Progress
-from ncclprobe.session.measure.look import replayed_nodes
+from ncclprobe.session.measure.node_snapshot import replayed_nodes
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.rank_files import FOLDER

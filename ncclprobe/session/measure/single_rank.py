@@ -15,8 +15,8 @@ from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Progress, Waiting
-from ncclprobe.session.measure.look import Look, write_captures
-from ncclprobe.session.measure.numa import gpu_identity
+from ncclprobe.session.measure.affinity import gpu_identity
+from ncclprobe.session.measure.node_snapshot import NodeSnapshot, write_captures
 from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
@@ -42,7 +42,7 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     At --timeout the report says so, and the process ends at once: a copy with a wedged driver never returns.
     """
     name = socket.gethostname()
-    progress, look = Progress(wanted=not options.quiet), Look(name)
+    progress, look = Progress(wanted=not options.quiet), NodeSnapshot(name)
     recorder = Recorder(options, question, Participants(kind, 1, (name,), backend, nnodes=1), (), progress)
     recorder.snapshots = lambda: [look.snapshot()]
     recorder.meet()
@@ -71,7 +71,7 @@ def look(options: Options, question: Question, kind: str, why: str, backend: Bac
     where a file of the report cannot be written.
     """
     name = socket.gethostname()
-    node = Look(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))
+    node = NodeSnapshot(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))
     with Waiting("looking at this machine", wanted=not options.quiet):
         node.start()
         snapshot, capture = node.snapshot(), node.capture()
@@ -90,7 +90,7 @@ def look(options: Options, question: Question, kind: str, why: str, backend: Bac
 
 
 def _measure(
-    recorder: Recorder, identity: RankIdentity, look: Look, host: Host, progress: Progress, backend: Backend
+    recorder: Recorder, identity: RankIdentity, look: NodeSnapshot, host: Host, progress: Progress, backend: Backend
 ) -> None:
     progress.show("import torch")
     try:

@@ -31,7 +31,7 @@ MOST_PACKED_BYTES = 4 << 20
 """Of one node's compressed capture; usual are 30 KiB. A larger one is not sent."""
 
 
-class Look:
+class NodeSnapshot:
     """One node's snapshot, collected in a thread, for no longer than `look_s` seconds."""
 
     def __init__(self, node: str, look_s: float = LOOK_S) -> None:
@@ -94,7 +94,7 @@ def rank_capture(node: str) -> str:
 
 
 def gather_captures(
-    exchange: Exchange, look: Look | None, hostname: str, hosts: Sequence[str]
+    exchange: Exchange, look: NodeSnapshot | None, hostname: str, hosts: Sequence[str]
 ) -> list[tuple[str, str]] | None:
     """Return the captures of all nodes, on rank 0; None elsewhere. Every rank of the run calls this.
 
@@ -105,7 +105,7 @@ def gather_captures(
     return None if received is None else node_captures(hosts, received)
 
 
-def share_gpus(exchange: Exchange, look: Look | None, hostname: str, hosts: Sequence[str]) -> None:
+def share_gpus(exchange: Exchange, look: NodeSnapshot | None, hostname: str, hosts: Sequence[str]) -> None:
     """Let each node's `look` learn of the GPUs that its other ranks see. Every rank of the run calls this.
 
     `hosts` are those of all ranks, on rank 0.
