@@ -65,6 +65,8 @@ MODES = {
     "rehearsed": "rehearsed without a GPU",
     "on-cpu": "rehearsed with NCCL and torch's CUDA build on a processor",
 }
+OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS")
+"""Variables of NCCL that scripts/torch_on_cpu.py sets, and those that make it bearable there."""
 ON_CPU = ("the GPU, its driver and CUDA, by tests/nccl_on_cpu: no time or rate means anything",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
@@ -199,10 +201,12 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
     mark, deadline_s = uuid.uuid4().hex, args.deadline or stage.deadline_s
     print(f"stage {number}: {stage.title}, at most {deadline_s:.0f} s", flush=True)
     command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
-    command += ["--rehearse"] if args.rehearse else []
+    command += ["--rehearse"] if args.rehearse else ["--on-cpu"] if args.on_cpu else []
     command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
     output = folder / "stage.log"
     env = machine.variables(out, ROOT, mark)
+    if args.on_cpu:
+        env |= {name: os.environ[name] for name in OF_THE_PROCESSOR if name in os.environ}
     try:
         ended = processes.run(command, output, env, deadline_s)
     finally:

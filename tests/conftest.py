@@ -23,7 +23,8 @@ FACTS = ROOT / "tests" / "data" / "facts"
 SLOW_FOLDERS = {"guest", "lab", "measuring"}
 """Hosts of network namespaces under real launchers, measuring runs, virtual machines."""
 _STARTS_SEVERAL = re.compile(
-    r"^(?:from|import) (?:lab|launching|rank_lab)\b|\bPopen\(|\bcreate_subprocess_exec\(|\bwebdriver\b", re.MULTILINE
+    r"^(?:from|import) (?:lab|launching|on_cpu|rank_lab)\b|\bPopen\(|\bcreate_subprocess_exec\(|\bwebdriver\b",
+    re.MULTILINE,
 )
 """A test file that starts ranks, nodes or a browser, or plays on while a process of its own runs."""
 

@@ -76,7 +76,7 @@ def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, 
     rows = report["measurements"]
     assert isinstance(rows, list)
     assert rows, ends[0].text
-    assert {(row["backend"], row["wrong"], row["transport"]["network"]) for row in rows} == {("nccl", 0, "P2P")}
+    assert {(row["backend"], row["wrong"], row["transport"]["network"]) for row in rows} == {("nccl", 0, "P2P CUMEM")}
     assert {end.code for end in ends} <= {0, 3}
 
 
