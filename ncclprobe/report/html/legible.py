@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ncclprobe.model.hostlist import fold
 
@@ -41,6 +41,15 @@ def folded(names: Iterable[str], limit: int = _NAMES) -> str:
     if len(text) <= limit:
         return text
     return f"{text[:limit].rpartition(',')[0] or text[:limit]}, … ({len(unique):,} in all)"
+
+
+def typed(text: str) -> Markup:
+    """Return `text` with what stands between backticks as code; with an odd number of them as it is."""
+    plain, *others = text.split("`")
+    if len(others) % 2:
+        return escape(text)
+    marked = (Markup("<code>{}</code>").format(each) if n % 2 == 0 else escape(each) for n, each in enumerate(others))
+    return escape(plain) + Markup().join(marked)
 
 
 def breaks(names: str) -> Markup:

@@ -29,7 +29,7 @@ from ncclprobe.report.html import (
     tables,
 )
 from ncclprobe.report.html.findings import Cards, Given
-from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate
+from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
 from ncclprobe.report.html.rows import ORDER, Row, blind, rows, where
 from ncclprobe.report.trends import Past
 from ncclprobe.units import plural, size
@@ -75,6 +75,7 @@ def environment() -> Environment:
         "plural": plural,
         "fold": folded,
         "breaks": breaks,
+        "typed": typed,
         "copyable": copyable,
         "launcher": launcher,
     }

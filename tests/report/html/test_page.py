@@ -15,6 +15,7 @@ from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fai
 from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import differences, findings, fleet, render, rows, tables
+from ncclprobe.report.html.legible import typed
 from ncclprobe.report.html.page import HERE
 
 from .. import samples
@@ -276,3 +277,14 @@ def test_only_differences_are_highlighted() -> None:
     assert "565.57.01" in words
     differing = re.findall(r"<code>(\w+)</code> <span class=\"tag warn\">differs", text)
     assert differing == ["driver", "NCCL_DEBUG"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("type `a <b>`, then `c`.", "type <code>a &lt;b&gt;</code>, then <code>c</code>."),
+        ("version `GLIBC_2.38' is missing & <so on>", "version `GLIBC_2.38&#39; is missing &amp; &lt;so on&gt;"),
+    ],
+)
+def test_what_is_to_be_typed_is_code_and_everything_is_escaped(text: str, shown: str) -> None:
+    assert typed(text) == shown
