@@ -49,6 +49,13 @@ def test_estimates_are_asked_with_the_sizes_that_nccl_tests_prints(nccl: Path) -
     library.abort(comm)
 
 
+@pytest.mark.parametrize(("network", "strange"), [("Socket lo", 0), ("Socket", 0), ("P2P CUMEM", 1), (None, 1)])
+def test_ranks_of_one_gpu_have_sockets_over_whatever_interface(network: str | None, strange: int) -> None:
+    row = {"op": "all_reduce", "place": "in", "wrong": 0, "transport": {"network": network}}
+    said = [line for line in stages("running")._wrong_rows([row], False) if "transport detection" in line]
+    assert len(said) == strange
+
+
 def test_what_nccl_refuses_is_said_with_its_code(nccl: Path) -> None:
     calls = stages("nccl_calls")
     library = calls.Nccl(nccl)
