@@ -54,7 +54,7 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.tuner import dumps
-from ncclprobe.facts import ibstat, ibv_devinfo, lscpu, nccl_conf, numactl, nvlink, topo_matrix
+from ncclprobe.facts import ibstat, nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
 from ncclprobe.facts.files.ras import read_answer
 from ncclprobe.facts.launcher import Flags, detect, half_given
@@ -110,9 +110,6 @@ def _of_texts() -> Iterator[Reader]:
     topo = captured(("run", "nvidia-smi", "topo", "-m"))
     yield _of("topology matrix", lambda each: topo_matrix.parse(each), topo)
     yield _of("ibstat", ibstat.parse, literals("facts/test_ibstat.py"))
-    yield _of("ibv_devinfo", ibv_devinfo.parse, literals("facts/test_ibv_devinfo.py"))
-    yield _of("lscpu", lscpu.parse, literals("facts/test_lscpu.py"))
-    yield _of("numactl", numactl.parse, literals("facts/test_numactl.py"))
     yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/test_nvlink_status.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)

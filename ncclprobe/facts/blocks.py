@@ -1,4 +1,4 @@
-"""Texts made of blocks, each under a heading: what ibstat, ibv_devinfo and `nvidia-smi nvlink -s` print.
+"""Texts made of blocks, each under a heading: what ibstat and `nvidia-smi nvlink -s` print.
 
 Indentation is not looked at, since mails and forms lose it, and neither are quotation marks before a line.
 """

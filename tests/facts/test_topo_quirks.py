@@ -8,7 +8,7 @@ import pytest
 from fake_topo import Printed, plain
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts import ibstat, ibv_devinfo, numactl, nvlink
+from ncclprobe.facts import ibstat, nvlink
 from ncclprobe.facts.topo_matrix import parse
 
 
@@ -176,26 +176,3 @@ def test_ibstat_lists_devices_by_letters_and_a_dead_port_has_a_rate() -> None:
     assert [(a.name, a.ports[0].state, a.ports[0].rate_gbps) for a in found] == [
         ("mlx5_0", "Active", 400.0), ("mlx5_10", "Initializing", 400.0), ("mlx5_2", "Down", 10.0)
     ]  # fmt: skip
-
-
-def test_efa_has_no_guid_and_no_firmware() -> None:
-    text = (
-        "hca_id: rdmap79s0\n\ttransport: unspecified (4)\n\tfw_ver: 0.0.0.0\n\tnode_guid: 0000:0000:0000:0000\n"
-        "\tvendor_part_id: 61314\n\t\tport: 1\n\t\t\tstate: PORT_ACTIVE (4)\n\t\t\tlink_layer: Unspecified\n"
-    )
-    (device,) = ibv_devinfo.parse(text).devices
-    assert (device.transport, device.node_guid, device.ports[0].state) == (
-        "unspecified",
-        "0000:0000:0000:0000",
-        "PORT_ACTIVE",
-    )
-
-
-@pytest.mark.parametrize("indent", ["", "  "])
-def test_distances_of_numactl_may_be_indented_and_stand_below_its_policy(indent: str) -> None:
-    text = (
-        "policy: default\npreferred node: current\navailable: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 4 MB\n"
-        "node 0 free: 1 MB\nnode 1 cpus: 2 3\nnode 1 size: 4 MB\nnode 1 free: 1 MB\nnode distances:\n"
-        f"node   0   1 \n{indent}0:  10  32 \n{indent}1:  32  10 \n"
-    )
-    assert [node.distances for node in numactl.parse(text).nodes] == [(10, 32), (32, 10)]
