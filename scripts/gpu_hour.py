@@ -67,7 +67,7 @@ MODES = {
 }
 OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS")
 """Variables of NCCL that scripts/torch_on_cpu.py sets, and those that make it bearable there."""
-ON_CPU = ("the GPU, its driver and CUDA, by tests/nccl_on_cpu: no time or rate means anything",)
+ON_CPU = ("the GPU, its driver and CUDA, by tests/cuda_stand_in: no time or rate means anything",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""

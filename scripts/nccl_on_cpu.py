@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds NVIDIA's NCCL for a machine without a GPU: its own sources above a stand-in of CUDA (tests/nccl_on_cpu).
+"""Builds NVIDIA's NCCL for a machine without a GPU: its own sources above a stand-in of CUDA (tests/cuda_stand_in).
 
     scripts/nccl_on_cpu.py --source TREE_OR_ARCHIVE --tag v2.30.7-1 [--jobs N]
 

@@ -29,7 +29,7 @@ from on_cpu.cases import CASES, Case
 
 HOST = "n0"
 _FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
-_JOB = ROOT / "tests" / "nccl_on_cpu" / "job.py"
+_JOB = ROOT / "tests" / "cuda_stand_in" / "job.py"
 
 
 def main() -> int:

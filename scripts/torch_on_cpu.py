@@ -9,7 +9,7 @@
 
 NCCL is built as scripts/nccl_on_cpu.py says. torch comes from its wheels (5 GB, in ~/.cache/ncclprobe/on_cpu). The two
 settings of NCCL make it some 5 times as fast. Needs root: the devices of the GPUs are in a mount namespace, with
---hostname in a UTS namespace too. What the stand-in of CUDA decides by itself: tests/nccl_on_cpu/README.md.
+--hostname in a UTS namespace too. What the stand-in of CUDA decides by itself: tests/cuda_stand_in/README.md.
 """
 
 import argparse

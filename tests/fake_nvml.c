@@ -1,5 +1,5 @@
 /* A stand-in for libnvidia-ml.so.1, for tests of the real nvidia-ml-py above it. What box it shows is said by variables
- * FAKE_NVML_…: those of nccl_on_cpu/machine.h, LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
+ * FAKE_NVML_…: those of cuda_stand_in/machine.h, LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
  * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
  * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM), P2P (0: none),
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "nccl_on_cpu/machine.h"
+#include "cuda_stand_in/machine.h"
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 enum { LINK_GPU = 0, LINK_SWITCH = 2, FABRIC_NOT_SUPPORTED = 0, FABRIC_COMPLETED = 3 };

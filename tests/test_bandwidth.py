@@ -44,7 +44,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--op", "allreduce"], "--op: allreduce is no operation; did you mean all_reduce?"),
         (["--op", "xyzzy"], "choose from all_reduce"),
-        (["--op", ""], "--op: '' is no operation"),
+        (["--op", ""], "--op: an empty word was given"),
         (["--dtype", "fp9"], "--dtype: fp9 is no data type"),
         (["--redop", "median"], "--redop: median is no reduction"),
         (["-b", "0"], "-b 0"),
@@ -53,7 +53,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-f", "1"], "-f 1"),
         (["-f", "x"], "invalid int value"),
         (["-n", "0"], "-n: 0 is no whole number above zero"),
-        (["-w", "-1"], "-w -1"),
+        (["-w", "-1"], "-w: -1 is no whole number"),
         (["--batches", "0"], "--batches: 0"),
         (["--nproc", "0"], "--nproc: 0"),
         (["--timeout", "0"], "--timeout: 0"),

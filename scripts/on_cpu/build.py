@@ -18,7 +18,7 @@ from gpu_stages import processes
 from on_cpu import device_sources
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ROOT / "tests" / "nccl_on_cpu"
+SOURCES = ROOT / "tests" / "cuda_stand_in"
 CACHE = Path.home() / ".cache" / "ncclprobe" / "on_cpu"
 CUDART = "libcudart.so.13"
 HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85")

@@ -1,4 +1,4 @@
-"""NCCL's device sources for a host compiler: PTX becomes the functions of tests/nccl_on_cpu/device_code.h."""
+"""NCCL's device sources for a host compiler: PTX becomes the functions of tests/cuda_stand_in/device_code.h."""
 
 import re
 import shutil

@@ -17,7 +17,6 @@ FAKE_NVML = Path(__file__).parents[1] / "fake_nvml.c"
 TOKEN = "of this run of the lab alone"
 GRACE_S = 8.0
 """Beyond --timeout, after which a doctor that still runs is killed, and counted."""
-_UUID = b"GPU-00000000-"
 _OPENED = re.compile(r"open.* = \d+$")  # not those that failed
 
 
@@ -133,9 +132,9 @@ def give_gpus(lab: Lab, count: int = 2, nccl: str = "2.27.3") -> None:
     for host in lab.hosts:
         folder = host.folder / "lib"
         folder.mkdir()
-        own = _UUID.replace(b"00000000", f"{host.number:08x}".encode())  # no two machines have one GPU
-        (folder / library.name).write_bytes(library.read_bytes().replace(_UUID, own))
-        host.env |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_GPUS": str(count)}
+        (folder / library.name).symlink_to(library)
+        own = {"FAKE_NVML_GPUS": str(count), "FAKE_NVML_HOST": str(host.number)}  # no two machines have one GPU
+        host.env |= {"LD_LIBRARY_PATH": str(folder), **own}
         give_nccl(host, nccl)
 
 

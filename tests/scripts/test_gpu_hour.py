@@ -183,7 +183,7 @@ def test_a_rehearsal_on_a_processor_plays_as_a_real_hour_does_and_says_what_was_
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "summary.md").read_text()
     assert "rehearsed with NCCL and torch's CUDA build on a processor" in text
-    assert "by tests/nccl_on_cpu: no time or rate means anything" in text
+    assert "by tests/cuda_stand_in: no time or rate means anything" in text
     assert "holds a rehearsal" in hour(tmp_path / "out", program=played[0].parent / "driver.py").stderr
 
 

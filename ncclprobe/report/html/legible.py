@@ -47,9 +47,11 @@ def typed(text: str) -> Markup:
     """Return `text` with what stands between backticks as code; with an odd number of them as it is."""
     plain, *others = text.split("`")
     if len(others) % 2:
-        return escape(text)
-    marked = (Markup("<code>{}</code>").format(each) if n % 2 == 0 else escape(each) for n, each in enumerate(others))
-    return escape(plain) + Markup().join(marked)
+        return escape(printable(text))
+    shown = [escape(printable(each)) for each in others]
+    return escape(printable(plain)) + Markup().join(
+        Markup("<code>{}</code>").format(each) if n % 2 == 0 else each for n, each in enumerate(shown)
+    )
 
 
 def breaks(names: str) -> Markup:

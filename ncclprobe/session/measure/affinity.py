@@ -9,16 +9,18 @@ import os
 import threading
 from collections.abc import Collection, Container, Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncclprobe import stats
 from ncclprobe.errors import HostError, ParseError
 from ncclprobe.facts.cpu import cpu
 from ncclprobe.host import Host
 from ncclprobe.model.traffic import AffinityRow
-from ncclprobe.probes.plan import Exchange, SetPhase
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.topology.node import ranges
+
+if TYPE_CHECKING:
+    from ncclprobe.probes.plan import Exchange, SetPhase  # which imports torch
 
 _PCI = "/sys/bus/pci/devices"
 _MOST_CPUS = 8192
@@ -88,7 +90,7 @@ ALREADY = "every rank already has the processors of its NUMA node, so there was 
 
 
 def measured(
-    plan: Any, identity: RankIdentity, name: str, host: Host, exchange: Exchange, set_phase: SetPhase
+    plan: Any, identity: RankIdentity, name: str, host: Host, exchange: "Exchange", set_phase: "SetPhase"
 ) -> tuple[tuple[AffinityRow, ...], str]:
     """Return a row for each rank that should have other processors, and a note where there is none; on rank 0.
 
