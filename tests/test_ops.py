@@ -107,7 +107,13 @@ def test_sizes_step_by_the_factor_up_to_the_end_which_is_among_them(
 
 @pytest.mark.parametrize(
     ("begin", "end", "factor", "named"),
-    [(0, 8, 2, "-b 0"), (16, 8, 2, "-b 16 B is above -e 8 B"), (8, 16, 1, "-f 1"), (8, 16, 0, "-f 0"), (-8, 8, 2, "-b -8")],
+    [
+        (0, 8, 2, "-b 0"),
+        (16, 8, 2, "-b 16 B is above -e 8 B"),
+        (8, 16, 1, "-f 1"),
+        (8, 16, 0, "-f 0"),
+        (-8, 8, 2, "-b -8"),
+    ],
 )
 def test_a_sweep_that_cannot_be_is_refused_in_one_line(begin: int, end: int, factor: int, named: str) -> None:
     with pytest.raises(UsageError, match=named) as refusal:
