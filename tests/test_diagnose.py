@@ -16,7 +16,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.measured import about_only, counted, node_rows, run_facts, unused_devices, weighed
+from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
@@ -364,3 +364,8 @@ def test_select_and_ignore_mean_in_a_run_what_they_mean_to_the_doctor() -> None:
     without = report_on(measured(), machine(), argv=("--ignore", "run.data"))
     assert "run.data" not in of_run(without)
     assert ("run.data", "--ignore") in {(s.id, s.reason) for s in without.suppressed}
+
+
+def test_whoever_listens_on_the_port_of_ranks_that_met_is_their_own_rank_0() -> None:
+    assert job_of({Participants: WHO}, Job()).met
+    assert not job_of({Participants: Absent("no rank came")}, Job()).met

@@ -117,12 +117,14 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
 
 
 def job_of(run: Facts, job: Job) -> Job:
-    """`job` with the backend that was measured; a node that is to be accepted is judged for the one that was meant."""
+    """`job` whose ranks have met, with the backend that was measured; a node that is to be accepted is judged for the
+    one that was meant.
+    """
     who, asked = run.get(Participants), run.get(Asked)
     if not isinstance(who, Participants):
         return job
     meant = asked.backend or "nccl" if isinstance(asked, Asked) and asked.accepts else who.backend
-    return replace(job, backend="nccl" if meant == "nccl" else "gloo")
+    return replace(job, backend="nccl" if meant == "nccl" else "gloo", met=True)
 
 
 def weighed(

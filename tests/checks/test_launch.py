@@ -122,6 +122,7 @@ def test_a_torchrun_that_listens_itself_is_not_asked_for_a_free_port() -> None:
     assert judge(ports.port_free, BY_HAND, *facts).status is Status.FAIL
     assert judge(ports.port_free, BY_HAND, *facts, job=Job(local=True)).status is Status.SKIP
     assert judge(ports.port_free, BY_HAND, *facts, job=Job(running=True)).status is Status.SKIP
+    assert judge(ports.port_free, BY_HAND, *facts, job=Job(met=True)).status is Status.SKIP
 
 
 def test_a_port_range_that_is_not_known_is_unknown() -> None:

@@ -28,7 +28,8 @@ USUAL = Sysctls((32768, 60999), (), 4096, 212992, 212992, (4096, 131072, 6291456
 @applies
 def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
     """before a job starts, where MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
-    given, listened = bool(master.name) and launch.master_port is not None, launch.kind == "torchrun" or job.running
+    given = bool(master.name) and launch.master_port is not None
+    listened = launch.kind == "torchrun" or job.running or job.met
     return given and not listened and not job.local
 
 
