@@ -129,7 +129,7 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
         blocks(pipe)
     with pytest.raises(UsageError, match="a device"):
         blocks(Path("/dev/zero"))
-    with pytest.raises(UsageError, match=r"1 file .*/dev/zero cannot be read: a device"):
+    with pytest.raises(UsageError, match=r"1 file .*/dev/zero: cannot be read: a device"):
         explain.main(["/dev/zero"])
     assert job_files.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
 

@@ -171,10 +171,12 @@ def test_a_log_that_cannot_be_begun_is_refused(tmp_path: Path) -> None:
         RunLog(tmp_path / "gone" / FILE)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-def test_a_full_disk_ends_no_run_and_loses_nothing_in_memory() -> None:
-    log = RunLog(Path("/dev/full"))
-    log.add("note", "x")
+def test_a_full_disk_ends_no_run_and_loses_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = RunLog(tmp_path / FILE)
+    with open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123
+        monkeypatch.setattr(log, "_file", full.fileno())
+        log.add("note", "x")
+    assert log._file is None
     log.close()
     assert (of(log, "note"), log.end) == (["x"], "")
 

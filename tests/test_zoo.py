@@ -42,8 +42,9 @@ SYNTHETIC = list(zoo.MACHINES.values())
 WITH_GPUS = [machine for machine in SYNTHETIC if machine.gpu]
 MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
-ASKED_SINCE = {name: {("read", CMDLINE), ("home",)} for name in ("guest-rxe-root", "guest-rxe-nobody")}
-ASKED_SINCE["build-vm"] = {("home",)}
+_GUEST: set[Question] = {("read", CMDLINE), ("home",), ("read", "/sys/fs/cgroup/pids.max")}
+ASKED_SINCE = {name: {*_GUEST} for name in ("guest-rxe-root", "guest-rxe-nobody")}
+ASKED_SINCE["build-vm"] = {("home",), ("read", "/sys/fs/cgroup/pids/pids.max")}
 _CARDS = {"build-vm": ("00:03",), "guest-rxe-root": ("43:00", "44:00"), "guest-rxe-nobody": ("43:00", "44:00")}
 for name, cards in _CARDS.items():
     ASKED_SINCE[name] |= {("bytes", f"/sys/bus/pci/devices/0000:{card}.0/config") for card in cards}
