@@ -20,7 +20,6 @@ BESIDE = {
     "README.md",
     "SECURITY.md",
     "constraints.txt",
-    "hashes.txt",
     "pyproject.toml",
     ".gitignore",
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 _PREPARE = """\
 # In the program, after torch.distributed.init_process_group (torch 2.10 and later).
-# Every rank then answers on a port of its node to whoever asks: do so in a network that you trust.
+# Every rank then answers on a port of its node to any that asks: do so in a network that you trust.
 import torch.distributed.debug; torch.distributed.debug.start_debug_server()
 """
 

@@ -20,7 +20,7 @@ rank that has yet to report, or that is not at fault (ProcessGroupNCCL.cpp: Watc
 A torch that does not know a name does not read it.
 """
 RECORDING: Mapping[str, str] = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-"""What it sets where nobody did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
+"""What it sets where no user did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
 it records nothing. From 2.8 on TORCH_FR_BUFFER_SIZE counts first.
 """
 

@@ -71,7 +71,7 @@ def start(
     variables: Mapping[str, str] | None = None,
     outlives: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start `argv`, with `variables` beside our environment. Raises OSError.
+    """Start `argv`, with `variables` over our environment. Raises OSError.
 
     End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
     """

@@ -34,7 +34,7 @@ _CLEAN = {
     "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
-_FAILS = {f"fails: {blame}": Outcome("something fails, whoever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
+_FAILS = {f"fails: {blame}": Outcome("something fails, whatever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
 _BLIND = {"required unknown": Outcome("something required could not be looked at", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {"missing node": Outcome("a node of the job did not come", _UNKNOWN, Status.UNKNOWN)}
 

@@ -92,7 +92,7 @@ class Job(Struct, frozen=True):
 
     `expect_nics`: each node is to have so many fast NICs in NCCL's network. `local`: only this node is asked about,
     whatever the launcher says. `running`: the job asks from within, so that its own ports and memory are in use.
-    `met`: the ranks of a measuring run have met, so that whoever listens on its port is its own rank 0. `mixed_gpus`:
+    `met`: the ranks of a measuring run have met, so that the listener on its port is its own rank 0. `mixed_gpus`:
     nodes have different numbers of GPUs on purpose. `path_rates`: what a baseline has of the paths of --path.
     """
 

@@ -68,7 +68,7 @@ class Prescription(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The settings of a node beside what vendors prescribe: the names that are as one of them says, then those that are
+    """The settings of a node against what vendors prescribe: the names that are as one of them says, those that are
     not, and those that are missing.
     """
 
@@ -119,7 +119,7 @@ def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
 
 
 def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
-    """Return the settings beside what these vendors prescribe. Where two prescribe one variable, either is right."""
+    """Return the settings against what these vendors prescribe. Where two prescribe one variable, either is right."""
     by_name: dict[str, list[Prescription]] = {}
     for each in _table()[1]:
         if each.vendor in vendors:

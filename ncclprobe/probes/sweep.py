@@ -86,10 +86,10 @@ def _footprint(plan: Plan, nbytes: int) -> int:
 def _clamped(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
     """Yield what does not fit into the `room` bytes of `rank`, size by size. Raises UsageError where nothing does."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
-    beside, end = (" beside what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
+    but, end = (" without what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
     whys = {
         nbytes: f"two buffers need {units.size(2 * _footprint(plan, nbytes))} per rank and rank {rank} has only "
-        f"{units.size(room)} free{beside}"
+        f"{units.size(room)} free{but}"
         for nbytes in left_out
     }
     if not fits:

@@ -104,12 +104,12 @@ def problems(report: Report) -> list[Problem]:
             if _follows(finding, known):
                 continue
             where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
-    alike: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
+    groups: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
     for (name, finding), nodes in where.items():
-        _, on_nodes, subjects = alike.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))
+        _, on_nodes, subjects = groups.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))
         on_nodes.update(dict.fromkeys(nodes))
         subjects[finding.subject] = None
-    found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in alike.items()]
+    found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in groups.items()]
     return sorted(found, key=lambda problem: _cost(problem.finding))
 
 

@@ -82,6 +82,6 @@ def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
 
 def _of_node(row: LadderRow, bands: Sequence[Band]) -> Iterator[Band]:
     for band in bands:
-        alike = band.like is not None and (band.like.ranks, band.like.nodes) == (row.ranks, 1)
-        if row.rung == "node" and alike and band.op == row.op and band.low_bytes <= row.nbytes <= band.high_bytes:
+        same = band.like is not None and (band.like.ranks, band.like.nodes) == (row.ranks, 1)
+        if row.rung == "node" and same and band.op == row.op and band.low_bytes <= row.nbytes <= band.high_bytes:
             yield band

@@ -97,10 +97,10 @@ def found_in(nodes: Mapping[str, Sequence[int]], layout: Layout, slow: Callable[
 
 
 def test_everything_is_slow_only_beside_what_was_expected() -> None:
-    assert search("abcd", lambda s, d: 20.0).kind == "nobody"
+    assert search("abcd", lambda s, d: 20.0).kind == "none"
     assert search("abcd", lambda s, d: 20.0, expected_GBps=40.0).kind == "everything"
-    assert search("abcd", lambda s, d: 41.0, expected_GBps=40.0).kind == "nobody"
-    assert search("abcd", lambda s, d: 20.0, expected_GBps=0.0).kind == "nobody"  # an expectation that judges nothing
+    assert search("abcd", lambda s, d: 41.0, expected_GBps=40.0).kind == "none"
+    assert search("abcd", lambda s, d: 20.0, expected_GBps=0.0).kind == "none"  # an expectation that judges nothing
 
 
 def test_nobody_is_blamed_for_the_tournament_alone() -> None:
@@ -127,7 +127,7 @@ def test_what_is_fast_when_measured_again_is_cleared() -> None:
 
 def test_two_nodes_have_nobody_to_compare_with() -> None:
     assert search("ab", lambda s, d: 20.0 if s.node == "a" else 40.0).confirmed == ()
-    assert search("ab", lambda s, d: 20.0).kind == "nobody"
+    assert search("ab", lambda s, d: 20.0).kind == "none"
 
 
 def test_of_three_nodes_the_one_that_both_others_miss_is_named() -> None:
@@ -135,7 +135,7 @@ def test_of_three_nodes_the_one_that_both_others_miss_is_named() -> None:
 
 
 def test_one_sample_blames_nobody() -> None:
-    assert verdict([Sample(End("a"), End("b"), 1.0)]).kind == "nobody"
+    assert verdict([Sample(End("a"), End("b"), 1.0)]).kind == "none"
     assert verdict([]).tests == 0
 
 
@@ -228,7 +228,7 @@ def test_a_healthy_fleet_blames_nobody(nodes: int, noise: str) -> None:
     for seed in range(3):
         found = simulated(Fabric(nodes, per_leaf=8), (), noise, seed)
         assert found.confirmed == ()
-        assert found.kind == "nobody"
+        assert found.kind == "none"
 
 
 @pytest.mark.parametrize("noise", NOISES)

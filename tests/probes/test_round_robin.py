@@ -120,7 +120,7 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
     }
     assert {row.src_end for row in rows if row.inside} == {f"rank {rank} on {host}" for rank, host in enumerate(HOSTS)}
     assert (found.kind, found.intra_node, found.excluded_ranks, found.lost, found.wrong, dropped) == (
-        "nobody",
+        "none",
         (),
         (),
         (),
@@ -225,7 +225,7 @@ def test_a_slow_pair_inside_a_node_is_named_and_the_network_is_not() -> None:
     assert (slow.where, slow.kind, slow.node, slow.ranks) == ("rank 4 with rank 5 inside c", "pair", "c", (4, 5))
     assert slow.ratio == pytest.approx(0.2)
     assert slow.tests == 3
-    assert (found.kind, found.culprits, found.suspects) == ("nobody", (), ())
+    assert (found.kind, found.culprits, found.suspects) == ("none", (), ())
     assert sum(row.inside and (row.src, row.dst) == (4, 5) and not row.both for row in rows) == 3
 
 

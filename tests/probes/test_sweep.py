@@ -236,7 +236,7 @@ def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken() -
 
 def test_a_gpu_without_room_is_refused_with_its_rank_and_where_its_holders_are_named() -> None:
     rows = run(plan(sizes=(1 << 40,), backend="nccl"), Alone(2, others=1 << 20), lambda phase: None, host=ROOMY)
-    named = r"rank 1 has only 1 MiB free beside what NCCL itself needs; .* nvidia-smi --query-compute-apps=\S+ --\S+$"
+    named = r"rank 1 has only 1 MiB free without what NCCL itself needs; .* nvidia-smi --query-compute-apps=\S+ --\S+$"
     with pytest.raises(UsageError, match=named):
         next(rows)
 

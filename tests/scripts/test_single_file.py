@@ -17,6 +17,7 @@ import offline
 
 from . import installed
 
+LOCKED = "scripts/deploy/hashes.txt"
 HERE = f"cp{sys.version_info[0]}{sys.version_info[1]}-{os.uname().machine}"
 FILES = {
     "any/ncclprobe/__init__.py": b"",
@@ -140,13 +141,22 @@ def test_the_whole_program_judges_from_its_file(tmp_path: Path) -> None:
 
 
 def test_each_pin_of_what_is_required_has_hashes_and_nothing_else_has() -> None:
-    locked = (offline.ROOT / "hashes.txt").read_text().replace("\\\n", "").splitlines()[1:]
+    locked = (offline.ROOT / LOCKED).read_text().replace("\\\n", "").splitlines()[1:]
     assert [line.partition("     --hash=")[0] for line in locked] == offline.required_pins()
     assert all(re.fullmatch(r"[^#]+?(     --hash=sha256:[0-9a-f]{64})+", line) for line in locked)
 
 
 def test_what_is_locked_by_hashes_can_be_fetched(tmp_path: Path) -> None:
-    argv = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "-r", "hashes.txt", "--dest", str(tmp_path)]
+    argv = [
+        "--require-hashes",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "-r",
+        LOCKED,
+        "--dest",
+        str(tmp_path),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", *argv], cwd=offline.ROOT, capture_output=True, text=True
     )

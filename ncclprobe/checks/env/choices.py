@@ -102,7 +102,7 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
     elif network.name == "Socket" and nics:
         tell = fail if several else warn
         up = f"{plural(len(nics), 'faster NIC')} ({nics[0].port}{' …' * bool(nics[1:])})"
-        message = f"NCCL goes over sockets ({', '.join(network.devices[:3])}) beside {up}: {choices.network.why}"
+        message = f"NCCL goes over sockets ({', '.join(network.devices[:3])}) and not over {up}: {choices.network.why}"
         yield tell(subject, message, evidence=shown, **blamed)
 
 

@@ -1,4 +1,4 @@
-"""Settings beside what the vendor of the network prescribes."""
+"""Settings that differ from what the vendor of the network prescribes."""
 
 from collections.abc import Iterator
 

@@ -77,7 +77,7 @@ def _limited(gpus: dict[str, Gpu], field: str, what: str, source: str) -> Iterat
 
 
 def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
-    """Yield the GPUs that have the most of their node, and less than their default: somebody's wish, if it is little
+    """Yield the GPUs that have the most of their node, and less than their default: a user's wish, if it is little
     less.
     """
     most = max((gpu.power_limit_W for gpu in gpus.values() if isinstance(gpu.power_limit_W, int)), default=0)

@@ -94,7 +94,7 @@ def flushed(log: JobLog) -> Iterator[Finding]:
 
     Right: No RDMA request was flushed.
     Why: status 5 is what all other requests of a queue pair get after its first error; status 13 says that the peer
-    lives and does not receive. Status 9 beside an access violation that a NIC reports is of memory that may not be
+    lives and does not receive. Status 9 with an access violation that a NIC reports is of memory that may not be
     written, and the line does not say why.
     Fix: look for the first completion with another status, on this rank or the peer.
     """

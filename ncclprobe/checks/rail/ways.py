@@ -74,11 +74,11 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     (dmesg); of a job's container, /dev/infiniband has to be in it.
     """
     found = [each for each in tests(rails) if not each.gpu]
-    alike: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
+    by_error: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
     for end, failures in own_failures(found).items():
         if not _without_gid(failures[0]):
-            alike.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
-    for ends in alike.values():
+            by_error.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
+    for ends in by_error.values():
         count = sum(one.end in ends for each in found for one in each.seen)
         yield _unusable(ends, count, rails, blame="node", action="repair")
 

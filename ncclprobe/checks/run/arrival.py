@@ -77,7 +77,7 @@ def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
 
     Right: No rank ran out of memory.
     Why: a GPU that another process uses, or that holds more ranks than one, has less room than was there when the run
-    began; NCCL allocates beside the buffers that are measured, for each peer and algorithm that it connects.
+    began; NCCL allocates more than the buffers that are measured, for each peer and algorithm that it connects.
     Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names who holds a GPU's memory; end what is
     left of earlier jobs, or ask for smaller messages with -e.
     """

@@ -37,7 +37,7 @@ def ladder(measured: Ladder, expected: Expected, participants: Participants, ask
     """A node by itself is slower than it should be.
 
     Right: Every rung of the ladder was measured, and no judged node is slower than expected.
-    Why: what a job loses between nodes is only known beside what its nodes reach by themselves. Speed-up and
+    Why: what a job loses between nodes is only known by what its nodes reach by themselves. Speed-up and
     efficiency are shown and not judged: what a network should leave of them depends on the model that is trained.
     Fix: run `ncclprobe accept` on the named node alone; look at its NVLinks, its GPUs' clocks and its PCIe links.
     """

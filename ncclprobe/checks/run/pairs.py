@@ -14,7 +14,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.values import replace
 from ncclprobe.units import certain
 
-_NONE = Localisation(4, "nobody", tests=36)
+_NONE = Localisation(4, "none", tests=36)
 _RUINED = 0.5
 """Below this share of the usual bandwidth a job is better off without: that fails, and the rest warns."""
 _FEWEST_NODES = 3

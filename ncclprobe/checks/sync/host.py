@@ -219,7 +219,7 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
     """GPUs of one model have other power limits or clocks on some nodes.
 
     Right: GPUs of one model have the same power limits and clocks on all nodes.
-    Why: all ranks wait for the slowest GPU; a node whose GPUs are all limited alike looks healthy by itself.
+    Why: all ranks wait for the slowest GPU; a node whose GPUs all have the same limit looks healthy by itself.
     Fix: on the nodes named: `nvidia-smi -pl WATTS` with the other nodes' limit, `nvidia-smi -rac`, as root; look for
     the script, or the power manager of the rack, that sets them.
     """

@@ -90,7 +90,7 @@ def words(text: str) -> list[str]:
 
 
 class Lookup:
-    """The rows of a table by their rarest words, and the rows that a shape of line, its digits all alike, may hold."""
+    """The rows of a table by their rarest words, and the rows that a shape of line, its digits all 0, may hold."""
 
     def __init__(self, table: Path = TABLE) -> None:
         self._by_word: dict[str, list[tuple[list[str], MessageRow]]] = {}

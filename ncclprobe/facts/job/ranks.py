@@ -119,8 +119,8 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
         if named or launch.rank is not None:
             by_rank.setdefault((_job(each, launch), -each.pid if named else launch.rank or 0), []).append(each)
     jobs: dict[str, list[JobProcess]] = {}
-    for (job, _), alike in by_rank.items():
-        if (found := _itself(alike)) is not None:
+    for (job, _), of_rank in by_rank.items():
+        if (found := _itself(of_rank)) is not None:
             launch = launches[found.pid]
             made = JobProcess(found.pid, found.start, found.name, launch.rank, launch, job, found.variables)
             jobs.setdefault(job, []).append(made)

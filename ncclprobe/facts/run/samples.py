@@ -163,7 +163,7 @@ def participants(host: Host) -> Participants:
 
 
 FAILED = "it failed "
-"""How it begins what a rank says of itself that left for an error, and that nobody told to leave."""
+"""How it begins what a rank says of itself that left for an error of its own, untold."""
 
 
 class LostRank(Struct, frozen=True):

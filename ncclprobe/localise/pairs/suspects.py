@@ -70,14 +70,14 @@ class Localisation(Struct, frozen=True):
         return tuple(suspect for suspect in self.suspects if suspect.confidence > 0.5)
 
     @property
-    def kind(self) -> Kind | Literal["everything", "several", "nobody"]:
+    def kind(self) -> Kind | Literal["everything", "several", "none"]:
         """Return the localisation in one word."""
         if self.all_slow:
             return "everything"
         kinds = {suspect.cause.kind for suspect in self.confirmed}
         if len(self.confirmed) == 1:
             return kinds.pop()
-        return "several" if kinds else "nobody"
+        return "several" if kinds else "none"
 
 
 class Case(Struct, frozen=True):

@@ -46,7 +46,7 @@ class Publisher:
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 
     def lose(self, whys: Sequence[str]) -> None:
-        """Say why files that are wanted beside the report could not be written."""
+        """Say why files that are wanted besides the report could not be written."""
         for why in whys:
             self._lost = True
             delivery.complain(why)

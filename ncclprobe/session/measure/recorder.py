@@ -200,7 +200,7 @@ class Recorder:
             self._log.add("lost", _plain(rank))
 
     def lose_files(self, whys: Sequence[str]) -> None:
-        """Say why files that are wanted beside the report could not be written."""
+        """Say why files that are wanted besides the report could not be written."""
         self._publisher.lose(whys)
 
     def add_trained(self, row: GroupRow | StepRow) -> None:

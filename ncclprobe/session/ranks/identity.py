@@ -118,8 +118,8 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
         return "gloo", f"{why}; if gloo is meant, add --backend gloo"
     if count == 0 and devices.usable is not None:
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
-    alike = devices.usable is None and kind == "torchrun"  # else each rank may have its own, and all are asked for it
-    if 0 < count < local_ranks and alike:
+    same = devices.usable is None and kind == "torchrun"  # else each rank may have its own, and all are asked for it
+    if 0 < count < local_ranks and same:
         raise UsageError(
             f"{local_ranks} ranks on this node and {count} GPU{'s' * (count > 1)}: start one rank per GPU "
             "(--nproc-per-node=gpu), or ask for --backend gloo"

@@ -82,7 +82,7 @@ def lives(pid: int) -> bool:
 def gone_with_rank_0(log: Host) -> tuple[LostRank, ...]:
     """Return the ranks of this host, rank 0's, whose process has ended, by the run log of a rank 0 that is gone.
 
-    None while rank 0's process exists, and none where all have ended: whoever ends a job ends all of them. A launcher
+    None while rank 0's process exists, and none where all have ended: a job that is ended ends as a whole. A launcher
     ends the others once one has, and these take a while to leave. Raises NotCaptured, ParseError.
     """
     said = json.loads(log.ask(SAMPLE, "participants"))[-1].get("pids", ())
@@ -102,7 +102,7 @@ def runs(pid: int) -> bool:
 
 
 def running_siblings(own: RankIdentity) -> frozenset[int]:
-    """Return the ranks of the same job that run beside `own`, started by the same launcher: neither ended nor stopped.
+    """Return the other ranks of this job that its launcher started on this host and that neither ended nor are stopped.
 
     A launcher that starts each rank in a process of its own has none, and nothing is known of the others.
     """

@@ -244,7 +244,7 @@ class Watchdog:
     def _may_come(self, now: float, attached: bool) -> bool:
         """Return whether this rank still waits for others to come, and is not the one to decide that they will not.
 
-        That is rank 0, once it is there; before, its process may be seen to run beside this one. At the deadline rank
+        That is rank 0, once it is there; before, its process may be seen to run on this host. At the deadline rank
         0 leaves first.
         """
         if self.met:
