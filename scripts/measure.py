@@ -244,12 +244,11 @@ def training_report(runs: Sequence[training.Steps], groups: Sequence[tuple[int, 
         "One gloo rank per host of a lab in network namespaces, each sending at most so much (tbf):",
         f"`{training.ASKED}`.",
         "Compute is matrix products on one processor per rank. predicted: from the time of each call alone and of the",
-        "compute alone, measured in the same run; exposed: by what the step is longer than its compute (a pipeline's",
-        "than its compute and ideal bubble); idle: of a pipeline, beside (p-1)/(m+p-1). On 2 processors 4 ranks also",
-        "wait for each other's compute.",
+        "compute alone, measured in the same run; exposed: by what the step is longer than its compute.",
+        "On 2 processors 4 ranks also wait for each other's compute.",
     )
     head = ("hosts", "Mbit/s", "step of", "overlap", "compute ms", "calls ms", "step ms", "predicted ms",
-            "step / predicted", "exposed ms", "efficiency", "idle / ideal")  # fmt: skip
+            "step / predicted", "exposed ms", "efficiency")  # fmt: skip
     yield from table(head, (training_row(run, row) for run in runs for row in run.rows))
     off = sorted(abs(row.step_us / row.predicted_us - 1) for run in runs for row in run.rows if row.predicted_us)
     if off:
@@ -263,8 +262,7 @@ def training_row(run: training.Steps, row: StepRow) -> tuple[object, ...]:
     """One strategy, with or without overlap."""
     times = [f"{us / 1e3:.1f}" for us in (row.compute_us, row.calls_us, row.step_us, row.predicted_us or 0)]
     ratio_of = f"{row.step_us / row.predicted_us:.2f}" if row.predicted_us else "–"
-    idle = "–" if row.idle is None or row.bubble_idle is None else f"{row.idle:.0%} / {row.bubble_idle:.0%}"
-    shares = f"{row.exposed_us / 1e3:.1f}", f"{row.efficiency:.0%}", idle
+    shares = f"{row.exposed_us / 1e3:.1f}", f"{row.efficiency:.0%}"
     return (run.hosts, run.mbits, row.strategy, "yes" if row.overlap else "no", *times, ratio_of, *shares)
 
 

@@ -166,13 +166,9 @@ def test_what_nccl_wrote_of_its_search_takes_the_place_of_ours(
     assert ours[0]["model"]["model_GBps"] < 30
 
 
-def test_the_list_names_every_type_and_the_beliefs_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
     listing = said(capsys, "--list")
     assert all(machine.name in listing for machine in machines.table().values())
-    assert "https://" in said(capsys, "--beliefs")
-    assert data(capsys, "--beliefs")["beliefs"]
-    assert "PCIe Gen5 x16" in said(capsys, "--links")
-    assert len(data(capsys, "--links")["links"]) > 50
 
 
 def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     assert all(row.alone_us > 0 and row.together_us and row.slowdown for row in report.groups)
     assert not any(row.problems or row.advice for row in report.groups)
     assert [(row.strategy, row.overlap) for row in report.steps] == [
-        (strategy, overlap) for strategy in ("ddp", "fsdp", "zero3", "tp", "pp") for overlap in (False, True)
+        (strategy, overlap) for strategy in ("ddp", "fsdp", "zero3", "tp") for overlap in (False, True)
     ]
     for row in report.steps:
         assert row.step_min_us <= row.step_us <= row.step_max_us
@@ -47,11 +47,9 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
         assert row.efficiency == pytest.approx(row.compute_us / row.step_us, rel=1e-3)
     moved = {row.strategy: row.call_bytes for row in report.steps}
     assert (moved["ddp"], moved["fsdp"]) == (160_000, 3 * 2 * 160_000)  # 40,000 parameters of 4 bytes
-    assert {row.bubble_idle for row in report.steps if row.strategy == "pp"} == {3 / 5}
     assert report.measurements == ()
     asked = {v.id for v in report.checks if v.id.startswith("run.") and v.status is not Status.SKIP}
     assert asked == {"run.init", "run.rank-lost", "run.groups", "run.settings"}
-    assert "pipeline: 4 stages and 2 micro-batches" in process.out
 
 
 @pytest.mark.parametrize(

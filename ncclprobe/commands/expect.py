@@ -17,7 +17,7 @@ from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, Shape
 from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, changed, lines, shape_of
-from ncclprobe.expect.tables import faq, links, machines
+from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
@@ -45,14 +45,6 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.list:
         print(rendering.listing(machines.table().values()))
-        return ExitCode.OK
-    if options.beliefs:
-        told = faq.table()
-        print(json.dumps(rendering.beliefs_json(told), indent=2) if options.json else rendering.beliefs_text(told))
-        return ExitCode.OK
-    if options.links:
-        known = links.table().values()
-        print(json.dumps(rendering.links_json(known), indent=2) if options.json else rendering.links_text(known))
         return ExitCode.OK
     here = machine_of(options.machine, options.file)
     if options.machine:  # it has no settings of its own: those of this shell are meant
@@ -101,8 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     _what_if(parser)
     add("--json", action="store_true", help="Print JSON.")
     add("--list", action="store_true", help="List the machine types.")
-    add("--links", action="store_true", help="List the bandwidths of PCIe, NVLink, InfiniBand and Ethernet links.")
-    add("--beliefs", action="store_true", help="List common beliefs about these numbers, and what is true.")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types, the beliefs."""
+"""The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types."""
 
 import re
 import textwrap
@@ -10,8 +10,6 @@ from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
-from ncclprobe.expect.tables.faq import Belief
-from ncclprobe.expect.tables.links import LinkKind
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.values import asdict
 from ncclprobe.units import size
@@ -242,40 +240,3 @@ def _type(machine: MachineType) -> str:
     rate = f"{machine.links.nic_gbps:g}" if machine.links.nic_gbps else "?"
     network = f"{nics} x {rate} Gb/s {machine.links.network or ''}" if nics else ""
     return f"{machine.name:<28} {machine.vendor:<10} {machine.links.gpus:>2} x {machine.gpu:<34} {network}".rstrip()
-
-
-def beliefs_text(told: Sequence[Belief]) -> str:
-    """Each belief, what is true, the numbers and who measured them."""
-    return "\n\n".join("\n".join(_belief(each)) for each in told)
-
-
-def _belief(each: Belief) -> Iterator[str]:
-    yield f"{each.claim}"
-    yield f"  {each.verdict}: {each.truth}"
-    for number in each.numbers:
-        yield f"  {number.value:>9g} {number.unit:<5} {number.of}"
-    yield f"  sources: {', '.join(each.sources)}"
-
-
-def beliefs_json(told: Sequence[Belief]) -> dict[str, Any]:
-    """The same as data."""
-    return {"beliefs": [asdict(each) for each in told]}
-
-
-def links_text(known: Iterable[LinkKind]) -> str:
-    """A line per kind of link, GB/s in one direction: by its standard, as NCCL counts, and what healthy ones reach."""
-    heads = f"{'GB/s, one direction':<44} {'line':>8} {'NCCL':>8} {'reached':>16}  source"
-    return "\n".join([heads, *map(_one_link, known)])
-
-
-def _one_link(link: LinkKind) -> str:
-    reached = "-" if link.low_GBps is None else f"{link.low_GBps:g}"
-    if link.high_GBps is not None and link.high_GBps != link.low_GBps:
-        reached = f"{link.low_GBps or 0:g} to {link.high_GBps:g}"
-    line, nccl = ("-" if each is None else f"{each:g}" for each in (link.line_GBps, link.nccl_GBps))
-    return f"{link.name:<44} {line:>8} {nccl:>8} {reached:>16}  {link.source}"
-
-
-def links_json(known: Iterable[LinkKind]) -> dict[str, Any]:
-    """The same as data."""
-    return {"links": [asdict(each) for each in known]}

@@ -117,11 +117,10 @@ class StepRow(Struct, frozen=True, kw_only=True):
 
     `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the
     step is longer than its compute, 0 where it is not; `efficiency`: compute over step. `predicted_us` is what the
-    calls' own measured times lead to. Pipelines: `bubble_overhead` (p-1)/m and `bubble_idle` (p-1)/(m+p-1) of an ideal
-    one, `idle` of this.
+    calls' own measured times lead to.
     """
 
-    strategy: Literal["ddp", "fsdp", "zero3", "tp", "pp"]
+    strategy: Literal["ddp", "fsdp", "zero3", "tp"]
     ranks: int
     params: int
     layers: int
@@ -140,9 +139,6 @@ class StepRow(Struct, frozen=True, kw_only=True):
     exposed_us: float
     efficiency: float
     predicted_us: float | None = None
-    bubble_overhead: float | None = None
-    bubble_idle: float | None = None
-    idle: float | None = None
 
 
 class LadderRow(Struct, frozen=True, kw_only=True):

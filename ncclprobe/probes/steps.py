@@ -1,7 +1,7 @@
 """Replay steps of training: the real collectives of a strategy, between real ranks, with stand-in compute.
 
-Every rank runs the same plan (:mod:`ncclprobe.training.workload`), or its stage of a pipeline. What is compared is one
-step with another: with and without overlap, measured and predicted from the time of each call alone.
+Every rank runs the same plan (:mod:`ncclprobe.training.workload`). What is compared is one step with another: with
+and without overlap, measured and predicted from the time of each call alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,11 +19,10 @@ from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.buffers import Buffers, allocate
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.pipeline import Stage
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.work import Bench, Work
-from ncclprobe.training import pipeline, timeline, workload
+from ncclprobe.training import timeline, workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
 
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
@@ -81,8 +80,7 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phas
     with phase(plan.rank, set_phase, "calibrate the compute"):
         clock.barrier()
         bench = Bench(plan, exchange, set_phase, clock, Work(device, clock))
-    play = _pipeline if asked.strategy == "pp" else _flat
-    yield from play(bench, asked)
+    yield from _steps(bench, asked)
 
 
 def _compute_s(bench: Bench, asked: Asked) -> float:
@@ -91,11 +89,11 @@ def _compute_s(bench: Bench, asked: Asked) -> float:
         return asked.compute_s
     model, ranks = asked.model, bench.plan.ranks
     flops = 6.0 * model.params * model.tokens * model.micro_batches
-    share = flops / ranks if asked.strategy in ("tp", "pp") else flops
+    share = flops / ranks if asked.strategy == "tp" else flops
     return min(_MOST_DEFAULT_S, bench.slowest(share / bench.work.flops * bench.work.chunk_s))
 
 
-def _flat(bench: Bench, asked: Asked) -> Iterator[StepRow]:
+def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
     plan, items = bench.plan, workload.step(asked.strategy, asked.model)
     calls = [item for item in items if isinstance(item, Call)]
     views = views_of(plan, calls)
@@ -175,27 +173,6 @@ def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]])
     return {how: (median(each[_WARM_UPS:]), min(each[_WARM_UPS:]), max(each[_WARM_UPS:])) for how, each in took.items()}
 
 
-def _pipeline(bench: Bench, asked: Asked) -> Iterator[StepRow]:
-    """Yield rows where every rank is a stage; activations and their gradients are handed on in 1F1B order."""
-    plan, model = bench.plan, asked.model
-    with phase(plan.rank, bench.set_phase, "pipeline groups"):
-        stage = Stage.open(plan, model)
-    hand_on_s = median([bench.slowest_of("handing on, alone", stage.shift) for _ in range(_ALONE + 1)][1:])
-    chunks = bench.work.chunks(_compute_s(bench, asked))
-    plays: dict[str, Callable[[], object]] = {
-        _COMPUTE: lambda: bench.work.do(chunks),
-        _APART: lambda: stage.play(bench.work, chunks, False),
-        _OVERLAPPED: lambda: stage.play(bench.work, chunks, True),
-    }
-    took = _in_turn(bench, "pp", plays)
-    compute_s, sent = took[_COMPUTE][0], 2 * model.micro_batches
-    ideal_s = compute_s * (1 + pipeline.bubble_overhead(plan.ranks, model.micro_batches))
-    predicted_s = pipeline.predict(plan.ranks, model.micro_batches, compute_s, hand_on_s)
-    for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
-        yield _row(plan, asked, overlap, step, compute_s, calls_s=sent * hand_on_s, predicted_s=predicted_s, calls=sent,
-                   call_bytes=sent * model.activation_bytes, exposed_s=step[0] - ideal_s)  # fmt: skip
-
-
 def _row(
     plan: Plan,
     asked: Asked,
@@ -207,9 +184,8 @@ def _row(
     predicted_s: float,
     calls: int,
     call_bytes: int,
-    exposed_s: float | None = None,
 ) -> StepRow:
-    model, piped = asked.model, asked.strategy == "pp"
+    model = asked.model
     return StepRow(
         strategy=asked.strategy,
         ranks=plan.ranks,
@@ -227,12 +203,9 @@ def _row(
         step_max_us=_us(step[2]),
         compute_us=_us(compute_s),
         calls_us=_us(calls_s),
-        exposed_us=_us(max(0.0, step[0] - compute_s if exposed_s is None else exposed_s)),
+        exposed_us=_us(max(0.0, step[0] - compute_s)),
         efficiency=compute_s / step[0],
         predicted_us=_us(predicted_s),
-        bubble_overhead=pipeline.bubble_overhead(plan.ranks, model.micro_batches) if piped else None,
-        bubble_idle=pipeline.bubble_idle(plan.ranks, model.micro_batches) if piped else None,
-        idle=1 - compute_s / step[0] if piped else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Groups, steps and the ladder as a person reads them: a table each, and what an ideal pipeline would idle."""
+"""Groups, steps and the ladder as a person reads them: a table each."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,11 @@ from ncclprobe.units import size
 def blocks(
     groups: Sequence[GroupRow], steps: Sequence[StepRow], rungs: Sequence[LadderRow], width: int
 ) -> Iterator[list[str]]:
-    """The table of groups, that of steps with what an ideal pipeline would idle, and that of the ladder."""
+    """The table of groups, that of steps, and that of the ladder."""
     if groups:
         yield _table(_GROUPS, [_group(row) for row in groups])
     if steps:
         yield _table(_STEPS, [_step(row) for row in steps])
-        yield from (_wrapped("pipeline: ", text, width) for text in dict.fromkeys(_bubbles(steps)))
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
@@ -90,16 +89,6 @@ def _step(row: StepRow) -> tuple[str, ...]:
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:.1f}"
-
-
-def _bubbles(steps: Sequence[StepRow]) -> Iterator[str]:
-    for row in steps:
-        if row.bubble_overhead is not None and row.bubble_idle is not None and row.idle is not None and row.overlap:
-            yield (
-                f"{row.ranks} stages and {row.micro_batches} micro-batches: an ideal one idles {row.bubble_idle:.0%} "
-                f"of a step, (p-1)/(m+p-1), which is {row.bubble_overhead:.0%} over its work, (p-1)/m; this one idled "
-                f"{row.idle:.0%}"
-            )
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

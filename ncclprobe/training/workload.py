@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from ncclprobe.model.values import Struct
 
-Strategy = Literal["ddp", "fsdp", "zero3", "tp", "pp"]
+Strategy = Literal["ddp", "fsdp", "zero3", "tp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 FORWARD, BACKWARD = 1 / 3, 2 / 3
@@ -76,9 +76,7 @@ Step = tuple[Item, ...]
 
 
 def step(strategy: Strategy, model: Model) -> Step:
-    """Return what one rank does in one step. Raises ValueError for pp, whose ranks differ: see `pipeline`."""
-    if strategy == "pp":
-        raise ValueError("a pipeline's stages do not all do the same; see ncclprobe.training.pipeline")
+    """Return what one rank does in one step."""
     passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
     return tuple(passes[strategy](model))
 
@@ -165,6 +163,4 @@ def _tensor(model: Model) -> Iterator[Item]:
 
 def memory_bytes(strategy: Strategy, model: Model) -> int:
     """Return what a rank of the replay must allocate: two buffers of its largest call, not the model."""
-    if strategy == "pp":
-        return 4 * model.activation_bytes
     return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Call))

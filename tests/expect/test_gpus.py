@@ -5,7 +5,7 @@ import zoo
 from conftest import fact_rows
 
 from ncclprobe.expect.recognise import nccl_link_GBps
-from ncclprobe.expect.tables import gpus, links
+from ncclprobe.expect.tables import gpus
 
 every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 
@@ -39,13 +39,6 @@ def test_an_alias_is_the_gpu_and_a_name_of_several_products_is_none() -> None:
 )
 def test_a_slot_counts_for_nccl_by_generation_and_width(generation: int, width: int, GBps: float) -> None:
     assert gpus.nccl_pcie_GBps(generation, width) == GBps
-
-
-@pytest.mark.parametrize("generation", range(1, 6))
-@pytest.mark.parametrize("width", [1, 4, 8, 16])
-def test_the_tables_of_links_and_of_gpus_agree_on_slots(generation: int, width: int) -> None:
-    link = links.table()[f"PCIe Gen{generation} x{width}"]
-    assert link.nccl_GBps == pytest.approx(gpus.nccl_pcie_GBps(generation, width), abs=0.006)
 
 
 def test_every_gpu_of_the_zoo_is_in_the_table() -> None:
