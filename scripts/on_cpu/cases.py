@@ -65,7 +65,7 @@ FAULTS = (
     Case("bandwidth-killed", "hand", 2, _bandwidth(), _strike("kill@20"), code="rank-crashed", at_fault=(1,)),
     Case("bandwidth-stopped", "hand", 2, _bandwidth(), _strike("stop@20"), code="timeout-straggler", at_fault=(1,)),
     Case("bandwidth-rank-0-killed", "hand", 2, _bandwidth(), _strike("kill@20", 0), at_fault=(0,)),
-    Case("bandwidth-rank-0-stopped", "hand", 2, _bandwidth(), _strike("stop@20", 0), at_fault=(0,)),
+    Case("bandwidth-rank-0-stopped", "hand", 2, _bandwidth(), _strike("stop@20", 0), at_fault=(0,), deadline_s=60.0),
     Case("bandwidth-killed-torchrun", "torchrun", 2, _bandwidth(), _strike("kill@20"), at_fault=(1,)),
     Case("bandwidth-kernel-hangs", "hand", 2, _bandwidth(), _strike("hang@20"), at_fault=(1,)),
     Case("bandwidth-slow", "hand", 2, _bandwidth(), _strike("late5@20"), at_fault=(1,)),
