@@ -23,7 +23,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import psutil
+from tables import table
 
 from ncclprobe.model.values import Struct, asdict
 
@@ -120,17 +121,6 @@ class Run:
 
 Begin = Callable[[Run], None]
 Tell = Callable[[Played], None]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Lines of a markdown table, and an empty one."""
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "--|" * len(head)
-    for row in rows:
-        if len(row) != len(head):
-            raise ValueError(f"{len(row)} cells below {len(head)} headings: {row}")
-        yield "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in row) + " |"
-    yield ""
 
 
 def role(process: psutil.Process, run: Run) -> str:

@@ -19,7 +19,7 @@ from ncclprobe.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = "65534"
-MODULES = {*sys.stdlib_module_names, "ncclprobe", "torch", "numpy", "msgspec", "psutil", "pynvml", "tabulate", "jinja2",
+MODULES = {*sys.stdlib_module_names, "ncclprobe", "torch", "numpy", "msgspec", "psutil", "pynvml", "jinja2",
            "junitparser", "ClusterShell", "typing_extensions", "sitecustomize", "usercustomize"}  # fmt: skip
 PROGRAMS = ("nvidia-smi", "munge", "unmunge", "ibv_devinfo", "lspci", "ethtool", "ip", "timeout", "ldconfig", "gcc",
             "py-spy")  # fmt: skip

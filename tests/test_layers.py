@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("bounds", "errors", "interrupt", "run_clock", "units", "ops", "stats", "model"), 0),
+    **dict.fromkeys(("bounds", "errors", "interrupt", "layout", "run_clock", "units", "ops", "stats", "model"), 0),
     **dict.fromkeys(("host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),
@@ -118,6 +118,11 @@ def test_only_the_torch_zone_imports_torch(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((PACKAGE / "checks").rglob("*.py")), ids=lambda p: p.name)
 def test_a_check_cannot_look_at_the_machine(path: Path) -> None:
     assert not imports(path) & BANNED_IN_CHECKS
+
+
+def test_lines_tables_and_how_many_more_there_are_come_from_layout() -> None:
+    own = re.compile(r'textwrap|tabulate|, …"( if| \*)|f";? and \{len\(.*\} more')
+    assert {path.name for path in FILES if own.search(path.read_text(encoding="utf-8"))} == {"layout.py"}
 
 
 def test_reports_need_nothing_but_nouns_units_and_files() -> None:

@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ncclprobe.commands.brief import BRIEF
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
+from ncclprobe.layout import wrap
 from ncclprobe.model import outcomes
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
@@ -36,8 +36,8 @@ def _filled(line: str, width: int) -> list[str]:
     item = re.match(r" +\S+  +", line)
     if not item and (line.startswith(" ") or not line):
         return [line]  # a command or a file to copy
-    hang = " " * (len(item[0]) if item else 0)
-    return textwrap.wrap(line, width, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    lead = item[0] if item else ""
+    return wrap(lead, line[len(lead) :], width, whole=True)
 
 
 _OF_ARGPARSE = {

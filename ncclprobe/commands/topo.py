@@ -4,7 +4,6 @@ what looks wrong in that.
 
 import argparse
 import json
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
+from ncclprobe.layout import table, wrap
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
@@ -101,37 +101,33 @@ def _shown(matrix: Matrix) -> Iterator[str]:
         affinities = zip(matrix.gpus, matrix.cpu_affinity, matrix.numa_affinity, matrix.gpu_numa_id, strict=True)
         known = [[gpu, *("-" if value is None else value for value in values)] for gpu, *values in affinities]
         yield ""
-        table = [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"], *known]
-        taken = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in table), strict=True))
-        near = [textwrap.wrap(nearest(matrix, gpu), max(delivery.width() - taken, 12)) for gpu in matrix.gpus]
-        yield _aligned([table[0], *([*row, "\n".join(nics)] for row, nics in zip(known, near, strict=True))])
+        shown = [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"], *known]
+        taken = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in shown), strict=True))
+        near = [wrap("", nearest(matrix, gpu), max(delivery.width() - taken, 12)) for gpu in matrix.gpus]
+        yield _aligned([shown[0], *([*row, "\n".join(nics)] for row, nics in zip(known, near, strict=True))])
     yield from (f"incomplete: {printable(what)}" for what in matrix.incomplete)
 
 
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     """Yield what the checks find, what to do about it, and what they could not tell."""
     told: dict[str, None] = {}
-    yield from _wrapped("what looks wrong ", f"(taken for granted: {ASSUMED}):")
+    yield from wrap("what looks wrong ", f"(taken for granted: {ASSUMED}):", delivery.width())
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
         for finding in verdict.findings:
             said = f"{place}{verdict.id} {finding.subject}: {finding.message}"
-            yield from _wrapped(f"  {finding.severity.value.upper():<8}", said)
+            yield from wrap(f"  {finding.severity.value.upper():<8}", said, delivery.width())
             if finding.severity is not Severity.NOTE:
-                yield from _wrapped("          fix: ", finding.remedy)
+                yield from wrap("          fix: ", finding.remedy, delivery.width())
         if verdict.findings and verdict.id not in told:
             told[verdict.id] = None
             yield f"          more: ncclprobe explain {verdict.id}"
         if verdict.status is Status.UNKNOWN:
-            yield from _wrapped("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}")
+            yield from wrap("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}", delivery.width())
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
         yield "  nothing" if verdicts else "  nothing was looked at"
     if told:
         yield from ("", f"online: {page(next(iter(told)))}")
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    return textwrap.wrap(printable(text), delivery.width(), initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:
@@ -152,8 +148,4 @@ def _parts(names: Sequence[str]) -> Iterator[slice]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    from tabulate import tabulate  # as dear as all the rest of this command
-
-    cells = [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]
-    table: str = tabulate(cells, tablefmt="plain", disable_numparse=True)
-    return table
+    return "\n".join(table([["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]))

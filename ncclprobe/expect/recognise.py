@@ -30,6 +30,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
+from ncclprobe.layout import first_of
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.topology.paths import Topology, of_devices
@@ -503,8 +504,8 @@ def _nearest(judged: Iterable[tuple[MachineType, tuple[TypeDifference, ...]]], m
     """Return the types that differ least, each with how."""
     ranked = sorted(judged, key=lambda pair: (_far(pair[1]), pair[0].name))
     least = [pair for pair in ranked if _far(pair[1]) == _far(ranked[0][1])]
-    told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least[:most]]
-    return f"no machine type fits; nearest: {', '.join(told)}" + (", …" if len(least) > most else "")
+    told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least]
+    return f"no machine type fits; nearest: {first_of(told, most)}"
 
 
 def _far(differs: Iterable[TypeDifference]) -> float:

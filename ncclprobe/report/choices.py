@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ncclprobe.layout import first_of, wrap
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report, Setting
-from ncclprobe.report.lines import wrapped
 
 
 def environment(report: Report, width: int) -> list[str]:
@@ -13,7 +13,7 @@ def environment(report: Report, width: int) -> list[str]:
     lines: list[str] = []
     for node, environment in report.environment.items():
         versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
-        lines += wrapped(f"{node}: ", versions, width)
+        lines += wrap(f"{node}: ", versions, width)
         lines += [f"  {line}" for line in map(_setting, environment.settings)]
     return lines
 
@@ -40,8 +40,8 @@ def choices(node: str, made: Choices, width: int) -> list[str]:
         if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
             for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
-                lines += wrapped(f"  {label:<11}", row, width)
-    return [*lines, *wrapped(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
+                lines += wrap(f"  {label:<11}", row, width)
+    return [*lines, *wrap(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
 
 
 def _hca(port: HcaChoice) -> tuple[str, str]:
@@ -51,8 +51,7 @@ def _hca(port: HcaChoice) -> tuple[str, str]:
 def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
     if part.chosen == (peers,) and peers.pairs[1:]:
         return f"all {len(peers.pairs)}"
-    more = f" and {len(peers.pairs) - 3} more" if peers.pairs[3:] else ""
-    return ", ".join(map("-".join, peers.pairs[:3])) + more
+    return first_of(map("-".join, peers.pairs), 3)
 
 
 def _yes(answer: bool | None) -> str:
