@@ -149,11 +149,21 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
     if all(link.remote == "switch" for row in rows for link in row):
         return "nvswitch", fewest, len(rows)
     peers = [{end for link in row if isinstance(end := link.remote_pci, str) and end} for row in rows]
-    if max(map(len, peers)) == 1:
+    most = max(map(len, peers))
+    if most == 1:
         return "pairs", fewest, 2
-    if min(map(len, peers)) >= len(rows) - 1:
-        return "mesh", fewest, len(rows)
+    if min(map(len, peers)) >= len(rows) - 1 or _in_bridges(peers):
+        return "mesh", fewest, most + 1
     return ("cube-mesh" if len(rows) == 8 else "mesh"), fewest, len(rows)
+
+
+def _in_bridges(peers: Sequence[set[str]]) -> bool:
+    """Return whether GPUs are joined in equal groups, each to each of its own: a bridge of H200 NVL has four."""
+    groups: list[set[str]] = []
+    for ends in peers:
+        near = [group for group in groups if group & ends]
+        groups = [group for group in groups if not group & ends] + [ends.union(*near)]
+    return {len(group) for group in groups} == {len(ends) + 1 for ends in peers}
 
 
 def _up(facts: Facts) -> list[list[NvLink]]:

@@ -96,8 +96,12 @@ def _nics(system: NodeSystem) -> str:
 
 def _inside(system: NodeSystem) -> str:
     if system.nvlinks:
-        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({system.fabric})"
+        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({_laid(system)})"
     return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
+
+
+def _laid(system: NodeSystem) -> str:
+    return f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
 
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
