@@ -49,13 +49,15 @@ _SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
 class Problem(NamedTuple):
     """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself.
 
-    `subjects`: all of which the same was found; the finding is the first one's.
+    `subjects`: all of which the same was found; the finding is the first one's. `consequences`: a line each of what
+    follows from it: ``nvl.links GPU6: not looked at: GPU is lost``.
     """
 
     id: str
     finding: Finding
     nodes: tuple[str, ...]
     subjects: tuple[str, ...]
+    consequences: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -109,7 +111,12 @@ def problems(report: Report) -> list[Problem]:
         _, on_nodes, subjects = groups.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))
         on_nodes.update(dict.fromkeys(nodes))
         subjects[finding.subject] = None
-    found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in groups.items()]
+    so = _consequences(report)
+    found = []
+    for key, (first, on_nodes, subjects) in groups.items():
+        name = str(key[0])
+        follows = dict.fromkeys(line for subject in subjects for line in so.get((name, subject), ()))
+        found.append(Problem(name, first, tuple(on_nodes), tuple(subjects), tuple(follows)))
     return sorted(found, key=lambda problem: _cost(problem.finding))
 
 
@@ -119,17 +126,15 @@ def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
     return bool(caused) and all((each.id, each.subject) in known for each in finding.related)
 
 
-def consequences(problem: Problem, report: Report) -> list[str]:
-    """Return what follows from a problem, a line each: ``nvl.links GPU6: not looked at: GPU is lost``."""
-    causes = {(problem.id, subject) for subject in problem.subjects}
-    return list(
-        dict.fromkeys(
-            f"{verdict.id} {finding.subject}: {finding.message}"
-            for verdict in report.checks
-            for finding in verdict.findings
-            if not finding.remedy and any((each.id, each.subject) in causes for each in finding.related)
-        )
-    )
+def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
+    """Return what follows from each cause, by the id and subject of its finding."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for verdict in report.checks:
+        for finding in verdict.findings:
+            for cause in finding.related if not finding.remedy else ():
+                line = f"{verdict.id} {finding.subject}: {finding.message}"
+                found.setdefault((cause.id, cause.subject), []).append(line)
+    return found
 
 
 def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:

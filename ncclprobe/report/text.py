@@ -134,7 +134,7 @@ def _can_be_mended(problem: Problem) -> bool:
 
 
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
-    name, finding, nodes, subjects = problem
+    name, finding, nodes, subjects, consequences = problem
     word = finding.severity.value
     yield f"{style(f'{word.upper():<6}', word)}{name}  {problem.subject}{_on(nodes, report)}"
     yield from wrap(_INDENT, finding.message, width)
@@ -144,7 +144,7 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
     if left > 0 or len(subjects) > 1:
         more = f"the same for the others of {len(subjects)}" if len(subjects) > 1 else f"and {left} more in --json"
         yield f"{_INDENT}       {more}"
-    for follows in digest.consequences(problem, report):
+    for follows in consequences:
         yield from wrap(f"{_INDENT}so:    ", follows, width)
     if finding.related:
         yield from wrap(f"{_INDENT}see:   ", finding.see_also, width)
