@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -58,10 +59,21 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Full names of everything that `path` imports, at any depth, functions' own imports included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -150,7 +162,7 @@ def test_the_description_of_the_rooms_names_every_one() -> None:
 
 def test_the_tree_of_errors_names_every_public_one() -> None:
     classes = (
-        node for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+        node for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef)
     )
     own = {
         node.name for node in classes if {ast.unparse(base) for base in node.bases} & {"NcclprobeError", "HostError"}
@@ -162,7 +174,7 @@ def test_the_tree_of_errors_names_every_public_one() -> None:
 def types(path: Path) -> set[str]:
     """Public classes and type aliases that a module makes: an alias is a capitalised name, not a constant's."""
     found = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         if isinstance(node, ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -195,7 +207,7 @@ def test_a_report_is_made_in_one_place() -> None:
     made = [
         path.relative_to(PACKAGE).as_posix()
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Report"
     ]
     assert made == ["engine/diagnose.py"]
