@@ -161,9 +161,7 @@ def test_the_description_of_the_rooms_names_every_one() -> None:
 
 
 def test_the_tree_of_errors_names_every_public_one() -> None:
-    classes = (
-        node for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef)
-    )
+    classes = (node for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef))
     own = {
         node.name for node in classes if {ast.unparse(base) for base in node.bases} & {"NcclprobeError", "HostError"}
     }
