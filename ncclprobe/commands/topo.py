@@ -9,17 +9,18 @@ from pathlib import Path
 
 from ncclprobe import bounds, page
 from ncclprobe.commands import arguments
-from ncclprobe.engine.judge import conclude
-from ncclprobe.engine.matrices import judged
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
 from ncclprobe.layout import table, wrap
-from ncclprobe.model.findings import Severity, Status, Verdict
-from ncclprobe.model.values import asdict
+from ncclprobe.model.findings import Evidence, Severity, Status, Verdict
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.report import delivery
-from ncclprobe.topology.from_matrix import ASSUMED
+from ncclprobe.topology.from_matrix import ASSUMED, facts_of
 from ncclprobe.units import plural, printable
 
 _CELL = 4
@@ -149,3 +150,39 @@ def _parts(names: Sequence[str]) -> Iterator[slice]:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(table([["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]))
+
+
+_OF_PATHS = ("nvl.links", "ib.gpu-near", "ib.gdr")
+_OF_PEERS = ("gpu.p2p",)
+
+
+def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
+    """Return the verdicts on each matrix, whose number is their node. `source` is what was read."""
+    known = {check.id: check for check in every_check(MACHINE)}
+    found: list[Verdict] = []
+    for number, (matrix, peers) in enumerate(_paired(matrices), start=1):
+        ids = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
+        snapshot = Snapshot(str(number), facts_of(matrix, peers))
+        found += judge([snapshot], [known[each] for each in ids], Job())
+    return tuple(_from(source, verdict) for verdict in found)
+
+
+def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
+    """Yield each matrix, with the table of peer-to-peer status right behind it, if that is of the same GPUs."""
+    waiting: Matrix | None = None
+    for matrix in matrices:
+        if waiting and matrix.kind == "p2p" and matrix.gpus == waiting.gpus:
+            yield waiting, matrix
+            waiting = None
+            continue
+        if waiting:
+            yield waiting, None
+        waiting = matrix
+    if waiting:
+        yield waiting, None
+
+
+def _from(source: str, verdict: Verdict) -> Verdict:
+    """The findings rest on the text alone, and not on the files that a check would read on a machine."""
+    findings = tuple(replace(finding, evidence=(Evidence(source),)) for finding in verdict.findings)
+    return replace(verdict, findings=findings)

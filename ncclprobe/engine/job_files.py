@@ -31,10 +31,9 @@ from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
-from ncclprobe.localise.clocks import Clocks, clocks
 from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.outcome import ended_well, events_at, likeliest, lived_on, outcome, with_the_unknown_line
-from ncclprobe.localise.rank_ends import with_suspects
+from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.localise.timeline import not_understood, ranks, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict

@@ -1,5 +1,6 @@
 """Why a job failed, on one screen: cause, the line that says it, whose fault, what to do; what followed beneath."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
@@ -8,7 +9,8 @@ from ncclprobe.layout import Style, unstyled, wrap
 from ncclprobe.model.causes import Cause, Consequence, Standing, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
-from ncclprobe.report import digest
+from ncclprobe.report import causes, digest
+from ncclprobe.report.digest import when
 from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
@@ -201,3 +203,42 @@ def _before_next_launch(report: Report) -> Iterator[str]:
     if ids:
         verb = "check that finds" if len(ids) == 1 else "checks that find"
         yield printable(f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}")
+
+
+_NAMES_RANKS = ("dead or gone", "desync", "stuck outside", "stuck inside")
+_MOST_NAMED = 4
+
+
+class Watch:
+    """The looks of a watch: the last of them, and whether its answer is another than that of the first.
+
+    A job at work alternates between WORKING and SLOW; that is one answer.
+    """
+
+    def __init__(self) -> None:
+        self.last: Report | None = None
+        self.changed = False
+        self._first: object = None
+        self._looks = 0
+        self._slow: Counter[str] = Counter()
+
+    def add(self, report: Report) -> str:
+        """Take the next look; return it in a line."""
+        standing, before = report.standing, self.last
+        assert standing is not None
+        word = "" if standing.word in ("WORKING", "SLOW") else standing.word
+        key = word, [(each.name, each.ranks, each.processes) for each in report.classes if each.name in _NAMES_RANKS]
+        self._first = self._first if self._looks else key
+        self.last, self.changed, self._looks = report, key != self._first, self._looks + 1
+        self._slow.update(
+            causes.who(each.ranks, each.nodes) for each in report.classes if each.name == "slow, not stuck"
+        )
+        made = standing.calls - before.standing.calls if before and before.standing and before.standing.calls else None
+        calls = f"; {plural(max(made, 0), 'call')} since the look before" if made is not None else ""
+        return printable(f"{when(standing.looked_at)}  {standing.word}  {standing.message}{calls}")
+
+    def notes(self) -> list[str]:
+        """Return how many looks there were, and which ranks were slow in most of them."""
+        slow = [f"{who} in {number}" for who, number in self._slow.most_common(_MOST_NAMED)]
+        named = f"; others waited for {', '.join(slow)} of them" if slow else ""
+        return [f"watched: {plural(self._looks, 'look')}{named}"]

@@ -1,17 +1,18 @@
 """The report as a person reads it: the answer, what is wrong, what the machines are, then what was measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ncclprobe import page
 from ncclprobe.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
-from ncclprobe.model.report import Area, Report
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import accepted, choices, digest, pairs, rails, rows, traffic, training
+from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
 from ncclprobe.units import plural, printable, size
 
@@ -40,8 +41,8 @@ def render(
         *_notes(report, verbose, width, style),
         _skipped(report, width, style) if verbose else [],
         _passed(report, width, style) if verbose else [],
-        choices.environment(report, width) if verbose else [],
-        *(choices.choices(node, made, width) for node, made in report.choices.items() if verbose),
+        _environment(report, width) if verbose else [],
+        *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         rows.table(report.measurements, width, style) if measured else [],
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
@@ -274,3 +275,58 @@ def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     last = wrap("", digest.conclusion(report), width)
     unjudged = report.status is Status.PASS and digest.none_judged(report)
     return [*lines, *(style(line, "skip" if unjudged else report.status.value) for line in last)]
+
+
+def _environment(report: Report, width: int) -> list[str]:
+    """Return the versions of each node and the settings that count there, with where each stands."""
+    lines: list[str] = []
+    for node, environment in report.environment.items():
+        versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
+        lines += wrap(f"{node}: ", versions, width)
+        lines += [f"  {line}" for line in map(_setting, environment.settings)]
+    return lines
+
+
+def _choices(node: str, made: Choices, width: int) -> list[str]:
+    """What NCCL would choose on a node: equal choices on one line with their reason, then what decided it all."""
+    parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
+        ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
+        ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
+        ("HCAs", made.hcas, _hca),
+        ("left out", made.hcas_left_out, _hca),
+        ("GIDs", made.gids, lambda each: ("", f"{each.port} index {each.index} ({each.type or '?'} {each.address})")),
+        ("GPUDirect", made.gpudirect, lambda each: (_yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
+        ("GPU pairs", made.p2p, lambda each: (each.transport or "unknown", _pairs(each, made.p2p))),
+    ]
+    lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
+    for name, part, shown in parts:
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for each in part.chosen or ():
+            verdict, subject = shown(each)
+            by_reason.setdefault((verdict, each.why), []).append(subject)
+        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
+        rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
+        if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
+            rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
+            for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
+                lines += wrap(f"  {label:<11}", row, width)
+    return [*lines, *wrap(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
+
+
+def _hca(port: HcaChoice) -> tuple[str, str]:
+    return "" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s", port.port
+
+
+def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
+    if part.chosen == (peers,) and peers.pairs[1:]:
+        return f"all {len(peers.pairs)}"
+    return first_of(map("-".join, peers.pairs), 3)
+
+
+def _yes(answer: bool | None) -> str:
+    return "unknown" if answer is None else "yes" if answer else "no"
+
+
+def _setting(setting: Setting) -> str:
+    value = "(value not recorded)" if setting.value is None else setting.value
+    return f"{setting.name}={value}  [{setting.origin}]"
