@@ -257,7 +257,8 @@ def inside(number: int, out: Path, args: argparse.Namespace) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     variables = dict(os.environ)
-    context = Context(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
+    mark = variables.get(processes.MARK, "")
+    context = Context(out, args.rehearse, ROOT, variables, mark, args.nccl_tests_src, args.on_cpu)
     log = StepLog(context, _folder(out, number), args.deadline - _MARGIN_S)
     try:
         _module(number).run_steps(context, log)

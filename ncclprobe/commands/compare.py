@@ -148,10 +148,16 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
         new_findings=tuple(fresh),
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
-        changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
+        changed=tuple(dict.fromkeys((*_machines(old, new, both=both), *_changed(old, new)))),
         notes=tuple(_remarks(old, new)),
         cut=new.cut,
     )
+
+
+def _machines(old: Side, new: Side, *, both: bool) -> Iterator[str]:
+    """Yield how the fingerprints differ; where `both` are reports, settings are compared one by one."""
+    found = changes(old.fingerprint, new.fingerprint)
+    yield from (each for each in found if not (both and each.startswith("settings: ")))
 
 
 def _changed(old: Side, new: Side) -> Iterator[str]:

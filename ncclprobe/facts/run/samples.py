@@ -138,7 +138,7 @@ class Participants(Struct, frozen=True):
     torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
     named, ranks that share a GPU), empty: they are.
     `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
-    `pids`: of each rank its process if it is on rank 0's host, else 0.
+    `pids`: of each rank its process if it is on rank 0's host, else 0. `settings`: what rank 0's come to.
     """
 
     kind: str
@@ -150,6 +150,7 @@ class Participants(Struct, frozen=True):
     fallback: str = ""
     gpus: tuple[int | str, ...] = ()
     pids: tuple[int, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
