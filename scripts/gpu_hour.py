@@ -68,6 +68,7 @@ MODES = {
 OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS")
 """Variables of NCCL that scripts/torch_on_cpu.py sets, and those that make it bearable there."""
 ON_CPU = ("the GPU, its driver and CUDA, by tests/cuda_stand_in: no time or rate means anything",)
+NOT_ON_CPU = ("nvidia-smi, which nothing stands in for there",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
@@ -235,7 +236,7 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
     elif args.on_cpu:
-        more |= {"replaced": ON_CPU, "not_run": ()}
+        more |= {"replaced": ON_CPU, "not_run": NOT_ON_CPU}
     content = summary.of_stage(number, stage.title, read(folder), **more)
     summary.write(folder, content, summary.stage_text(content))
 

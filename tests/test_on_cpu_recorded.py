@@ -38,8 +38,9 @@ def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> None:
     report = report_of(name)
-    assert report["status"] in ("pass", "warn")
-    assert report["measurements"] or report["pairs"] or report["copies"] or report["affinity"]
+    failing = {check["id"] for check in report["checks"] if check["status"] == "fail"}
+    assert failing <= ({"run.copies"} if "copies" in name else set())  # a processor copies slower than a link
+    assert any(report[rows] for rows in ("measurements", "pairs", "copies", "affinity", "steps"))
     for row in report["measurements"]:
         assert (row["backend"], row["wrong"], row["library"]["version"]) == ("nccl", 0, "2.30.7")
     networks = {row["transport"]["network"] for row in report["measurements"]}
