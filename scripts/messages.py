@@ -31,6 +31,14 @@ LICENCES = {
     "nccl": "NVIDIA, BSD-3-Clause to 2.29, since 2.30 Apache-2.0: github.com/NVIDIA/nccl",
     "torch": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/pytorch",
     "c10d": "the same, by hand, as recorded logs have them",
+    "ray": "Ray team, Apache-2.0: github.com/ray-project/ray",
+    "horovod": "Horovod authors, Apache-2.0: github.com/horovod/horovod",
+    "openmpi": "Open MPI team, BSD-3-Clause: github.com/open-mpi/ompi",
+    "mpich": "Argonne, MPICH licence: github.com/pmodels/mpich",
+    "jax": "OpenXLA and JAX authors, Apache-2.0: github.com/openxla/xla",
+    "nvshmem": "NVIDIA, NVSHMEM licence: github.com/NVIDIA/nvshmem",
+    "libfabric": "OFIWG, BSD-2-Clause or GPL-2.0: github.com/ofiwg/libfabric",
+    "kubernetes": "Kubernetes authors, Apache-2.0: github.com/kubernetes/kubernetes",
 }
 SOURCES = {"nccl": ("src",), "torch": ("distributed",)}
 SKIPPED = re.compile(

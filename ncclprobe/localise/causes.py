@@ -195,9 +195,12 @@ def _key(head: Meaning) -> tuple[str, ...]:
 def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
     """Return the cause that a group of findings of one code is.
 
-    First come those that fail, last those that any cause brings about: a launcher's SIGTERM says least.
+    First come those that fail, last those that any cause brings about: a launcher's SIGTERM says least, and what
+    nothing else can explain, such as full memory, says most.
     """
-    ordered = sorted(group, key=lambda each: (each.finding.severity is not Severity.FAIL, ANY in each.rule.echoes))
+    ordered = sorted(
+        group, key=lambda e: (e.finding.severity is not Severity.FAIL, ANY in e.rule.echoes, bool(e.rule.echoes))
+    )
     head, finding = ordered[0], ordered[0].finding
     unknown = head.confidence == "unknown"
     return Cause(

@@ -5,6 +5,7 @@ launcher or a watchdog writes ends a process. Standard output that is written in
 was earlier: so steps count only where some stand before it too; a block that ends there would cut a line.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ncclprobe.facts.files import messages
@@ -64,6 +65,27 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
     return (speaks or of_launcher(event)) and not lived_on(log, event)
 
 
+_BEGINS = re.compile(
+    r"terminate called|Aborted\b|Killed\b|FATAL\b|[Ff]atal error\b|panic: |Segmentation fault"
+    r"|(?:srun|slurmstepd|mpirun|mpiexec|prterun|orted|prted|horovodrun|deepspeed|kubectl): {0,4}(?:error|fatal)\b"
+)
+_HOLDS = re.compile(
+    r"\(core dumped\)|\bkilled by signal\b|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"
+    r".{0,24}?\b(?:code|status|signal)\b[ :=]{0,8}(?!0\b|[23]\d\d\b)-?\d{1,3}\b",
+    re.IGNORECASE,
+)
+"""Lines that by their form end a process, whatever program wrote them: what they begin with, and what they hold."""
+_NEAR_THE_END = 60
+
+
+def _by_form(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a line near the end of its log says by its form that a process ended badly."""
+    left = log.streams[event.stream].nlines - event.line
+    if left >= _NEAR_THE_END or event.level in ("INFO", "DEBUG", "TRACE") or lived_on(log, event):
+        return False
+    return bool(_BEGINS.match(event.text) or _HOLDS.search(event.text[:512]))
+
+
 def likeliest(
     log: JobLog,
     known: Collection[tuple[int, int]],
@@ -81,7 +103,8 @@ def likeliest(
     unknown = [each for each in log.events if (each.stream, each.line) not in known]
     for some in levels if any_level else levels[:1]:
         found = [e for e in unknown if e.level in some and (any_level or not lived_on(log, e)) and not harmless(e)]
-        found = found or [e for e in unknown if launcher and of_launcher(e) and not harmless(e)]
+        if launcher and not found:
+            found = [e for e in unknown if (of_launcher(e) or _by_form(log, e)) and not harmless(e)]
         if found:
             return min(found, key=lambda each: (each.time_s is None, each.time_s or 0.0, each.stream, each.line))
     return None

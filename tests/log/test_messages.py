@@ -20,13 +20,15 @@ CHECKS = [check for check in every_check(LEFT) if check.cause or check.id == "lo
 CODES = {*re.findall(r"``([a-z0-9-]+)``", rules.__doc__ or "")}
 HELD = {
     "rank": "1", "peer": "3", "number": "7", "address": "10.0.0.7<4321>", "device": "mlx5_0", "error": "Frobnicated",
-    "text": "eth0",
+    "text": "eth0", "host": "n7",
 }  # fmt: skip
 
 
 def written(row: MessageRow) -> str:
     """Return a line of a log that holds this message."""
     text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
+    if row.level == "FATAL":
+        return f"{text}\n"
     if row.project == "nccl":
         return f"n1:7:9 [0] {row.place}:9 NCCL {row.level} {text}\n"
     if row.level != "RAISED":

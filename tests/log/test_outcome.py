@@ -37,6 +37,11 @@ WELL = {
     "a sample is a traceback": f"{steps(0, 5)}{TRACE}ZeroDivisionError: division by zero\n{steps(5, 9)}{CLOSING}",
     "a library warned": f"n1:7:7 [0] search.cc:9 NCCL WARN Could not find a path for pattern 4\n{steps(0, 9)}{CLOSING}",
     "a logger has errors": f"ERROR mlflow: could not reach the server\n{steps(0, 9)}Training completed in 3 h\n",
+    "a benchmark wrote its result": f"{steps(0, 9)}+ ret_code=0\n+ set +x\nRESULT,TRANSLATION,4727,2026-01-02\n",
+    "a server answered": 'world_size=2\n10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n',
+    "it came to its exit": "[rank0]:[W Pg.cpp:9] destroy_process_group() was not called before program exit\n",
+    "an actor was started anew": f"{steps(0, 5)}(raylet) A worker died or was killed while executing a task by an "
+    f"unexpected system error.\n{steps(5, 9)}{CLOSING}",
     "nccl-tests found no wrong value": "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 361.2\n",
 }
 
@@ -55,6 +60,9 @@ FAILED = {
     "srun saw a task fail": f"{steps(0, 9)}srun: error: n3: task 3: Exited with exit code 1\nJob finished\n",
     "a rank failed after the end of another": f"{CLOSING}[rank1]: {TRACE}[rank1]: FooError: x\n",
     "values are wrong": "# Out of bounds values : 34 FAILED\n# Avg bus bandwidth    : 361.2\n",
+    "a program aborted": f"{CLOSING}terminate called after throwing an instance of 'foo'\n  what():  bar\n",
+    "a launcher's exit code": f"{steps(0, 9)}[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",
+    "another launcher's": f"{steps(0, 9)}worker 3 exited with code 7\n",
     "it was not completed": f"{steps(0, 9)}{TRACE}FooError: x\nTraining did not complete\n",
 }
 

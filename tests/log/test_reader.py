@@ -58,6 +58,11 @@ def only(text: str | bytes) -> LogEvent:
         ("(VllmWorker rank=3 pid=77) ", 3, None),
         ("(PolicyWorker[rank=3] pid=77, ip=10.0.0.3) ", 3, None),
         ("[RANK 3] ", 3, None),
+        ("[3]<stderr>:", 3, None),
+        ("  | [rank3]: ", 3, None),
+        ("(raylet, ip=10.0.0.3) ", None, None),
+        ("(pid=77) ", None, None),
+        ("2026-11-22 10:00:00,250\t", None, NOON + 0.25),
     ],
 )
 def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int | None, time_s: float | None) -> None:
@@ -76,6 +81,10 @@ def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int |
         ("ERROR:torch.distributed.elastic:an error", None, "ERROR", ""),
         ("[PG ID 0 PG GUID 0(default_pg) Rank 5] an error", 5, "", ""),
         ("[rank: 2] an error", 2, "", ""),
+        ("n1:7:9 [0] include/socket.h:360 WARN an error", None, "WARN", "include/socket.h:360"),
+        ("libfabric:77:1795341600::efa:cq:efa_rdm_cq_poll():737<warn> an error", None, "WARN", ""),
+        ("[n1:77] Signal: an error", None, "", ""),
+        ("[s6]: an error", None, "", ""),
     ],
 )
 def test_torch_says_rank_and_level_in_several_ways(line: str, rank: int | None, level: str, place: str) -> None:
@@ -162,6 +171,32 @@ def test_a_traceback_is_its_exception_at_the_frame_that_raised_it() -> None:
     assert [(e.text, e.place, e.line, e.rank) for e in found] == [
         ("ValueError: no data", "/job/train.py:12 main", 5, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ValueError: no data\n", "ValueError: no data"),
+        ("  what():  no data\n", "no data"),
+        ("ValueError: no data\n" + "loss\n" * 60, None),
+        ("ValueError: no data\nTraining finished\n", None),
+        ("print of ValueError: no data\n", None),
+    ],
+)
+def test_an_exception_without_its_traceback_is_one_near_the_end(text: str, told: str | None) -> None:
+    assert [event.text for event in log(a=text).events if event.level == "EXCEPTION"] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Missing ranks:\n0: [grad/a]\n3: [grad/a]\n5 others",
+        "XlaRuntimeError: Barrier failed. Timed out task names:\n/job:w/replica:0/task:0\n/job:w/replica:0/task:3\n\n",
+        f"{TRACEBACK.splitlines()[0]}\n[rank1]: XlaError: Timed out task names:\n[rank1]: 0\n[rank1]: 3\n",
+    ],
+)
+def test_ranks_that_are_listed_beneath_a_line_stand_in_one(text: str) -> None:
+    assert [event.text[-5:] for event in log(a=text).events if event.text[-1].isdigit()] == [" 0, 3"]
 
 
 SUMMARY = """\

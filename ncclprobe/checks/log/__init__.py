@@ -32,9 +32,10 @@ Codes, by group.
 - One host: ``fabric-manager``, ``imex-missing``, ``nvls-slots``, ``shm-too-small``, ``oom``, ``fd-limit``,
   ``duplicate-gpu``, ``gpu-isolation``, ``gpu-hw-error``, ``gpu-arch-unsupported``, ``cuda-driver-mismatch``, ``mig``,
   ``peer-limit``, ``vm-topology``, ``wsl-unsupported``.
-- Ranks, program, versions: ``rank-crashed``, ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``,
-  ``env-mismatch``, ``nccl-setting`` (a value that NCCL refuses), ``version-mismatch``, ``nccl-lib-mismatch``,
-  ``wrong-data``, ``collective-stalled`` (with all ranks in it). Faults of a release: ``nccl-bug-VERSION-topic``.
+- Ranks, program, versions: ``rank-crashed``, ``ended-from-outside`` (a time limit, a person, a drained node),
+  ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``, ``env-mismatch``, ``nccl-setting`` (a value
+  that NCCL refuses), ``version-mismatch``, ``nccl-lib-mismatch``, ``wrong-data``, ``collective-stalled`` (with all
+  ranks in it). Faults of a release: ``nccl-bug-VERSION-topic``.
 - Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
   ``container-topology`` (NCCL sees another topology than there is), ``ib-mixed-link-layer``.
 """

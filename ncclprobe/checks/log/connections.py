@@ -9,7 +9,8 @@ from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, FailedCon
 from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
-_CONNECT = ("onnect to ", "exceeded error retry count", "exceeded retries", "exceeded timeouts", "PollConnect to ")
+_CONNECT = ("onnect to ", "exceeded error retry count", "exceeded retries", "exceeded timeouts", "PollConnect to ",
+            "Call to connect failed : ")  # fmt: skip
 
 
 def _connections(log: JobLog, *errors: str) -> Iterator[tuple[LogEvent, FailedConnection]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.launchers import signal_of_launcher
-from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, failed
+from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, failed
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.model.findings import Finding
@@ -19,6 +19,8 @@ _NOT_OWN = (
     "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
     "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML", "RayTaskError", "ActorDiedError",
     "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
+    "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
+    "orovod has been shut down",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
@@ -107,6 +109,8 @@ _SEGFAULT = (
     "exited unexpectedly",
 )
 _DUMPED = ("Fatal Python error: Aborted",)
+_OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
+"""Which does not know how; the table of messages has it."""
 
 
 @cause(
@@ -127,7 +131,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_SEGFAULT):
         summary = event.level in ("ROOT CAUSE", "FAILURE") or signal_of_launcher(event.text) is not None
         summary = summary or event.text.startswith(("task ", "tasks "))
-        if not summary and not any(text in event.text for text in _DUMPED):
+        if not summary and not any(text in event.text for text in (*_DUMPED, *_OF_RAY)):
             yield said(log, event, "the process crashed", **JOB)
 
 
@@ -145,7 +149,12 @@ _HOST_OOM = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
     "Unable to allocate",
+    "std::bad_alloc",
+    "cannot allocate memory for thread-local data",
+    "[Errno 12] Cannot allocate memory",
+    "exceeded K8s pod memory limits",
 )
+_NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources")
 
 
 @cause(
@@ -165,8 +174,10 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
     rank or with mmap=True.
     """
     for event in log.having(*_HOST_OOM):
-        if "CUDA out of memory" not in event.text:
-            yield said(log, event, "the host's memory was full, and a process was killed", **JOB)
+        if not any(text in event.text for text in _NO_MEMORY):
+            may = "may have" in event.text
+            message = "the host's memory was full, and a process was killed"
+            yield said(log, event, "a process ended, perhaps at the memory limit of its pod" if may else message, **JOB)
 
 
 _KERNEL_FAULTS = (
@@ -179,7 +190,7 @@ _KERNEL_FAULTS = (
 
 @cause(
     code="rank-crashed",
-    signs=(*CUDA_SIGNS, "Assertion `"),
+    signs=(*CUDA_SIGNS, *_KERNEL_FAULTS[:2], "Assertion `"),
     echoes=("gpu-hw-error",),
     bad=lambda: ["[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered"],
     good=lambda: ["[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
@@ -193,7 +204,9 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     Fix: start again with CUDA_LAUNCH_BLOCKING=1 to see the call, or `compute-sanitizer`; look for indices out of range
     (labels, tokens), and buffers that are freed while a collective uses them.
     """
-    for event in cuda_errors(log, *_KERNEL_FAULTS):
+    lines = {(event.stream, event.line): event for event in cuda_errors(log, *_KERNEL_FAULTS)}
+    lines |= {(e.stream, e.line): e for e in log.having(*_KERNEL_FAULTS[:2]) if not demoted(e)}
+    for event in lines.values():
         yield said(log, event, "a kernel of the program failed", **JOB)
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, each, failed, of_peer
+from ncclprobe.checks.log.lines import JOB, NODE, each, failed, of_peer
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _REFUSED = (
     "Unrecognized element token",
@@ -53,17 +54,28 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """
     kinds = ("cause", "symptom", "consequence") if failed(log) else ("cause",)
     for event in log.events:
-        if event.level in ("WARN", "ERROR", "EXCEPTION") and (event.stream, event.line) not in explained.lines:
+        if event.level not in ("INFO", "TRACE", "DEBUG") and (event.stream, event.line) not in explained.lines:
             found = messages.said(event.text, event.level)
-            if found and found.kind in kinds and not lived_on(log, event):
+            if found and _speaks(event, found, kinds) and not lived_on(log, event):
                 yield _finding(log, event, found)
+
+
+def _speaks(event: LogEvent, found: messages.Message, kinds: tuple[str, ...]) -> bool:
+    if found.row.level == "FATAL":
+        return found.kind in ("cause", "symptom", "consequence")
+    return event.level in ("WARN", "ERROR", "EXCEPTION") and found.kind in kinds
 
 
 def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so."""
     text = messages.origin(found)
+    host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
     if found.codes:
-        return said(log, event, text, codes=found.codes, **(JOB if "rank-crashed" in found.codes else {}))
+        whose = NODE if host else JOB if "rank-crashed" in found.codes else {}
+        told = said(log, event, text, codes=found.codes, ranks=() if rank is None else (rank,), **whose)
+        if host and told.occurrence:
+            told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
+        return told
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
     details = {} if peer is None else {"peers": (peer,)}
     details |= of_peer(log, address_of(found.held("address")))

@@ -1,17 +1,20 @@
 """Ranks that ended, as launchers say it: torchrun, srun, mpirun, DeepSpeed; and what they end themselves."""
 
+import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, demoted
+from ncclprobe.checks.log.lines import FAILED, JOB, RESTART, demoted, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
+from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
 _SRUN = "srun: error: "
 _TASK_ENDED = ("Exited with", "Killed", "Segmentation fault", "Bus error", "Aborted", "Terminated", "Out Of Memory")
+_BY_SIGNAL = (": Killed", ": Segmentation fault", ": Bus error", *(f"exit code {code}" for code in (135, 137, 139)))
 _STEP_ENDED = ("srun: Job step aborted", "STEP CANCELLED", "JOB CANCELLED", "DUE TO TIME LIMIT", "CANCELLED AT")
 
 
@@ -26,11 +29,16 @@ def _first_tasks_of_srun(log: JobLog) -> Iterator[LogEvent]:
         if event.stream in over or not (task or any(text in event.text for text in _STEP_ENDED)):
             continue
         over.add(event.stream)
-        if event.text.startswith("task ") and event.text.endswith((": Killed", ": Segmentation fault", ": Bus error")):
+        if event.text.startswith("task ") and event.text.endswith(_BY_SIGNAL):
             yield event
 
 
 _KILLED, _SEGV, _BUS, _ABORTED, _TERMINATED = 9, 11, 7, 6, 15
+_SHELL = re.compile(r"(?:: line \d{1,7}: {1,8}\d{1,10} |^)(Killed|Bus error|Illegal instruction)(?: {4}|$| \(core)")
+"""What shells say of a program that a signal ended; of some, other checks read it."""
+_PROGRAMS = ("python", "torchrun", "deepspeed", "accelerate", "mpirun", "horovodrun", "./")
+"""What a script runs as its job, and not beside it, such as a monitor that it ends by SIGKILL."""
+_IN_WORDS = {"Killed": 9, "Bus error": 7, "Illegal instruction": 4}
 _WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
 
 
@@ -51,6 +59,7 @@ def _signal(event: LogEvent) -> int | None:
         "failed (exitcode: -",
         "terminated with signal ",
         "died with <Signals.",
+        "Killed",
         _SRUN,
     ),
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
@@ -116,7 +125,14 @@ def signal_of_launcher(text: str) -> int | None:
         if start in text:
             return number(between(text, start))
     name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
-    return next((signal for signal, word in _WORDS.items() if word == name), None)
+    shell = _SHELL.search(text[:512])
+    if shell:
+        return (
+            _IN_WORDS[shell[1]]
+            if shell[0][0] != ":" or any(word in text[shell.end() :] for word in _PROGRAMS)
+            else None
+        )
+    return next((n for n, word in _WORDS.items() if word == name), None)
 
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
@@ -137,6 +153,7 @@ _ENDED = (
     "failed (exitcode: ",
     "unexpectedly failed with exitcode=",
     "sigkill_handler] Killing subprocess",
+    "Exited with exit code ",
 )
 
 
@@ -147,7 +164,7 @@ _ENDED = (
     good=lambda: ["[rank1]: loss 2"],
 )
 def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
-    """A launcher ended its ranks, or a rank aborted, after another failed.
+    """A launcher ended its ranks, or a rank aborted.
 
     Right: No launcher ended its ranks.
     Why: launchers end all ranks of a host when one has failed; what they say names the victims with the culprit.
@@ -158,8 +175,62 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
         ended = signal_of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
         if summary or (not demoted(event) and ended):
-            found = consequence(log, event, "a rank was ended after another failed")
+            found = consequence(log, event, _how_ended(event.text))
             yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _how_ended(text: str) -> str:
+    if "terminate called" in text:
+        return "a process aborted on an exception of C++"
+    return "a rank was ended by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
+
+
+_OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
+_SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ")
+
+
+@cause(
+    code="ended-from-outside",
+    signs=(*_SCHEDULER, "signal: 15", "Received 15 death"),
+    echoes=("*",),
+    bad=lambda: [
+        "step 7 loss 2\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
+    ],
+    good=lambda: [
+        "[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: no data\n"
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15"
+    ],
+)
+def ended_from_outside(log: JobLog) -> Iterator[Finding]:
+    """The scheduler or a person ended the job, which had not failed.
+
+    Right: No job was ended from outside.
+    Why: at its time limit, for a job of higher priority, by `scancel`, `kubectl delete` or a node that is drained, a
+    job gets SIGTERM and later SIGKILL. One that hangs is ended so as well: what its ranks did last tells.
+    Fix: a longer `--time` or a checkpoint to go on from; `sacct -j JOB -o JobID,State,ExitCode,Elapsed,Timelimit`, or
+    `kubectl get events`, says who ended it.
+    """
+    if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
+        return
+    for event in log.having(*_SCHEDULER, *_OUTSIDE):
+        if any(sign in event.text for sign in _SCHEDULER[:2]):
+            why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
+            yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
+        elif "*** JOB " in event.text and "CANCELLED AT" in event.text and "DUE TO" not in event.text:
+            yield said(log, event, "the job was cancelled", **RESTART)
+        elif any(sign in event.text for sign in _OUTSIDE[1:3]):
+            yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
+
+
+def _failed_by_itself(log: JobLog) -> bool:
+    """Return whether a line tells of a failure that no signal from outside explains."""
+    ended = (e for e in log.events if e.level in ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL"))
+    said_so = (e for e in log.having(*FAILED) if e.level != "INFO" and not warned(e))
+    return any(
+        not any(sign in event.text for sign in (*_OUTSIDE, "ChildFailedError")) and not lived_on(log, event)
+        for events in (ended, said_so)
+        for event in events
+    )
 
 
 def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, warned
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, of_no_rank, warned
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
@@ -74,7 +74,8 @@ def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
 
 _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
-_OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory")
+_OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
+        "RESOURCE_EXHAUSTED: Out of memory")  # fmt: skip
 _NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
 
 
@@ -145,12 +146,12 @@ def file_descriptors(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _FILES, "a process has no file descriptor left", **JOB)
 
 
-_GONE = "Node failure on "
+_GONE, _LOST = "Node failure on ", "DUE TO NODE FAILURE"
 
 
 @cause(
     code="rank-crashed",
-    signs=(_GONE,),
+    signs=(_GONE, _LOST),
     bad=lambda: [
         "srun: error: Node failure on node-7\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
     ],
@@ -166,3 +167,5 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
+    for event in log.having(_LOST):
+        yield of_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))

@@ -8,7 +8,7 @@ from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, failed, of_n
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
-from ncclprobe.facts.files.torch_lines import waited
+from ncclprobe.facts.files.torch_lines import ranks_in, waited
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 
@@ -68,12 +68,13 @@ def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
 
 _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "errno: 98")
 _RAS = "RAS failed to establish a client listening socket"
+_NO_ADDRESS = "has failed to listen on any local network address"
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "Trying another port", "trying another port")
 
 
 @cause(
     code="addr-in-use",
-    signs=(*_IN_USE, _RAS, "Started server process"),
+    signs=(*_IN_USE, _RAS, _NO_ADDRESS, "Started server process"),
     doctor="launch.port-free",
     bad=lambda: [
         "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in "
@@ -95,9 +96,10 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
     Fix: `ss -ltnp 'sport = :29500'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one
     node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
     """
+    given_up = {event.stream for event in log.having(_NO_ADDRESS) if not warned(event)}
     for event in log.having(*_IN_USE):
-        if demoted(event) or warned(event) or "ras/" in event.place:
-            continue  # of one address family: torch says it again at E when no address is left
+        if demoted(event) or (warned(event) and event.stream not in given_up) or "ras/" in event.place:
+            continue  # of one address family: torch says at E when no address is left
         if any(text in event.text for text in _LIVED_WITH):
             continue
         port = number(between(event.text, "port: ")) or number(between(event.text, "]:"))
@@ -306,6 +308,40 @@ def _who_came(came: int, wanted: int) -> str:
         return f"{came} ranks came where {wanted} were wanted"
     missing = wanted - came
     return f"{missing} of {wanted} ranks did not come" if missing else f"all {wanted} ranks came, and not in time"
+
+
+_LISTED = {
+    "issing ranks:": ("the others waited for", "timeout-straggler", "collective-desync"),
+    "imed out task names:": ("the others waited for", "world-size-mismatch", "timeout-straggler"),
+    "stopped sending heartbeats):": ("no heartbeat came any more of", "rank-crashed"),
+}
+"""Beneath which lines Horovod and JAX list ranks, and what may have become of these."""
+
+
+@cause(
+    signs=tuple(_LISTED),
+    doctor="launch.world-agree",
+    echoes=("*",),
+    bad=lambda: [
+        "Missing ranks:\n0: [grads/HorovodAllreduce_0, grads/HorovodAllreduce_1]\n3: [grads/HorovodAllreduce_0]"
+    ],
+    good=lambda: ["Missing ranks:\nnone"],
+)
+def listed_as_missing(log: JobLog) -> Iterator[Finding]:
+    """Horovod or JAX lists ranks that did not come.
+
+    Right: No framework listed ranks that others waited for.
+    Why: they know who has submitted a tensor, or come to a barrier, and who has not: these have ended, were never
+    started, or are in another call or in longer work.
+    Fix: look at what these ranks did last; count the processes that were started against the size that each was told.
+    """
+    for event in log.having(*_LISTED):
+        kind = next((kind for kind in _LISTED if kind in event.text), "")
+        ranks = tuple(sorted(ranks_in(event.text.rpartition(":")[2].strip(" ]")))) if kind else ()
+        if ranks:
+            what, *codes = _LISTED[kind]
+            names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"
+            yield said(log, event, f"{what} {names}", ranks=ranks, codes=tuple(codes), **RESTART)
 
 
 _STORE = (

@@ -172,8 +172,12 @@ _MOST_HEADS = 32
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>])")
 _RANK = re.compile(r"\[(?:rank|RANK):? ?(?P<rank>\d{1,7})\]:? ?")
-_TORCHRUN = re.compile(r"\[(?P<role>[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,5})\]: ?")
-_MPIRUN = re.compile(r"\[(?:[^\[\],\s]{1,256}@)?\d{1,10},(?P<rank>\d{1,7})\](?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?")
+_TORCHRUN = re.compile(
+    r"\[(?!(?:[A-Za-z]|node|host|gpu|server)\d)(?P<role>[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,5})\]: ?"
+)
+_MPIRUN = re.compile(
+    r"\[(?:[^\[\],\s]{1,256}@)?(?:\d{1,10},)?(?P<rank>\d{1,7})\](?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?"
+)
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
@@ -186,7 +190,21 @@ _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? 
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
 _INDENTED = ("File ", "time ", "host ", "rank ", "exitcode ", "error_file", "traceback ")
-_RAY = re.compile(r"\([^\s()]{1,128} pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?")
+_RAY = re.compile(
+    r"\((?:[^\s()]{1,128} )?(?:pid=(?P<pid>\d{1,10})|raylet|gcs_server|autoscaler[^()]{0,24})"
+    r"(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
+)
+_OPENMPI = re.compile(
+    r"\[(?P<host>[A-Za-z][\w.-]{0,252}):(?P<pid>\d{1,10})\] ?(?=\*\*\* |Signal|\[ ?\d{1,3}\] |PMIX|OPAL|ORTE|PRTE|\[\[)"
+)
+_BEFORE_2_3 = re.compile(
+    r"(?P<host>[A-Za-z0-9][\w.-]{0,252}):(?P<pid>\d{1,10}):\d{1,10} \[-?\d{1,3}\] "
+    r"(?:(?P<place>[^\s:]{1,128}:\d{1,6}) )?(?P<level>WARN|INFO) "
+)
+"""Of NCCL when it did not yet write its name in every line."""
+_LIBFABRIC = re.compile(r"libfabric:(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
+_QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
+"""A bar at the left: of exception groups, and of tools that show the output of what they ran."""
 _SYSLOG = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: ")
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
@@ -195,6 +213,7 @@ _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}): ")
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
 
 
@@ -271,13 +290,15 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
     if line.rank is None and (found := _GROUP_RANK.match(line.text)):
         line = replace(line, rank=int(found["rank"]))
     if not line.level and (found := _LEVEL.match(line.text)):
-        line = replace(line, level={"WARNING": "WARN", "CRITICAL": "ERROR"}.get(found[1], found[1]))
+        line = replace(line, level=_AS_LEVEL.get(found[1], found[1]))
     return line
 
 
 def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
+    if "|" in text[:65] and (quoted := _QUOTED.match(text)):
+        return replace(line, text=text[quoted.end() :])
     if text[:1] in (" ", "\t", ">") and (inner := text.lstrip(" \t>")):  # quoted in a mail or an issue
         return _shorter(replace(line, text=inner), habit) if inner[0] in "[({0123456789" else None
     if found := glog_at_start(text):
@@ -285,7 +306,7 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         return replace(line, text=text[length:], time_s=_first(line.time_s, when), level=level, place=place)
     if timed := time_at_start(text):
         when, length = timed
-        rest = text[length:].lstrip(" ")
+        rest = text[length:].lstrip(" \t")
         rest = rest[2:] if rest.startswith(("- ", "| ", ": ")) else rest
         if rest.startswith(_INDENTED) and text.startswith("   ", length):
             rest = text[length + 1 :]  # of a traceback or torchrun's summary, which are told by it
@@ -293,7 +314,8 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if found_log := _SYSLOG.match(rest):
             line = _taken(line, found_log)
         return line
-    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED):
+    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED, _OPENMPI,
+                 _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):
@@ -317,6 +339,8 @@ def _taken(line: LogLine, found: "re.Match[str]") -> LogLine:
         local_rank=int(said["local"]) if said.get("local") else line.local_rank,
         host=said.get("host") or line.host,
         pid=int(said["pid"]) if said.get("pid") else line.pid,
+        level=_AS_LEVEL.get(level := (said.get("level") or "").upper(), level) or line.level,
+        place=said.get("place") or line.place,
     )
 
 

@@ -106,18 +106,36 @@ _TRACEBACK = "Traceback (most recent call last)"
 _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
+_LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
+"""Ends of lines beneath which Horovod and JAX list ranks, one a line."""
+_LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[)")
 
 
 def follows(line: LogLine) -> str:
     """Return which text begins with `line`; empty: none."""
     if line.text.endswith(f"{_TRACEBACK}:"):  # a line of another stream may be cut by it
         return _TRACEBACK
-    return next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
+    begins = next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
+    return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
 
 def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
     """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
+    if begin in _LISTS:
+        return _list(first, lines)
     return _exception(first, lines) if begin == _TRACEBACK else _children(lines, root=begin == _SUMMARY)
+
+
+def _list(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield a line with the ranks that are listed beneath it."""
+    at, ranks = 0, list[str]()
+    for number, line in lines:
+        if not (found := _LISTED.match(line.text)):
+            break
+        at = at or number
+        ranks.append(found[1])
+    if ranks:
+        yield at, replace(first, text=f"{first.text} {', '.join(ranks)}")
 
 
 def _writer(line: LogLine) -> tuple[object, ...]:
@@ -184,7 +202,10 @@ NamedBytes = tuple[str, Iterable[bytes]]
 FAILURES = (
     "NCCL WARN", "rror", "ERROR", "Traceback", "failed", "Failed", "FAILED", "failure", "Failure", "imed out",
     "imeout", "fatal", "Fatal", "FATAL", "abort", "Abort", "Killed", "killed", "terminate called", "xitcode",
-    "exit code", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGBUS",
+    "exit code", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGBUS", "xception: ", "what(): ", "CANCELLED", "died",
+    "marked dead", "is dead", "is terminated", "issing ranks", "xit with status", "ABORT", "BAD TERMINATION",
+    "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
+    "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 
@@ -208,11 +229,18 @@ _FINISHED = re.compile(
     r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
     r"|\b(?:finished|completed|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
     r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
-    r"|\b(?:exit[ _]?code|exit status|return code)[ :=]{1,3}0\b(?![.:][1-9])"
+    r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
+    r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
     r"|\bsuccessfully (?:finished|completed|trained)\b|Out of bounds values ?: ?0 OK",
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(r"\bnot?\b|n't|fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE)
+_AT_EXIT = "destroy_process_group() was not called before program exit"
+"""torch's warning of a program that came to its end all the same."""
+_BARE = re.compile(r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): )")
+_LAST_RAISED = 60
+"""An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
+taken for what ended the process."""
 _LAST_WORDS = 12
 """What a program says at its end, in so many last lines; and what makes of it the contrary."""
 MOST_EVENTS = 20_000
@@ -281,11 +309,13 @@ class _Reading:
                 self._add(number, line, before)
             if begins := follows(line):
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
-                if not line.text.lstrip().startswith(begins):
+                if begins == _TRACEBACK and not line.text.lstrip().startswith(begins):
                     before = None  # it cuts a line: a block of standard output ended there
                 for at, said in paragraph(begins, line, following):
                     self._add(at, said, before)
                     self._raised |= {at} if said.level == "EXCEPTION" else set()
+                    for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
+                        self._add(below, listed, before)
 
     def _wanted(self, shape: bytes, raw: bytes) -> bool:
         """Return whether a check searches for the line; that none does for lines of its shape is remembered."""
@@ -327,10 +357,21 @@ class _Reading:
                         self.log.steps[writer] = int(step[1]), number
                 if number > nlines - _LAST_WORDS and _says_finished(line.text[:_STEP_WITHIN]):
                     self.log.finished = event
+        over = self.log.finished.line if self.log.finished else 0
+        self.log.events[:] = [
+            _raised(each)
+            if not each.level and each.line > max(nlines - _LAST_RAISED, over) and _BARE.match(each.text)
+            else each
+            for each in self.log.events
+        ]
+
+
+def _raised(event: LogEvent) -> LogEvent:
+    return replace(event, text=event.text.lstrip().removeprefix("what():").lstrip(), level="EXCEPTION")
 
 
 def _says_finished(text: str) -> bool:
-    return bool(_FINISHED.search(text)) and not _UNFINISHED.search(text)
+    return _AT_EXIT in text or (bool(_FINISHED.search(text)) and not _UNFINISHED.search(text))
 
 
 def _event(number: int, line: LogLine, step: int | None = None) -> LogEvent:

@@ -8,6 +8,9 @@ scripts/messages.py writes the table; the column ``meaning`` is kept by hand. A 
 - ``harmless``: the program goes on as if nothing were; ``aside``: of no concern to a failure;
 - ``?``: not yet judged.
 
+The rows of level FATAL are by hand, of launchers and frameworks, after whose line a process does not go on whatever
+stands beside it; what follows is then the sentence to say.
+
 After ``consequence`` or ``symptom`` may stand ``peer``: whom the line names is at fault rather than who wrote it.
 A line is looked up by its rarest word and then compared with the fixed parts of a text in their order: linear in its
 length, whatever it holds. The rarest word stands in the table's first column, so that no index is made at a start.
@@ -135,6 +138,8 @@ def said(text: str, level: str) -> Message | None:
 def origin(found: Message) -> str:
     """Return who says it, in which releases and file, and what follows."""
     row = found.row
+    if row.level == "FATAL":
+        return row.then
     then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
     then = f" and raises {row.then}" if row.level == "RAISED" else then
     return f"{_NAMES[row.project]} {row.releases} says it in {row.place}{then}"

@@ -177,6 +177,8 @@ def failed_connection(text: str) -> FailedConnection | None:
     if "exceeded error retry count" in text or "exceeded retries" in text or "exceeded timeouts" in text:
         error = error or ("Connection timed out" if "timeouts" in text else "Connection refused")
         return FailedConnection(_peer(text), error, final=True)
+    if "Call to connect failed : " in text:  # until 2.3, which name no peer
+        return FailedConnection("", error, final=True)
     if "onnect to " in text and (" failed : " in text or ") errno " in text):
         return FailedConnection(_peer(text), error, final=True)
     if "socketPollConnect to " in text or "ncclOsSocketPollConnect to " in text:

@@ -20,7 +20,6 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
 from ncclprobe.model.nccl_selection import NodeTopology
@@ -37,8 +36,8 @@ from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.topology.node import layout
 
 
-def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:
-    """Return the fingerprint of a node with these `facts`, as `who` measures on it."""
+def fingerprint_of(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
+    """Return the fingerprint of a node with these `facts`."""
     machine: dict[str, str] = {}
     firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
     if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):
@@ -51,13 +50,10 @@ def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerpri
         machine["cpu"] = f"{len(cpus.online)} x {cpus.model}"
     built = layout(Snapshot("", facts))
     known = built.gpus or built.nics or built.numa
-    used = {name: value for name, value in who.versions.items() if name != "nccl" or who.backend == "nccl"}
-    software = {name: value for name, value in used.items() if value}
+    software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
     if isinstance(gpus, Gpus) and gpus.driver:
         software["driver"] = gpus.driver
-    software["settings"] = ", ".join(f"{name}={value}" for name, value in sorted(who.settings.items())) or "none"
-    software["backend"] = who.backend
-    return Fingerprint(machine, digest_of(_named_devices(built)) if known else None, software)
+    return Fingerprint(machine, digest_of(_named_devices(built)) if known else None, {**software, "backend": backend})
 
 
 def _named_devices(built: NodeTopology) -> dict[str, Any]:
@@ -76,7 +72,7 @@ def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot)
 
     Raises UsageError for a baseline that cannot be read.
     """
-    found = fingerprint_of(snapshot.facts, recorder.participants)
+    found = fingerprint_of(snapshot.facts, recorder.participants.versions, recorder.participants.backend)
     recorder.fingerprint(found)
     if path:
         compare_with(recorder, load(path), path, found)
@@ -96,10 +92,10 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
         return
     newest = max(fits, key=lambda name: fits[name].written)
     site = fits[newest]
-    changed = "; ".join(changes(site.print(), mine)[:_MOST_NAMED])
-    recorder.expect(baselines.bands(site, newest, f"; changed since: {changed}" if changed else ""))
+    recorder.expect(baselines.bands(site, newest))
+    changed = changes(site.print(), mine)
     if changed:
-        recorder.note(f"changed since the baseline {newest} was taken: {changed}")
+        recorder.note(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_NAMED])}")
     silent = unknown_parts(site.print(), mine)
     if silent and site.fingerprint:
         recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")

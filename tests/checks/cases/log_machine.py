@@ -4,7 +4,21 @@ from ncclprobe.checks.log.launchers import _ENDED_ITSELF
 from ncclprobe.checks.log.versions import _HUNG
 from tests.checks.cases import Cases
 
+_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO"
 CASES = {
+    "log.ended-from-outside": Cases(
+        bad=[
+            f"step 7 loss 2\n{_LIMIT} PREEMPTION ***",
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***",
+            "W0102 03:04:05.000000 77 api.py:723] Received 15 death signal, shutting down workers",
+        ],
+        good=[
+            f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+            f"[rank0]: RuntimeError: shapes differ\n{_LIMIT} TIME LIMIT ***",
+            "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
+        ],
+    ),
+    "log.node-failed": Cases(bad=[f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"]),
     "log.program-raised": Cases(
         bad=[
             '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
@@ -151,6 +165,9 @@ CASES = {
             "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: "
             "/usr/bin/python",
             "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+            "/usr/bin/bash: line 1:  1874 Killed                  torchrun --nnodes=2 train.py",
+            "Loading checkpoint shards\nKilled",
+            "srun: error: n2: task 1: Exited with exit code 137\nsrun: error: n1: task 0: Exited with exit code 1",
         ],
         good=[
             "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
@@ -159,6 +176,7 @@ CASES = {
             "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
             "  rank      : 3 (local_rank: 1)\n  exitcode  : -6 (pid: 77)\n  error_file: <N/A>\n"
             "  traceback : Signal 6 (SIGABRT) received by PID 77\n========\n",
+            "./job.sh: line 9:  1874 Killed                  nvidia-smi dmon",
             "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nsrun: error: n2: tasks 0-1: "
             "Killed",
         ],

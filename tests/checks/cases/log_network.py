@@ -15,6 +15,13 @@ _VIOLATED = (
 
 
 CASES = {
+    "log.listed-as-missing": Cases(
+        bad=[
+            "XlaRuntimeError: Barrier timed out. Timed out task names:\n/job:jax_worker/replica:0/task:3",
+            "UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3",
+            "Stalled ops: grads/a [missing ranks: 1, 2]",
+        ]
+    ),
     "log.rejected-by-a-firewall": Cases(
         bad=[
             "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
