@@ -68,6 +68,7 @@ MODES = {
 OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS")
 """Variables of NCCL that scripts/torch_on_cpu.py sets, and those that make it bearable there."""
 ON_CPU = ("the GPU, its driver and CUDA, by tests/cuda_stand_in: no time or rate means anything",)
+NOT_ON_CPU = ("nvidia-smi, which nothing stands in for there",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
@@ -235,7 +236,7 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
     elif args.on_cpu:
-        more |= {"replaced": ON_CPU, "not_run": ()}
+        more |= {"replaced": ON_CPU, "not_run": NOT_ON_CPU}
     content = summary.of_stage(number, stage.title, read(folder), **more)
     summary.write(folder, content, summary.stage_text(content))
 
@@ -257,7 +258,8 @@ def inside(number: int, out: Path, args: argparse.Namespace) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     variables = dict(os.environ)
-    context = Context(out, args.rehearse, ROOT, variables, variables.get(processes.MARK, ""), args.nccl_tests_src)
+    mark = variables.get(processes.MARK, "")
+    context = Context(out, args.rehearse, ROOT, variables, mark, args.nccl_tests_src, args.on_cpu)
     log = StepLog(context, _folder(out, number), args.deadline - _MARGIN_S)
     try:
         _module(number).run_steps(context, log)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from oracle_ask import Tally, ask, plan
 from oracle_wheels import CACHE, REQUIRED, cached, library, newest
-from tabulate import tabulate
+from tables import table
 
 REPORT = ROOT / "reports" / "oracle.md"
 EXAMPLES = 5
@@ -100,7 +100,7 @@ def report(tallies: Sequence[Tally], seconds: float) -> str:
         "whole environment after the configuration files were read, the variables NCCL echoes, and a number as NCCL",
         f"reads it. {REQUIRED[0]} to {REQUIRED[-1]} must agree; a newer release is reported only.",
         "",
-        tabulate([_row(tally) for tally in tallies], COLUMNS, tablefmt="github"),
+        *table(COLUMNS, [_row(tally) for tally in tallies]),
     ]
     for tally in tallies:
         if tally.differences or tally.broken:

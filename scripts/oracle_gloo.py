@@ -238,7 +238,7 @@ def kinds(row: dict[str, Any]) -> list[str]:
 def report(tally: dict[str, Any]) -> str:
     """Return the page."""
     import torch
-    from tabulate import tabulate
+    from tables import table
 
     total = sum(tally["outcomes"].values())
     words = {
@@ -259,10 +259,8 @@ def report(tally: dict[str, Any]) -> str:
         "",
         f"**{len(tally['differences'])} disagreements.**",
         "",
-        tabulate([(words[k], tally["outcomes"].get(k, 0)) for k in words], ("predicted", "groups"), tablefmt="github"),
-        "",
-        tabulate(sorted(tally["kinds"].items()), ("with", "groups"), tablefmt="github"),
-        "",
+        *table(("predicted", "groups"), [(words[k], tally["outcomes"].get(k, 0)) for k in words]),
+        *table(("with", "groups"), sorted(tally["kinds"].items())),
         "Not predicted, because it cannot be seen: an address of an interface that is down (whether the kernel kept it",
         "as its own depends on what happened before), an IPv6 address without a carrier, a link-local address of",
         "another node, whose scope is a number of the other machine. Not drawn: `net.ipv4.ip_nonlocal_bind`, DNS, more",

@@ -228,24 +228,3 @@ def _with_nics(system: NodeSystem, fabric: str, nodes: int) -> NodeSystem:
 def _types() -> Mapping[str, NodeSystem]:
     """The machine types by their names."""
     return {machine.name: machine.system() for machine in machines.table().values()}
-
-
-class Copied(Struct, frozen=True):
-    """One published copy in one direction, and the link that carried it."""
-
-    machine: str
-    what: str
-    GBps: float
-    fabric: str
-    healthy: str
-    gpu: str
-
-
-def copies(folder: Path) -> Iterator[Copied]:
-    """The copies between GPU and host, and from GPU to GPU, one direction at a time."""
-    for cells in _cells(folder):
-        what = cells["collective"]
-        plain = re.match(r"(h2d|d2h|d2d|p2p)_", what) and not re.search("bidir|total|latency|concurrent|total", what)
-        if cells["kind"] == "copy" and plain and cells["algbw_GBps"]:
-            rate = float(cells["algbw_GBps"])
-            yield Copied(cells["machine"], what, rate, cells["fabric"], cells["healthy"], cells["gpu"])

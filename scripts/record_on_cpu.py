@@ -29,6 +29,7 @@ from on_cpu.cases import CASES, Case
 
 HOST = "n0"
 _FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
+_REPORT_S = 60.0
 _JOB = ROOT / "tests" / "cuda_stand_in" / "job.py"
 
 
@@ -47,6 +48,8 @@ def main() -> int:
         if fnmatch.fnmatch(case.name, args.select) and not (args.folder / case.name).exists():
             with tempfile.TemporaryDirectory(prefix="job-") as work:
                 ends = play(case, tag, python, Path(work))
+                processes.wait_until(lambda: not processes.marked(work), _REPORT_S)  # one in a lost rank's place
+                processes.kill_marked(work)
                 keep(case, ends, python, Path(work), args.folder / case.name)
             codes = [end.code for end in ends]
             print(f"{case.name}: exit {codes}, {max(end.seconds for end in ends):.0f} s", flush=True)
@@ -59,7 +62,7 @@ def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
     env |= machine.variables(build.folder(tag) / "lib", work, case.gpus)
     env |= {"PATH": f"{python / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "TMPDIR": str(work), **_FAST}
     env |= {"NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_DUMP_TEMP_FILE": str(work / "fr_trace_rank_"), "HOME": str(work)}
-    env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), **case.env}
+    env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), processes.MARK: str(work), **case.env}
     words = [word.replace("JOB.py", str(_JOB)).replace("REPORT", str(work / "report.json")) for word in case.command]
     if case.launch == "alone":
         return [processes.run(machine.inside(["python", *words], HOST), work / "run.log", env, case.deadline_s)]

@@ -322,8 +322,7 @@ sys.path[:] = found  # what this process starts is told the same path
 """
 
 
-@pytest.mark.parametrize("own_ranks", [False, True])
-@pytest.mark.parametrize("slow_rank", [0, 1])
+@pytest.mark.parametrize(("slow_rank", "own_ranks"), [(0, False), (1, True)])
 def test_a_torch_that_takes_longer_on_one_rank_is_nobodys_fault(lab: Lab, slow_rank: int, own_ranks: bool) -> None:
     """The others wait for longer than a phase, because the process that they wait for runs."""
     (lab.folder / "torch.py").write_text(_SLOW_ON_ONE.format(rank=slow_rank))

@@ -14,14 +14,14 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.baselines import load
 from ncclprobe.facts.run.samples import Expected, Notes, Participants
-from ncclprobe.model.findings import Status
+from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure.expectations import compare_with
+from ncclprobe.session.measure.expectations import compare_with, fingerprint_of
 from ncclprobe.session.measure.recorder import Recorder
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
@@ -123,9 +123,12 @@ class Record(Recorder):
 
     def passes(self) -> bool:
         """Whether a row that was expected is enough, as it was when it was kept."""
-        self.add(replace(ROW, busbw_GBps=100.0, wrong=0))
+        return self.judged(100.0).status is Status.PASS
+
+    def judged(self, GBps: float) -> Verdict:
+        self.add(replace(ROW, busbw_GBps=GBps, wrong=0))
         (verdict,) = judge((), [bandwidth], Job(), self.facts())
-        return verdict.status is Status.PASS
+        return verdict
 
 
 def sites(tmp_path: Path, fingerprint: Fingerprint | None = MACHINE) -> str:
@@ -141,6 +144,14 @@ def test_a_folder_gives_the_baseline_of_this_machine_and_says_what_changed(tmp_p
     notes, bands = record.said
     assert (len(bands), record.passes()) == (1, True)
     assert notes[0].endswith("was taken: nccl: 2.28.9 -> 2.29.1")
+
+
+def test_a_slow_row_names_the_setting_that_the_baseline_was_taken_without(tmp_path: Path) -> None:
+    record, folder = Record(), sites(tmp_path, replace(MACHINE, software={"settings": "none"}))
+    now = fingerprint_of({}, Participants("torchrun", 2, ("n0", "n0"), "nccl", settings={"NCCL_MAX_NCHANNELS": "1"}))
+    compare_with(record, load(folder), folder, replace(MACHINE, software=now.software))
+    (finding,) = record.judged(10.0).findings
+    assert "settings: none -> NCCL_MAX_NCHANNELS=1" in finding.message
 
 
 def test_no_baseline_is_no_pass(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fake_topo import Printed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.engine.matrices import judged
+from ncclprobe.commands.topo import judged
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("bounds", "errors", "interrupt", "run_clock", "units", "ops", "stats", "model"), 0),
+    **dict.fromkeys(("bounds", "errors", "interrupt", "layout", "run_clock", "units", "ops", "stats", "model"), 0),
     **dict.fromkeys(("host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),
@@ -58,10 +59,21 @@ def room(path: Path) -> str:
     return first.removesuffix(".py")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Full names of everything that `path` imports, at any depth, functions' own imports included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -120,6 +132,11 @@ def test_a_check_cannot_look_at_the_machine(path: Path) -> None:
     assert not imports(path) & BANNED_IN_CHECKS
 
 
+def test_lines_tables_and_how_many_more_there_are_come_from_layout() -> None:
+    own = re.compile(r'textwrap|tabulate|, …"( if| \*)|f";? and \{len\(.*\} more')
+    assert {path.name for path in FILES if own.search(path.read_text(encoding="utf-8"))} == {"layout.py"}
+
+
 def test_reports_need_nothing_but_nouns_units_and_files() -> None:
     for path in (PACKAGE / "report").rglob("*.py"):
         rooms = {name for name in rooms_imported(path) if ROWS[name] > 0} - {"report"}
@@ -144,9 +161,7 @@ def test_the_description_of_the_rooms_names_every_one() -> None:
 
 
 def test_the_tree_of_errors_names_every_public_one() -> None:
-    classes = (
-        node for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-    )
+    classes = (node for path in FILES for node in nodes(path) if isinstance(node, ast.ClassDef))
     own = {
         node.name for node in classes if {ast.unparse(base) for base in node.bases} & {"NcclprobeError", "HostError"}
     }
@@ -157,7 +172,7 @@ def test_the_tree_of_errors_names_every_public_one() -> None:
 def types(path: Path) -> set[str]:
     """Public classes and type aliases that a module makes: an alias is a capitalised name, not a constant's."""
     found = set()
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         if isinstance(node, ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -190,7 +205,7 @@ def test_a_report_is_made_in_one_place() -> None:
     made = [
         path.relative_to(PACKAGE).as_posix()
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Report"
     ]
     assert made == ["engine/diagnose.py"]

@@ -16,7 +16,7 @@ from ncclprobe.commands import report as report_command
 RECORDED = Path(__file__).resolve().parent / "data" / "on_cpu"
 CASES = {path.parent.name: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*/case.json"))}
 REPORTS = [name for name in CASES if (RECORDED / name / "report.json.gz").exists()]
-LOST = [name for name in REPORTS if CASES[name]["at_fault"] and "rank-0" not in name]
+LOST = [name for name in REPORTS if CASES[name]["at_fault"]]
 UNDECIDED = {"bandwidth-kernel-hangs", "bandwidth-other-algorithm"}
 """All ranks wait in one call: NCCL's calls do not say whose kernel stands still."""
 HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and "-no-" not in name and "bogus" not in name]
@@ -38,8 +38,9 @@ def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> None:
     report = report_of(name)
-    assert report["status"] in ("pass", "warn")
-    assert report["measurements"] or report["pairs"] or report["copies"] or report["affinity"]
+    failing = {check["id"] for check in report["checks"] if check["status"] == "fail"}
+    assert failing <= ({"run.copies"} if "copies" in name else set())  # a processor copies slower than a link
+    assert any(report[rows] for rows in ("measurements", "pairs", "copies", "affinity", "steps"))
     for row in report["measurements"]:
         assert (row["backend"], row["wrong"], row["library"]["version"]) == ("nccl", 0, "2.30.7")
     networks = {row["transport"]["network"] for row in report["measurements"]}
@@ -57,10 +58,10 @@ def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "rank-0" in name])
-def test_who_is_left_without_rank_0_names_it(name: str) -> None:
+def test_who_is_left_without_rank_0_ends_as_its_report_does(name: str) -> None:
     said = gzip.decompress((RECORDED / name / "rank1.log.gz").read_bytes()).decode()
     assert "the store of rank 0 (rank 0 was on n0" in said
-    assert CASES[name]["exit_codes"][1] == 4
+    assert CASES[name]["exit_codes"][1] == report_of(name)["exit_code"] == 4
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
 def _watched(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
     """Look again and again, a line for each look on stderr, until the answer is another or time is over."""
     from ncclprobe.model.values import replace
-    from ncclprobe.report.watching import Watch
+    from ncclprobe.report.causes import Watch
 
     watch = Watch()
     while True:

@@ -13,13 +13,13 @@ from ncclprobe.expect import baselines, comparison
 from ncclprobe.expect.bands import parse_tolerance
 from ncclprobe.expect.comparison import Point, RowDifference, RowKey, differences
 from ncclprobe.host import files
+from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, field, replace
 from ncclprobe.report import delivery, digest
 from ncclprobe.report import json as as_json
-from ncclprobe.report.lines import wrapped
 from ncclprobe.units import plural, size
 
 _ABOUT = """\
@@ -148,10 +148,16 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
         new_findings=tuple(fresh),
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
-        changed=tuple(dict.fromkeys((*changes(old.fingerprint, new.fingerprint), *_changed(old, new)))),
+        changed=tuple(dict.fromkeys((*_machines(old, new, both=both), *_changed(old, new)))),
         notes=tuple(_remarks(old, new)),
         cut=new.cut,
     )
+
+
+def _machines(old: Side, new: Side, *, both: bool) -> Iterator[str]:
+    """Yield how the fingerprints differ; where `both` are reports, settings are compared one by one."""
+    found = changes(old.fingerprint, new.fingerprint)
+    yield from (each for each in found if not (both and each.startswith("settings: ")))
 
 
 def _changed(old: Side, new: Side) -> Iterator[str]:
@@ -194,10 +200,10 @@ def _text(old: Side, new: Side, found: Comparison, *, quiet: bool) -> Iterator[s
     if not quiet:
         for title, texts in _lists(old, new, found):
             for text in texts[:_MOST_LISTED]:
-                yield from wrapped(f"{title}: ", text, delivery.width())
+                yield from wrap(f"{title}: ", text, delivery.width())
             if texts[_MOST_LISTED:]:
                 yield f"{title}: {len(texts) - _MOST_LISTED} more"
-    yield from [_last(found)] if quiet else wrapped("", _last(found), delivery.width())
+    yield from [_last(found)] if quiet else wrap("", _last(found), delivery.width())
 
 
 def _lists(old: Side, new: Side, found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:

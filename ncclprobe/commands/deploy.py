@@ -9,9 +9,9 @@ from types import MappingProxyType
 from ncclprobe.commands import arguments
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.report import delivery
-from ncclprobe.report.lines import wrapped
 
 FILES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         files.write(path, text)
         if text.startswith("#!"):
             path.chmod(0o755)
-        print("\n".join([str(path), *wrapped("  ", _about(text), delivery.width())]))
+        print("\n".join([str(path), *wrap("  ", _about(text), delivery.width())]))
     return ExitCode.OK
 
 

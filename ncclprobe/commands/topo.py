@@ -4,22 +4,23 @@ what looks wrong in that.
 
 import argparse
 import json
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ncclprobe import bounds, page
 from ncclprobe.commands import arguments
-from ncclprobe.engine.judge import conclude
-from ncclprobe.engine.matrices import judged
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
-from ncclprobe.model.findings import Severity, Status, Verdict
-from ncclprobe.model.values import asdict
+from ncclprobe.layout import table, wrap
+from ncclprobe.model.findings import Evidence, Severity, Status, Verdict
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.report import delivery
-from ncclprobe.topology.from_matrix import ASSUMED
+from ncclprobe.topology.from_matrix import ASSUMED, facts_of
 from ncclprobe.units import plural, printable
 
 _CELL = 4
@@ -101,37 +102,33 @@ def _shown(matrix: Matrix) -> Iterator[str]:
         affinities = zip(matrix.gpus, matrix.cpu_affinity, matrix.numa_affinity, matrix.gpu_numa_id, strict=True)
         known = [[gpu, *("-" if value is None else value for value in values)] for gpu, *values in affinities]
         yield ""
-        table = [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"], *known]
-        taken = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in table), strict=True))
-        near = [textwrap.wrap(nearest(matrix, gpu), max(delivery.width() - taken, 12)) for gpu in matrix.gpus]
-        yield _aligned([table[0], *([*row, "\n".join(nics)] for row, nics in zip(known, near, strict=True))])
+        shown = [["GPU", "CPUs", "NUMA", "GPU NUMA", "nearest NICs"], *known]
+        taken = sum(max(map(len, column)) + 2 for column in zip(*(row[:4] for row in shown), strict=True))
+        near = [wrap("", nearest(matrix, gpu), max(delivery.width() - taken, 12)) for gpu in matrix.gpus]
+        yield _aligned([shown[0], *([*row, "\n".join(nics)] for row, nics in zip(known, near, strict=True))])
     yield from (f"incomplete: {printable(what)}" for what in matrix.incomplete)
 
 
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     """Yield what the checks find, what to do about it, and what they could not tell."""
     told: dict[str, None] = {}
-    yield from _wrapped("what looks wrong ", f"(taken for granted: {ASSUMED}):")
+    yield from wrap("what looks wrong ", f"(taken for granted: {ASSUMED}):", delivery.width())
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
         for finding in verdict.findings:
             said = f"{place}{verdict.id} {finding.subject}: {finding.message}"
-            yield from _wrapped(f"  {finding.severity.value.upper():<8}", said)
+            yield from wrap(f"  {finding.severity.value.upper():<8}", said, delivery.width())
             if finding.severity is not Severity.NOTE:
-                yield from _wrapped("          fix: ", finding.remedy)
+                yield from wrap("          fix: ", finding.remedy, delivery.width())
         if verdict.findings and verdict.id not in told:
             told[verdict.id] = None
             yield f"          more: ncclprobe explain {verdict.id}"
         if verdict.status is Status.UNKNOWN:
-            yield from _wrapped("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}")
+            yield from wrap("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}", delivery.width())
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
         yield "  nothing" if verdicts else "  nothing was looked at"
     if told:
         yield from ("", f"online: {page(next(iter(told)))}")
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    return textwrap.wrap(printable(text), delivery.width(), initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def nearest(matrix: Matrix, gpu: str) -> str:
@@ -152,8 +149,40 @@ def _parts(names: Sequence[str]) -> Iterator[slice]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    from tabulate import tabulate  # as dear as all the rest of this command
+    return "\n".join(table([["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]))
 
-    cells = [["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]
-    table: str = tabulate(cells, tablefmt="plain", disable_numparse=True)
-    return table
+
+_OF_PATHS = ("nvl.links", "ib.gpu-near", "ib.gdr")
+_OF_PEERS = ("gpu.p2p",)
+
+
+def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
+    """Return the verdicts on each matrix, whose number is their node. `source` is what was read."""
+    known = {check.id: check for check in every_check(MACHINE)}
+    found: list[Verdict] = []
+    for number, (matrix, peers) in enumerate(_paired(matrices), start=1):
+        ids = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
+        snapshot = Snapshot(str(number), facts_of(matrix, peers))
+        found += judge([snapshot], [known[each] for each in ids], Job())
+    return tuple(_from(source, verdict) for verdict in found)
+
+
+def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
+    """Yield each matrix, with the table of peer-to-peer status right behind it, if that is of the same GPUs."""
+    waiting: Matrix | None = None
+    for matrix in matrices:
+        if waiting and matrix.kind == "p2p" and matrix.gpus == waiting.gpus:
+            yield waiting, matrix
+            waiting = None
+            continue
+        if waiting:
+            yield waiting, None
+        waiting = matrix
+    if waiting:
+        yield waiting, None
+
+
+def _from(source: str, verdict: Verdict) -> Verdict:
+    """The findings rest on the text alone, and not on the files that a check would read on a machine."""
+    findings = tuple(replace(finding, evidence=(Evidence(source),)) for finding in verdict.findings)
+    return replace(verdict, findings=findings)

@@ -6,7 +6,6 @@ of a variable, two are judged here, and what differs between them is said in wor
 
 import difflib
 import re
-import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
@@ -25,6 +24,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.host.patience import outcome
+from ncclprobe.layout import wrap
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, Need, discover
@@ -32,7 +32,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.parameters import NEWEST, Parameter, meanings, nearest, table
-from ncclprobe.units import plural, printable
+from ncclprobe.units import plural
 
 LINES, COLUMNS = 40, 80
 _HEAD = 10
@@ -45,9 +45,7 @@ def headed(head: str, text: str) -> list[str]:
 
 def wrapped(lead: str, text: str) -> list[str]:
     """Return `text` behind `lead`; words longer than a line are left whole."""
-    clean = printable(" ".join(text.split()))
-    filler = textwrap.TextWrapper(COLUMNS, lead, " " * len(lead), break_long_words=False, break_on_hyphens=False)
-    return filler.wrap(clean) or [lead.rstrip()]
+    return wrap(lead, text, COLUMNS, whole=True)
 
 
 def shortened(lead: str, text: str, lines: int) -> list[str]:

@@ -19,6 +19,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
@@ -216,8 +217,7 @@ def _transport(facts: Mapping[type, Any]) -> str:
     (network,) = choices.network.chosen
     if network.name == "Socket":
         rate = f" ({network.rate_gbps:g} Gb/s)" if network.rate_gbps else ""
-        names = ", ".join(network.devices[:_MOST_KINDS]) + (" …" if network.devices[_MOST_KINDS:] else "")
-        return f"NCCL → sockets over {names}{rate}: {choices.network.why}"
+        return f"NCCL → sockets over {first_of(network.devices, _MOST_KINDS)}{rate}: {choices.network.why}"
     number = len(network.devices)
     each = f"{number} × {network.rate_gbps / number:.3g} Gb/s" if network.rate_gbps else plural(number, "device")
     direct = _direct(choices) if network.name == "IB" else network.plugin
@@ -277,8 +277,7 @@ def _settings(facts: Mapping[type, Any]) -> str:
     if not isinstance(settings, Settings):
         return ""
     names = [each.name for each in settings.named(*_SETTINGS) if each.name not in _OURS]
-    more = f" and {len(names) - _MOST_SETTINGS} more" if len(names) > _MOST_SETTINGS else ""
-    return f"{plural(len(names), 'setting')}: {', '.join(names[:_MOST_SETTINGS])}{more}" if names else "no setting"
+    return f"{plural(len(names), 'setting')}: {first_of(names, _MOST_SETTINGS)}" if names else "no setting"
 
 
 def _data(facts: Mapping[type, Any]) -> str:

@@ -29,11 +29,11 @@ from ncclprobe.facts.files.ras import RasStatus, read_answer
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
-from ncclprobe.localise.clocks import Clocks, clocks
 from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.outcome import ended_well, events_at, likeliest, lived_on, outcome, with_the_unknown_line
-from ncclprobe.localise.rank_ends import with_suspects
+from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.localise.timeline import not_understood, ranks, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
@@ -342,9 +342,8 @@ def _cut_short(log: JobLog) -> Iterator[str]:
     of_nccl = {event.stream for event in log.events if event.stream in cut and event.host and event.pid}
     names = [log.streams[number].name for number in sorted(of_nccl)]
     if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield (
-            f"{', '.join(names[:3])}{more} ends within a line: NCCL does not flush standard output, so that what it "
+            f"{first_of(names, 3)} ends within a line: NCCL does not flush standard output, so that what it "
             "said last is lost; NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps it"
         )
 

@@ -28,6 +28,7 @@ from ncclprobe.engine.judge import selected
 from ncclprobe.engine.judge import suppress as suppress_
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Suppression, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.values import Struct, replace
@@ -69,10 +70,9 @@ class Accepted(Struct, frozen=True):
         """
         if not self.found:
             return ()
-        names = ", ".join(f"{each.id} on {each.subject}" for each in left_out[:_MOST_NAMED])
-        more = f" and {len(left_out) - _MOST_NAMED} more" if left_out[_MOST_NAMED:] else ""
+        names = first_of((f"{each.id} on {each.subject}" for each in left_out), _MOST_NAMED)
         number = f"{len(self.entries)} {'entry' if len(self.entries) == 1 else 'entries'}"
-        did = f"suppressed {names}{more}" if left_out else "suppressed nothing"
+        did = f"suppressed {names}" if left_out else "suppressed nothing"
         return (f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",)
 
 

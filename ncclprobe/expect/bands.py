@@ -158,11 +158,6 @@ _TEXTS = ("op", "source", "why")
 _KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
 
 
-def listed(bands: Sequence[Band], most: int = 3) -> str:
-    """What `bands` speak for: the first `most` of them in words."""
-    return ", ".join(map(str, bands[:most])) + (", …" if len(bands) > most else "")
-
-
 def judged(
     row: Measurement,
     bands: Sequence[Band],

@@ -306,14 +306,15 @@ def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, 
     return kept, "", False
 
 
-def bands(site: Site, path: str) -> tuple[Band, ...]:
-    """What `site`, read from `path`, expects."""
-    return tuple(Band(row.op, row.nbytes, row.nbytes, _expected(row, path), row.conditions()) for row in site.rows)
+def bands(site: Site, path: str, changed: str = "") -> tuple[Band, ...]:
+    """What `site`, read from `path`, expects. `changed`: ends why, where this run is not as those were."""
+    rows = site.rows
+    return tuple(Band(row.op, row.nbytes, row.nbytes, _expected(row, path, changed), row.conditions()) for row in rows)
 
 
-def _expected(row: Row, path: str) -> Expectation:
+def _expected(row: Row, path: str, changed: str) -> Expectation:
     runs = "1 run" if row.runs == 1 else f"the median of {row.runs} runs"
-    why = f"{runs} of this site, less the {row.noise:.0%} that is noise"
+    why = f"{runs} of this site, less the {row.noise:.0%} that is noise{changed}"
     confidence: Literal["high", "medium", "low"] = "high" if row.runs >= FLOORS[0][0] else "medium"
     return Expectation(row.busbw_GBps, row.busbw_GBps * (1 - row.noise), "GB/s", "baseline", why, path, confidence)
 

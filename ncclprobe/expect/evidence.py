@@ -95,7 +95,7 @@ def _path(system: NodeSystem, shape: Shape) -> PathClass:
         if system.network in ("tcpx", "tcpxo"):
             return "tcpx"
         return "tcp" if system.network == "sockets" else "rdma"
-    if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
+    if system.joins(max(shape.gpus)):
         return "mnnvl" if shape.nodes > 1 else "nvlink"
     return "pcie"
 

@@ -238,7 +238,7 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
     if algorithm.startswith("NVLS"):
         board = system.compute_capability >= 100 and shape.ranks <= _BOARD and version >= _SHARES
         return "nvls-8" if board else "nvls"
-    if system.nvlinks and (system.fabric != "pairs" or shape.ranks == 2):
+    if system.joins(max(shape.gpus)):
         return "nvlink"
     if not system.p2p:
         return "host"

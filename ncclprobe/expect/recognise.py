@@ -30,6 +30,7 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
+from ncclprobe.layout import first_of
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.topology.paths import Topology, of_devices
@@ -148,11 +149,21 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
     if all(link.remote == "switch" for row in rows for link in row):
         return "nvswitch", fewest, len(rows)
     peers = [{end for link in row if isinstance(end := link.remote_pci, str) and end} for row in rows]
-    if max(map(len, peers)) == 1:
+    most = max(map(len, peers))
+    if most == 1:
         return "pairs", fewest, 2
-    if min(map(len, peers)) >= len(rows) - 1:
-        return "mesh", fewest, len(rows)
+    if min(map(len, peers)) >= len(rows) - 1 or _in_bridges(peers):
+        return "mesh", fewest, most + 1
     return ("cube-mesh" if len(rows) == 8 else "mesh"), fewest, len(rows)
+
+
+def _in_bridges(peers: Sequence[set[str]]) -> bool:
+    """Return whether GPUs are joined in equal groups, each to each of its own: a bridge of H200 NVL has four."""
+    groups: list[set[str]] = []
+    for ends in peers:
+        near = [group for group in groups if group & ends]
+        groups = [group for group in groups if not group & ends] + [ends.union(*near)]
+    return {len(group) for group in groups} == {len(ends) + 1 for ends in peers}
 
 
 def _up(facts: Facts) -> list[list[NvLink]]:
@@ -503,8 +514,8 @@ def _nearest(judged: Iterable[tuple[MachineType, tuple[TypeDifference, ...]]], m
     """Return the types that differ least, each with how."""
     ranked = sorted(judged, key=lambda pair: (_far(pair[1]), pair[0].name))
     least = [pair for pair in ranked if _far(pair[1]) == _far(ranked[0][1])]
-    told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least[:most]]
-    return f"no machine type fits; nearest: {', '.join(told)}" + (", …" if len(least) > most else "")
+    told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least]
+    return f"no machine type fits; nearest: {first_of(told, most)}"
 
 
 def _far(differs: Iterable[TypeDifference]) -> float:

@@ -1,7 +1,6 @@
 """The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types."""
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -11,6 +10,7 @@ from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.machines import MachineType
+from ncclprobe.layout import wrap
 from ncclprobe.model.values import asdict
 from ncclprobe.units import size
 
@@ -58,9 +58,9 @@ def notes(asked: TableRequest) -> list[str]:
     return [_NEWER.format(asked=_dotted(version), known=_dotted(LATEST)) for version in newer]
 
 
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
+def _wrapped(text: str, hang: int = 2) -> list[str]:
     """`text` in lines of a terminal; an address stays whole, so that it can be copied."""
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return wrap("", text, _WIDTH, hang, whole=True)
 
 
 def _dotted(version: NcclVersion) -> str:
@@ -96,8 +96,12 @@ def _nics(system: NodeSystem) -> str:
 
 def _inside(system: NodeSystem) -> str:
     if system.nvlinks:
-        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({system.fabric})"
+        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({_laid(system)})"
     return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
+
+
+def _laid(system: NodeSystem) -> str:
+    return f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
 
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
@@ -111,7 +115,7 @@ def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[st
         number = reasons.setdefault(_reason(line), len(reasons) + 1)
         yield _row(line, ranks, number, faulty=faulty)
     for (why, source, confidence), number in reasons.items():
-        yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", "    ")
+        yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
     for of in _by_worst(rows):
         yield from _wrapped(f"{_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
     yield from (line for note in _above(rows, asked) for line in _wrapped(note))

@@ -49,6 +49,10 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     gdr: bool = False
     source: str
 
+    def joins(self, gpus: int) -> bool:
+        """Return whether one NVLink fabric has `gpus` GPUs of a node: a bridge has two or four."""
+        return self.nvlinks > 0 and self.fabric != "none" and gpus <= (self.domain_gpus or self.gpus)
+
     @property
     def to_nic_GBps(self) -> float:
         """What a GPU's slot carries to its NICs, as NCCL counts.

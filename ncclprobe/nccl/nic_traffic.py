@@ -4,9 +4,10 @@ Pure. No algorithm moves fewer bytes than :func:`least_bytes` says, so NICs that
 that bytes went another way. Traffic of others on another NIC proves nothing, and is never named for being there.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.traffic import Count, NicKind
+from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
@@ -20,7 +21,7 @@ FLOOR_BYTES = 1 << 20
 _ARRIVED = 0.5
 """Of what a NIC sent, how much the other nodes' unexpected NICs must have received for it to be traffic among nodes."""
 _ROOT = 0
-_MOST_DEVICES = 8
+MOST_DEVICES = 8
 _NCCL_NAMES = {
     "all_reduce": "AllReduce",
     "all_gather": "AllGather",
@@ -218,12 +219,7 @@ def _network(logs: Sequence[Log], nodes: int) -> str | None:
     hops = [hop for log in logs for hop in log.hops]
     if any(hop.how == "NET" for hop in hops):
         name = next((log.network for log in logs if log.network), None) or "a network"
-        return f"{name} {listed(dict.fromkeys(device for log in logs for device in log.devices()))}".strip()
+        devices = dict.fromkeys(device for log in logs for device in log.devices())
+        return f"{name} {first_of(devices, MOST_DEVICES)}".strip()
     ways = dict.fromkeys(f"{hop.how} {hop.by}".strip() for hop in hops)
     return ", ".join(sorted(ways)) or next((log.network for log in logs if log.network and nodes > 1), None)
-
-
-def listed(names: Collection[str]) -> str:
-    """Join names, at most a few."""
-    first = list(names)[:_MOST_DEVICES]
-    return ", ".join(first) + (f" and {len(names) - len(first)} more" if len(names) > len(first) else "")

@@ -22,6 +22,8 @@ from ncclprobe.probes.probe import Call
 SAMPLES = 7
 _SAMPLE_S = 0.03
 """Of copies back to back in one sample: a thousand times what handing one over takes."""
+_LEAST_SAMPLES, _ENOUGH_S = 3, 2.0
+"""Samples, and seconds of all, where a copy is slow: a rank with a sick slot does not stand still."""
 _MOST_THREADS = 64
 
 
@@ -62,8 +64,9 @@ def rates(call: Call, nbytes: int, synchronise: Callable[[], None], samples: int
     """Return GB/s of each sample of `call`, which moves `nbytes`: as many calls as take a moment, and one wait."""
     call()
     synchronise()
-    first = _seconds(call, synchronise, 1)
-    number = max(1, math.ceil(_SAMPLE_S / max(first, 1e-9)))
+    first = max(1e-9, _seconds(call, synchronise, 1))
+    number = max(1, math.ceil(_SAMPLE_S / first))
+    samples = min(samples, max(_LEAST_SAMPLES, int(_ENOUGH_S / (first * number))))
     return [nbytes / _seconds(call, synchronise, number) / 1e9 for _ in range(samples)]
 
 

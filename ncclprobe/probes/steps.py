@@ -22,7 +22,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.work import Bench, Work
-from ncclprobe.training import timeline, workload
+from ncclprobe.training import workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
 
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
@@ -108,7 +108,7 @@ def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
     took = _in_turn(bench, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
-        predicted = timeline.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
+        predicted = workload.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
         yield _row(plan, asked, overlap, step, compute_s, calls_s=predicted.calls_s, predicted_s=predicted.step_s,
                    calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
 
@@ -157,7 +157,7 @@ def play_step(
             continue
         wait = _ISSUE[item.op](views[item.op, item.nbytes])
         if overlap:
-            pending.append((timeline.needed_at(items, place), wait))
+            pending.append((workload.needed_at(items, place), wait))
         else:
             wait()
     for _, wait in pending:

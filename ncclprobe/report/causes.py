@@ -1,15 +1,16 @@
 """Why a job failed, on one screen: cause, the line that says it, whose fault, what to do; what followed beneath."""
 
-import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe import page
+from ncclprobe.layout import Style, unstyled, wrap
 from ncclprobe.model.causes import Cause, Consequence, Standing, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.report import Report
-from ncclprobe.report import digest
-from ncclprobe.report.lines import Style, unstyled
+from ncclprobe.report import causes, digest
+from ncclprobe.report.digest import when
 from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
@@ -54,16 +55,16 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     found = report.standing
     if found is None:
         return
-    first, *rest = _wrapped(f"{found.word}  ", found.message, width)
+    first, *rest = wrap(f"{found.word}  ", found.message, width)
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
     yield f"{_LEAD}{looked(found)}"
     yield ""
     wide = max((len(each.name) for each in report.classes), default=0)
     for name, ranks, where, doing in class_rows(report):
-        yield from _wrapped(f"{_LEAD}{name:<{wide}}  {ranks} ", f"{where}: {doing}", width)
+        yield from wrap(f"{_LEAD}{name:<{wide}}  {ranks} ", f"{where}: {doing}", width, 16)
     if found.prepare:
-        yield from _wrapped(f"{_LEAD}to see more: ", found.prepare, width)
+        yield from wrap(f"{_LEAD}to see more: ", found.prepare, width)
 
 
 def looked(found: Standing) -> str:
@@ -87,8 +88,8 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
     yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
     if report.outcome != "named":
         looked = f"looked at: {', '.join(report.files)}; no line that ends a process, nor a rank that others wait for"
-        yield from _wrapped(_LEAD, looked, width)
-        yield from _wrapped(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
+        yield from wrap(_LEAD, looked, width)
+        yield from wrap(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
 
 
 def _nothing(report: Report) -> str:
@@ -105,16 +106,16 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
     head = word if cause.confidence == "unknown" else f"{word}  {codes}"
     where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""
     yield style(printable(f"{head}{where}"), _STATUS[cause.confidence])
-    yield from _wrapped(_LEAD, cause.message, width)
+    yield from wrap(_LEAD, cause.message, width)
     yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
     for suspect in cause.suspects:
         yield from _suspected(suspect, cause.evidence, width)
     if cause.confidence != "unknown":
-        yield from _wrapped(_LEAD, blamed(cause), width)
+        yield from wrap(_LEAD, blamed(cause), width)
     if cause.remedy:
-        yield from _wrapped(f"{_LEAD}what to do: ", cause.remedy, width)
+        yield from wrap(f"{_LEAD}what to do: ", cause.remedy, width)
     for step in cause.collect:
-        yield from _wrapped(f"{_LEAD}to find out: ", step, width)
+        yield from wrap(f"{_LEAD}to find out: ", step, width)
     if cause.consequences:
         yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}what else was said:"
         most = len(cause.consequences) if verbose else _MOST_CONSEQUENCES
@@ -130,7 +131,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[st
 def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator[str]:
     """Yield who says nothing and its last line, unless that is shown already."""
     line = Evidence(each.source, each.line, each.last_line)
-    yield from _wrapped(f"{_LEAD}suspect: ", suspected(each), width)
+    yield from wrap(f"{_LEAD}suspect: ", suspected(each), width)
     if each.source and line not in shown:
         yield from _quoted((line,), width)
 
@@ -162,7 +163,7 @@ def blamed(cause: Cause) -> str:
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:
     on = f" ({place})" if (place := who(each.ranks, each.nodes)) else ""
-    yield from _wrapped(f"{_LEAD}- ", f"{each.message}{on}", width)
+    yield from wrap(f"{_LEAD}- ", f"{each.message}{on}", width)
     yield from _quoted(each.evidence[:1], width, _LEAD + "    ")
 
 
@@ -191,9 +192,9 @@ def _rest(report: Report, width: int) -> Iterator[str]:
         first = odd[0]
         place = f"{first.source}:{first.line}" if first.line else first.source
         text = f"{plural(count, 'line')} that may speak of a failure were not understood, the first in {place}"
-        yield from _wrapped("", f"{text}: {first.text[:120]}", width)
+        yield from wrap("", f"{text}: {first.text[:120]}", width)
     for remark in report.notes:
-        yield from _wrapped("note: ", remark, width)
+        yield from wrap("note: ", remark, width)
 
 
 def _before_next_launch(report: Report) -> Iterator[str]:
@@ -204,6 +205,40 @@ def _before_next_launch(report: Report) -> Iterator[str]:
         yield printable(f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}")
 
 
-def _wrapped(lead: str, text: str, width: int) -> list[str]:
-    words, indent = printable(" ".join(text.split())), " " * min(len(lead), 16)
-    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False) or [lead]
+_NAMES_RANKS = ("dead or gone", "desync", "stuck outside", "stuck inside")
+_MOST_NAMED = 4
+
+
+class Watch:
+    """The looks of a watch: the last of them, and whether its answer is another than that of the first.
+
+    A job at work alternates between WORKING and SLOW; that is one answer.
+    """
+
+    def __init__(self) -> None:
+        self.last: Report | None = None
+        self.changed = False
+        self._first: object = None
+        self._looks = 0
+        self._slow: Counter[str] = Counter()
+
+    def add(self, report: Report) -> str:
+        """Take the next look; return it in a line."""
+        standing, before = report.standing, self.last
+        assert standing is not None
+        word = "" if standing.word in ("WORKING", "SLOW") else standing.word
+        key = word, [(each.name, each.ranks, each.processes) for each in report.classes if each.name in _NAMES_RANKS]
+        self._first = self._first if self._looks else key
+        self.last, self.changed, self._looks = report, key != self._first, self._looks + 1
+        self._slow.update(
+            causes.who(each.ranks, each.nodes) for each in report.classes if each.name == "slow, not stuck"
+        )
+        made = standing.calls - before.standing.calls if before and before.standing and before.standing.calls else None
+        calls = f"; {plural(max(made, 0), 'call')} since the look before" if made is not None else ""
+        return printable(f"{when(standing.looked_at)}  {standing.word}  {standing.message}{calls}")
+
+    def notes(self) -> list[str]:
+        """Return how many looks there were, and which ranks were slow in most of them."""
+        slow = [f"{who} in {number}" for who, number in self._slow.most_common(_MOST_NAMED)]
+        named = f"; others waited for {', '.join(slow)} of them" if slow else ""
+        return [f"watched: {plural(self._looks, 'look')}{named}"]

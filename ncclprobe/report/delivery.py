@@ -11,10 +11,10 @@ from typing import Protocol
 
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.layout import Style, unstyled
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
 from ncclprobe.report import text as as_text
-from ncclprobe.report.lines import Style, unstyled
 from ncclprobe.units import printable
 
 SUMMARY = "GITHUB_STEP_SUMMARY"

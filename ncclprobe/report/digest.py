@@ -1,10 +1,10 @@
 """A report in few words: its headline and its last sentence; findings and gaps gathered over nodes and subjects."""
 
 import re
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from ncclprobe.layout import first_of, shorten
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Judged
@@ -15,7 +15,7 @@ from ncclprobe.units import plural
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
-_MOST_NAMED = 3
+MOST_NAMED = 3
 OF_SOCKETS = ("env.transport", "env.ib-disable", "ib.perm")
 """Checks that warn where one node runs well and several would go over sockets."""
 OF_THE_RUN = "run."
@@ -49,13 +49,15 @@ _SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
 class Problem(NamedTuple):
     """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself.
 
-    `subjects`: all of which the same was found; the finding is the first one's.
+    `subjects`: all of which the same was found; the finding is the first one's. `consequences`: a line each of what
+    follows from it: ``nvl.links GPU6: not looked at: GPU is lost``.
     """
 
     id: str
     finding: Finding
     nodes: tuple[str, ...]
     subjects: tuple[str, ...]
+    consequences: tuple[str, ...] = ()
 
     @property
     def subject(self) -> str:
@@ -109,7 +111,12 @@ def problems(report: Report) -> list[Problem]:
         _, on_nodes, subjects = groups.setdefault(_likeness(name, finding, nodes), (finding, {}, {}))
         on_nodes.update(dict.fromkeys(nodes))
         subjects[finding.subject] = None
-    found = [Problem(str(key[0]), first, tuple(nodes), tuple(said)) for key, (first, nodes, said) in groups.items()]
+    so = _consequences(report)
+    found = []
+    for key, (first, on_nodes, subjects) in groups.items():
+        name = str(key[0])
+        follows = dict.fromkeys(line for subject in subjects for line in so.get((name, subject), ()))
+        found.append(Problem(name, first, tuple(on_nodes), tuple(subjects), tuple(follows)))
     return sorted(found, key=lambda problem: _cost(problem.finding))
 
 
@@ -119,17 +126,15 @@ def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
     return bool(caused) and all((each.id, each.subject) in known for each in finding.related)
 
 
-def consequences(problem: Problem, report: Report) -> list[str]:
-    """Return what follows from a problem, a line each: ``nvl.links GPU6: not looked at: GPU is lost``."""
-    causes = {(problem.id, subject) for subject in problem.subjects}
-    return list(
-        dict.fromkeys(
-            f"{verdict.id} {finding.subject}: {finding.message}"
-            for verdict in report.checks
-            for finding in verdict.findings
-            if not finding.remedy and any((each.id, each.subject) in causes for each in finding.related)
-        )
-    )
+def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
+    """Return what follows from each cause, by the id and subject of its finding."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for verdict in report.checks:
+        for finding in verdict.findings:
+            for cause in finding.related if not finding.remedy else ():
+                line = f"{verdict.id} {finding.subject}: {finding.message}"
+                found.setdefault((cause.id, cause.subject), []).append(line)
+    return found
 
 
 def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:
@@ -154,7 +159,7 @@ def copyable(remedy: str) -> list[str]:
 def headline(report: Report, width: int = 0) -> str:
     """Return the answer in a line: what is wrong, on what, the costliest first; empty `width`: as long as it is."""
     text = _headline(report)
-    return textwrap.shorten(text, width, placeholder=" …") if width and len(text) > width else text
+    return shorten(text, width) if width else text
 
 
 def _headline(report: Report) -> str:
@@ -165,9 +170,7 @@ def _headline(report: Report) -> str:
         loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
         about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
         worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
-        named = [*missing, *(_briefly(problem, report) for problem in worst[:_MOST_NAMED])]
-        more = f"; and {len(worst) - _MOST_NAMED} more" if len(worst) > _MOST_NAMED else ""
-        return "; ".join(named) + more
+        return "; ".join([*missing, first_of([_briefly(problem, report) for problem in worst], MOST_NAMED, "; ")])
     over_gloo = report.fingerprint is not None and report.fingerprint.software.get("backend") == "gloo"
     measured = (report.measurements or report.pairs or report.copies) and not over_gloo
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
@@ -177,7 +180,7 @@ def _headline(report: Report) -> str:
     if report.status is Status.UNKNOWN and stopped:
         return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):
-        first = [f"{', '.join(blind[0].ids[:_MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
+        first = [f"{', '.join(blind[0].ids[:MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))
     if unjudged := none_judged(report) or none_applies(report):
         return unjudged
@@ -364,9 +367,3 @@ def folded(nodes: Sequence[str]) -> str:
     """Return the names on one line of bounded length."""
     text = fold(nodes)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(nodes)} nodes)"
-
-
-def folded_rows(names: Sequence[str]) -> str:
-    """Return the names of rows on one line: the first few, and how many more."""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more

@@ -203,7 +203,7 @@ def _problem(problem: digest.Problem, report: Report) -> str:
              f"{text(finding.message)}"]  # fmt: skip
     if finding.evidence:
         lines.append(f"  - seen: {code(finding.seen)}")
-    lines += [f"  - so: {text(follows)}" for follows in digest.consequences(problem, report)]
+    lines += [f"  - so: {text(follows)}" for follows in problem.consequences]
     if finding.related:
         lines.append(f"  - see also: {code(finding.see_also)}")
     if finding.remedy:

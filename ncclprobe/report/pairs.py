@@ -1,8 +1,8 @@
 """Pairs as a person reads them: two matrices where they fit, else the worst, and in words who is slow."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
+from ncclprobe.layout import first_of, wrap
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.units import certain, plural, size
 
@@ -28,11 +28,11 @@ def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> I
         rows_of_ends = sorted(one_way, key=lambda row: not row.inside)  # of a rank that has both, its end in the fabric
         ends = {row.src: row.src_end for row in rows_of_ends} | {row.dst: row.dst_end for row in rows_of_ends}
         if any(ends[rank] != f"rank {rank}" for rank in ranks):
-            yield _wrapped("ranks: ", ", ".join(f"{rank} is {ends[rank]}" for rank in ranks), width)
+            yield wrap("ranks: ", ", ".join(f"{rank} is {ends[rank]}" for rank in ranks), width)
     elif one_way:
         yield from (_worst(chosen, len(ranks)) for chosen in (_split(one_way, False), _split(one_way, True)) if chosen)
     if found:
-        yield [line for text in words(found) for line in _wrapped("pairs: ", text, width)]
+        yield [line for text in words(found) for line in wrap("pairs: ", text, width)]
 
 
 def _matrix(title: str, rows: Sequence[PairRow], ranks: Sequence[int], shown: Callable[[PairRow], str]) -> list[str]:
@@ -74,10 +74,10 @@ def words(found: Localisation) -> Iterator[str]:
             yield f"suspected, not confirmed: {description(each)}"
     if found.equally_slow:
         left = f"{100 * found.equally_slow[0].ratio:.0f} % of the usual bandwidth is left"
-        which = _few([each.where for each in found.equally_slow])
+        which = first_of([each.where for each in found.equally_slow], _NAMED)
         yield f"equally slow, {left}: {which}; so many nodes are of another build or leaf, and no one of them is named"
     for leaf, nodes in found.leaves.items() if any(each.kind == "uplink" for each in found.culprits) else ():
-        yield f"by the measured rates, leaf {leaf} has {_few(nodes)}"
+        yield f"by the measured rates, leaf {leaf} has {first_of(nodes, _NAMED)}"
     if found.cleared:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
@@ -93,12 +93,6 @@ def words(found: Localisation) -> Iterator[str]:
         yield f"wrong bytes: {bad[0]} to {bad[1]}"
     if not found.complete:
         yield "not all pairs were measured: the run ended before"
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def _alone(found: Localisation) -> Iterator[str]:
@@ -128,7 +122,3 @@ def description(each: Blamed) -> str:
         f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} speak for it, {each.retests} of these "
         f"again, with {each.partners} partners, {certain(each.confidence)}"
     )
-
-
-def _wrapped(lead: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=" " * len(lead), break_on_hyphens=False)

@@ -1,14 +1,13 @@
 """Measured rows as a table of a terminal: 80 columns, and more of each row where there is more room."""
 
-import textwrap
 from collections.abc import Callable, Sequence
 
+from ncclprobe.layout import Style, unstyled, wrap
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.values import Struct
-from ncclprobe.report.lines import Style, unstyled, wrapped
 from ncclprobe.units import plural, size
 
-_JOINED = "\N{NO-BREAK SPACE}"
+_JOINED = "\N{BOTTOM SQUARE BRACKET}"
 _LEAST = len("inconclusive")
 ROOM_FOR_ALL = 110
 """Columns from which on everything known of a row is shown."""
@@ -89,7 +88,7 @@ def header(first: Measurement, width: int = 80) -> str:
     shown = _columns(width)
     return "\n".join(
         (
-            *wrapped("", about, width),
+            *wrap("", about, width),
             _line([c.name for c in shown], shown).rstrip(),
             _line([c.unit for c in shown], shown).rstrip(),
         )
@@ -105,7 +104,7 @@ def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = 
     *cells, verdict = (c.show(m) for c in shown)
     lead = f"{_line(cells, shown[:-1])} "
     parts = verdict.replace(" ", _JOINED).replace(f",{_JOINED}", ", ")
-    found = textwrap.wrap(parts, max(width - len(lead), _LEAST), break_on_hyphens=False, break_long_words=False)
+    found = wrap("", parts, max(width - len(lead), _LEAST), whole=True)
     lines = [line.rstrip(",") for line in found]  # the end of the line parts them as well
     text = "\n".join((lead + lines[0], *(" " * len(lead) + line for line in lines[1:]))).replace(_JOINED, " ")
     coloured = style(text, m.status) if m.status != "unjudged" else text

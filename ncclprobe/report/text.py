@@ -1,19 +1,19 @@
 """The report as a person reads it: the answer, what is wrong, what the machines are, then what was measured."""
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ncclprobe import page
+from ncclprobe.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
-from ncclprobe.model.report import Area, Report
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import accepted, choices, digest, pairs, rails, rows, traffic, training
+from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic, training
 from ncclprobe.report.digest import Problem
-from ncclprobe.report.lines import Style, labelled, unstyled, wrapped
 from ncclprobe.units import plural, printable, size
 
 T = TypeVar("T")
@@ -41,8 +41,8 @@ def render(
         *_notes(report, verbose, width, style),
         _skipped(report, width, style) if verbose else [],
         _passed(report, width, style) if verbose else [],
-        choices.environment(report, width) if verbose else [],
-        *(choices.choices(node, made, width) for node, made in report.choices.items() if verbose),
+        _environment(report, width) if verbose else [],
+        *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         rows.table(report.measurements, width, style) if measured else [],
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
@@ -52,7 +52,7 @@ def render(
         *training.blocks(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
-        [line for remark in report.notes for line in wrapped("note: ", remark, width)],
+        [line for remark in report.notes for line in wrap("note: ", remark, width)],
         _end(report, verbose, width, style),
         [accepted.line(report)] if accepted.ends(report) else [],
     ]
@@ -79,7 +79,7 @@ def shortened(line: str, width: int) -> str:
     text, _, end = line.rstrip("\n").rpartition(" (")
     if len(line.rstrip("\n")) <= width or not text:
         return line
-    return f"{textwrap.shorten(text, max(width - len(end) - 2, 20), placeholder='…')} ({end}\n"
+    return f"{shorten(text, max(width - len(end) - 2, 20))} ({end}\n"
 
 
 def _legible(value: T) -> T:
@@ -110,7 +110,7 @@ def _about(report: Report) -> str:
 def _answer(report: Report, width: int, style: Style) -> list[str]:
     word = report.status.value
     if report.status is Status.PASS and digest.none_judged(report):
-        return [style(line, "skip") for line in wrapped("", digest.headline(report), width)]
+        return [style(line, "skip") for line in wrap("", digest.headline(report), width)]
     return labelled(word.upper(), digest.headline(report), width, style, room=max(6, len(word) + 2))
 
 
@@ -135,27 +135,27 @@ def _can_be_mended(problem: Problem) -> bool:
 
 
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
-    name, finding, nodes, subjects = problem
+    name, finding, nodes, subjects, consequences = problem
     word = finding.severity.value
     yield f"{style(f'{word.upper():<6}', word)}{name}  {problem.subject}{_on(nodes, report)}"
-    yield from wrapped(_INDENT, finding.message, width)
+    yield from wrap(_INDENT, finding.message, width)
     for each in finding.evidence[:_MOST_EVIDENCE]:
-        yield from wrapped(f"{_INDENT}seen:  ", str(each), width)
+        yield from wrap(f"{_INDENT}seen:  ", str(each), width)
     left = len(finding.evidence) - _MOST_EVIDENCE
     if left > 0 or len(subjects) > 1:
         more = f"the same for the others of {len(subjects)}" if len(subjects) > 1 else f"and {left} more in --json"
         yield f"{_INDENT}       {more}"
-    for follows in digest.consequences(problem, report):
-        yield from wrapped(f"{_INDENT}so:    ", follows, width)
+    for follows in consequences:
+        yield from wrap(f"{_INDENT}so:    ", follows, width)
     if finding.related:
-        yield from wrapped(f"{_INDENT}see:   ", finding.see_also, width)
+        yield from wrap(f"{_INDENT}see:   ", finding.see_also, width)
     if finding.remedy:
         before = given.setdefault(finding.remedy, f"{name} {problem.subject}")
         mine = before == f"{name} {problem.subject}"
-        yield from wrapped(f"{_INDENT}fix:   ", finding.remedy if mine else f"as for {before}", width)
+        yield from wrap(f"{_INDENT}fix:   ", finding.remedy if mine else f"as for {before}", width)
         yield from (f"{_INDENT}         {each}" for each in digest.copyable(finding.remedy) if mine)
     if finding.severity is not Severity.NOTE:
-        yield from wrapped(_INDENT, digest.blame_of(problem), width)
+        yield from wrap(_INDENT, digest.blame_of(problem), width)
     if name not in given:
         given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"
@@ -179,15 +179,13 @@ def _values(lead: str, values: Sequence[str], width: int) -> list[str]:
             lines.append(indent)
             joint = ""
         lines[-1] += joint + value
-    return [part for line in lines for part in wrapped(line[: len(lead)], line[len(lead) :], width)]
+    return [part for line in lines for part in wrap(line[: len(lead)], line[len(lead) :], width)]
 
 
 def _area(area: Area) -> list[str]:
     """Return what it is, value by value, then the checks that make it worse than good."""
-    shown = ", ".join(area.ids[:_MOST_EVIDENCE])
-    more = f" and {len(area.ids) - _MOST_EVIDENCE} more" if len(area.ids) > _MOST_EVIDENCE else ""
     unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
-    return [each for each in (*area.values.split(" · "), f"{shown}{more}", unseen) if each]
+    return [each for each in (*area.values.split(" · "), first_of(area.ids, _MOST_EVIDENCE), unseen) if each]
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:
@@ -213,7 +211,7 @@ def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
         if gap.required and key in told and key in advisory:
             names += f" and {plural(len(advisory[key].ids), 'advisory check')}"
         lines += labelled("unknown", names + _on(gap.nodes, report), width, style)
-        lines += wrapped(" " * 8, gap.why, width)
+        lines += wrap(" " * 8, gap.why, width)
     return lines
 
 
@@ -225,7 +223,7 @@ def _skipped(report: Report, width: int, style: Style) -> list[str]:
             reasons.setdefault(v.why, []).append(v.id)
     lines: list[str] = []
     for why, names in reasons.items():
-        lines += [*labelled("skip", ", ".join(dict.fromkeys(names)), width, style), *wrapped(" " * 8, why, width)]
+        lines += [*labelled("skip", ", ".join(dict.fromkeys(names)), width, style), *wrap(" " * 8, why, width)]
     return lines
 
 
@@ -244,7 +242,7 @@ def _disturbed(measured: Sequence[Measurement], width: int) -> list[str]:
     return [
         line
         for why, names in reasons.items()
-        for line in wrapped("inconclusive: ", f"{digest.folded_rows(names)}: {why}", width)
+        for line in wrap("inconclusive: ", f"{first_of(names, digest.MOST_NAMED)}: {why}", width)
     ]
 
 
@@ -257,7 +255,7 @@ def _first_call(cost: FirstCall | None, width: int) -> list[str]:
         f"process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
         f"(again {_seconds(cost.second_call_s)}){pairs}"
     )
-    return wrapped("first calls: ", told, width)
+    return wrap("first calls: ", told, width)
 
 
 def _seconds(value: float) -> str:
@@ -270,10 +268,65 @@ def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     """Return how much was checked, and the last sentence."""
     left = any(v.status in (Status.PASS, Status.SKIP) for v in report.checks) and not verbose
     named = " (-v names them)" if left else ""
-    lines = wrapped("checks: ", f"{digest.counts(report)}{named}", width)
+    lines = wrap("checks: ", f"{digest.counts(report)}{named}", width)
     shown = (problem.id for problem in digest.problems(report) if verbose or _can_be_mended(problem))
     found = next(shown, "")
     lines += [f"online: {page(found)}"] if found else []
-    last = textwrap.wrap(digest.conclusion(report), width, break_on_hyphens=False)
+    last = wrap("", digest.conclusion(report), width)
     unjudged = report.status is Status.PASS and digest.none_judged(report)
     return [*lines, *(style(line, "skip" if unjudged else report.status.value) for line in last)]
+
+
+def _environment(report: Report, width: int) -> list[str]:
+    """Return the versions of each node and the settings that count there, with where each stands."""
+    lines: list[str] = []
+    for node, environment in report.environment.items():
+        versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
+        lines += wrap(f"{node}: ", versions, width)
+        lines += [f"  {line}" for line in map(_setting, environment.settings)]
+    return lines
+
+
+def _choices(node: str, made: Choices, width: int) -> list[str]:
+    """What NCCL would choose on a node: equal choices on one line with their reason, then what decided it all."""
+    parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
+        ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
+        ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
+        ("HCAs", made.hcas, _hca),
+        ("left out", made.hcas_left_out, _hca),
+        ("GIDs", made.gids, lambda each: ("", f"{each.port} index {each.index} ({each.type or '?'} {each.address})")),
+        ("GPUDirect", made.gpudirect, lambda each: (_yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
+        ("GPU pairs", made.p2p, lambda each: (each.transport or "unknown", _pairs(each, made.p2p))),
+    ]
+    lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
+    for name, part, shown in parts:
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for each in part.chosen or ():
+            verdict, subject = shown(each)
+            by_reason.setdefault((verdict, each.why), []).append(subject)
+        rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
+        rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
+        if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
+            rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
+            for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
+                lines += wrap(f"  {label:<11}", row, width)
+    return [*lines, *wrap(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
+
+
+def _hca(port: HcaChoice) -> tuple[str, str]:
+    return "" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s", port.port
+
+
+def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
+    if part.chosen == (peers,) and peers.pairs[1:]:
+        return f"all {len(peers.pairs)}"
+    return first_of(map("-".join, peers.pairs), 3)
+
+
+def _yes(answer: bool | None) -> str:
+    return "unknown" if answer is None else "yes" if answer else "no"
+
+
+def _setting(setting: Setting) -> str:
+    value = "(value not recorded)" if setting.value is None else setting.value
+    return f"{setting.name}={value}  [{setting.origin}]"

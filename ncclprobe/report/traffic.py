@@ -1,8 +1,8 @@
 """Transports, NIC traffic, copies and affinity as text: a line per transport of the rows, and a table each."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
+from ncclprobe.layout import table, wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
@@ -15,14 +15,14 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if lines := list(_transports(report.measurements, width)):
         yield lines
     if report.nic_traffic:
-        yield _table(_NICS, [_nic(row, nic) for row in report.nic_traffic for nic in row.nics])
+        yield table([_NICS, *(_nic(row, nic) for row in report.nic_traffic for nic in row.nics)], right=True)
     if report.copies:
         columns = _COPIES if width >= ROOM_FOR_ALL else _NARROW_COPIES
-        yield _table(columns, [[_copy(row)[name] for name in columns] for row in report.copies])
+        yield table([columns, *([_copy(row)[name] for name in columns] for row in report.copies)], right=True)
     if report.affinity:
-        yield _table(_AFFINITY, [_affinity(row) for row in report.affinity])
+        yield table([_AFFINITY, *(_affinity(row) for row in report.affinity)], right=True)
         ways = dict.fromkeys(row.words for row in report.affinity if row.words)
-        yield from (_wrapped("affinity: ", way, width) for way in ways)
+        yield from (wrap("affinity: ", way, width, 2) for way in ways)
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
@@ -37,7 +37,7 @@ def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
             by_transport.append((row.transport, [row]))
     everything = len(by_transport) == 1 and len(by_transport[0][1]) == len(rows)
     for transport, together in by_transport:
-        yield from _wrapped("transport: ", ("" if everything else f"{_of(together)}: ") + words(transport), width)
+        yield from wrap("transport: ", ("" if everything else f"{_of(together)}: ") + words(transport), width, 2)
 
 
 def _of(rows: Sequence[Measurement]) -> str:
@@ -115,12 +115,3 @@ def _affinity(row: AffinityRow) -> tuple[str, ...]:
         f"{row.ratio:.2f}",
         "-" if row.interval is None else f"{row.interval[0]:.2f} to {row.interval[1]:.2f}",
     )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in (heads, *rows)]
-
-
-def _wrapped(start: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(start + text, width, subsequent_indent="  ", break_on_hyphens=False)

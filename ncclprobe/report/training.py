@@ -1,8 +1,8 @@
 """Groups, steps and the ladder as a person reads them: a table each."""
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
+from ncclprobe.layout import table, wrap
 from ncclprobe.model.traffic import GroupRow, LadderRow, StepRow
 from ncclprobe.units import size
 
@@ -12,13 +12,13 @@ def blocks(
 ) -> Iterator[list[str]]:
     """The table of groups, that of steps, and that of the ladder."""
     if groups:
-        yield _table(_GROUPS, [_group(row) for row in groups])
+        yield table([_GROUPS, *(_group(row) for row in groups)], right=True)
     if steps:
-        yield _table(_STEPS, [_step(row) for row in steps])
+        yield table([_STEPS, *(_step(row) for row in steps)], right=True)
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
-        yield [*_table(_LADDER, [_rung(row) for row in rungs]), *_wrapped("ladder: ", said, width)]
+        yield [*table([_LADDER, *(_rung(row) for row in rungs)], right=True), *wrap("ladder: ", said, width, 2)]
 
 
 _GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s",
@@ -89,12 +89,3 @@ def _step(row: StepRow) -> tuple[str, ...]:
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:.1f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)) for row in (heads, *rows)]
-
-
-def _wrapped(start: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent="  ")

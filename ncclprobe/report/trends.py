@@ -3,13 +3,13 @@
 The newest report is the one that is shown; of the others only what a series needs is kept.
 """
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
 from ncclprobe.errors import UsageError
+from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
@@ -219,7 +219,7 @@ def lines(history: Sequence[Past], width: int) -> Iterator[str]:
     """Yield the history as text: a line per report, one per operation and size class, and since when what fails."""
     for each in history:
         line = f"{each.when}  {each.verdict.upper():<7}  {_nodes(each)}  {printable(each.headline)}"
-        yield textwrap.shorten(line, width, placeholder=" …") if len(line) > width else line
+        yield shorten(line, width)
     for one in series(history):
         unit = "us" if one.timed else "GB/s"
         told = {point.place: f"{one.value(point.row):.4g}" for point in one.points}

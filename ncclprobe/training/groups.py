@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError, unknown
+from ncclprobe.layout import first_of
 from ncclprobe.model.values import Struct
 
 Kind = Literal["tp", "cp", "dp", "pp"]
@@ -100,9 +101,9 @@ def problems(groups: Sequence[Sequence[int]], ranks: int) -> tuple[str, ...]:
     twice = sorted(rank for rank, times in seen.items() if times > 1)
     foreign = sorted(rank for rank in seen if not 0 <= rank < ranks)
     sizes = sorted({len(group) for group in groups})
-    found = [f"{what}: ranks {_some(which)}" for what, which in (
+    found = [f"{what}: ranks {first_of(which, 8)}" for what, which in (
         ("in no group", missing), ("in more than one", twice), ("not in this job", foreign)) if which]  # fmt: skip
-    return (*found, *([f"groups of unequal size: {_some(sizes)}"] if len(sizes) > 1 else ()))
+    return (*found, *([f"groups of unequal size: {first_of(sizes, 8)}"] if len(sizes) > 1 else ()))
 
 
 def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -118,10 +119,6 @@ def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
     most = max(hosts.count(host) for host in set(hosts))
     larger = f": a group of {grid.tp} is larger than a node of {most}" if grid.tp > most else ""
     return (
-        f"{len(across)} of {len(grid.groups('tp'))} tensor-parallel groups cross nodes (ranks {_some(across[0])} "
+        f"{len(across)} of {len(grid.groups('tp'))} tensor-parallel groups cross nodes (ranks {first_of(across[0], 8)} "
         f"first){larger}; every layer then waits for the network. Keep tp within a node, and number ranks node by node",
     )
-
-
-def _some(numbers: Sequence[int], most: int = 8) -> str:
-    return ", ".join(map(str, numbers[:most])) + (", …" if len(numbers) > most else "")

@@ -44,7 +44,7 @@ def _job(context: Context, folder: Path, fault: Fault) -> Outcome:
     found = json.loads((folder / "end.json").read_text())
     counts = {kind: len(_non_empty(folder, pattern)) for kind, pattern in KINDS.items()}
     evidence = {"exits": " ".join(map(str, found["codes"])), "said": first_error(folder), **counts}
-    return Outcome(evidence, tuple(_lacking(fault, context.rehearse, found["codes"], counts)))
+    return Outcome(evidence, tuple(_lacking(fault, context, found["codes"], counts)))
 
 
 KINDS = {
@@ -58,21 +58,24 @@ KINDS = {
     "RAS JSON": "*.ras.json",
     "nvidia-smi": "*.nvidia-smi.txt",
 }
-_OF_NCCL = ("NCCL logs", "RAS texts", "RAS JSON", "nvidia-smi")
+_OF_NCCL = ("NCCL logs", "RAS texts", "RAS JSON")
 
 
 def _non_empty(folder: Path, pattern: str) -> list[Path]:
     return [path for path in folder.glob(pattern) if path.stat().st_size]
 
 
-def _lacking(fault: Fault, rehearse: bool, codes: list[int | None], counts: dict[str, int]) -> Iterator[str]:
+def _lacking(fault: Fault, context: Context, codes: list[int | None], counts: dict[str, int]) -> Iterator[str]:
     """Which evidence is not there, and a job that did not end as its fault must."""
     wanted = {"kernel views": RANKS * len(MOMENTS)}
     wanted |= {} if fault.at_start else {"stacks": RANKS, "dumps": RANKS, "JSON dumps": RANKS}
-    wanted |= {} if rehearse else dict.fromkeys(_OF_NCCL, 1)
+    wanted |= {} if context.rehearse else dict.fromkeys(_OF_NCCL, 1)
+    if fault.network == "master":
+        wanted.pop("NCCL logs", None)  # torch opens NCCL once the ranks have met
+    wanted |= {} if context.rehearse or context.on_cpu else {"nvidia-smi": 1}
     yield from (f"{counts[kind]} {kind}, {least} wanted" for kind, least in wanted.items() if counts[kind] < least)
-    harmless = not fault.cause or (rehearse and fault.name == "other-algorithm")
-    if harmless != (set(codes) == {0}):
+    harmless = not fault.cause or (context.rehearse and fault.name == "other-algorithm")
+    if harmless != (set(codes) == {0}) and not fault.unnoticed:
         yield f"the ranks ended with {codes}"
 
 

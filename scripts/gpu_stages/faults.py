@@ -25,7 +25,8 @@ Network = Literal["", "master", "ephemeral"]
 class Fault:
     """One failure. `variables` are set on the victim, `everywhere` on all ranks; `network` says which ports are closed.
 
-    `at_start`: the ranks never get as far as their first step.
+    `at_start`: the ranks never get as far as their first step. `unnoticed`: NCCL compares nothing, so that the job may
+    also end well, with wrong data.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Fault:
     everywhere: Mapping[str, str] = field(default_factory=dict)
     network: Network = ""
     at_start: bool = False
+    unnoticed: bool = False
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -44,8 +46,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault("raised", "rank-crashed", "rank 1 raises a ValueError that nothing catches"),
     Fault("skipped", "collective-desync", "rank 1 leaves out one all_reduce"),
     Fault("other-op", "collective-desync", "rank 1 broadcasts where the others all_reduce"),
-    Fault("other-size", "collective-desync", "rank 1 all_reduces half the elements"),
-    Fault("other-dtype", "collective-desync", "rank 1 all_reduces float64 where the others have float32"),
+    Fault("other-size", "collective-desync", "rank 1 all_reduces half the elements", unnoticed=True),
+    Fault("other-dtype", "collective-desync", "rank 1 all_reduces float64 where the others have float32",
+          unnoticed=True),
     Fault("illegal-address", "rank-crashed", "a kernel of rank 1 writes where there is no memory"),
     Fault("out-of-memory", "oom", "rank 1 allocates more memory than there is"),
     Fault("late", "timeout-straggler", f"rank 1 comes {LATE_S:g} s late, after the others' {TIMEOUT_S:g} s"),

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-MODULES = ("msgspec", "psutil", "pynvml", "tabulate", "hypothesis", "numpy", "torch")
+MODULES = ("msgspec", "psutil", "pynvml", "hypothesis", "numpy", "torch")
 PROGRAMS = ("nvidia-smi", "nvcc", "gcc", "make", "ip", "nft", "iptables", "unshare", "torchrun")
 
 

@@ -59,6 +59,7 @@ class Context:
     """What all stages share. `variables` is the whole environment of what they start, `out` where results go.
 
     `standins` is the folder of what replaces a driver in a rehearsal. `sources` holds nccl-tests, where it was carried.
+    `on_cpu`: the GPU is a processor, which takes minutes for what a GPU does in a second.
     """
 
     out: Path
@@ -67,6 +68,7 @@ class Context:
     variables: Mapping[str, str]
     mark: str
     sources: Path | None = None
+    on_cpu: bool = False
 
     @property
     def standins(self) -> Path:

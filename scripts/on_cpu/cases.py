@@ -42,6 +42,7 @@ def _strike(what: str, rank: int = 1) -> dict[str, str]:
     return {"FAKE_CUDA_FAULT": what, "FAKE_CUDA_FAULT_RANK": str(rank)}
 
 
+_LITTLE = {"FAKE_NVML_MEMORY_MB": "3000"}
 _TRAIN = ("workload", "ddp", "--params", "200K", "--layers", "2", "--micro-batches", "1", "--compute", "0.01")
 HEALTHY = (
     *(Case(f"bandwidth-{n}", "torchrun", n, _bandwidth("--op", "all")) for n in (2, 4)),
@@ -56,7 +57,9 @@ HEALTHY = (
     *(Case(f"pairs-{n}", "torchrun", n, ours("pairs", *_PAIR)) for n in (2, 4)),
     Case("copies", "alone", 1, ours("copies"), gpus=4),
     Case("copies-2", "torchrun", 2, ours("copies"), gpus=2),
-    Case("accept-2", "torchrun", 2, ("-m", "ncclprobe", "accept", *_END)),
+    Case(
+        "accept-2", "torchrun", 2, ("-m", "ncclprobe", "accept", *_END[:-1], "170"), _LITTLE, gpus=2, deadline_s=200.0
+    ),
     *(Case(f"workload-{n}", "torchrun", n, ours(*_TRAIN)) for n in (2, 4)),
     *(Case(f"affinity-{n}", "torchrun", n, ours("affinity", "-e", "64K")) for n in (1, 2)),
     *(Case(f"api-{n}", "torchrun", n, ("JOB.py", "api")) for n in (1, 2, 4)),
@@ -65,7 +68,7 @@ FAULTS = (
     Case("bandwidth-killed", "hand", 2, _bandwidth(), _strike("kill@20"), code="rank-crashed", at_fault=(1,)),
     Case("bandwidth-stopped", "hand", 2, _bandwidth(), _strike("stop@20"), code="timeout-straggler", at_fault=(1,)),
     Case("bandwidth-rank-0-killed", "hand", 2, _bandwidth(), _strike("kill@20", 0), at_fault=(0,)),
-    Case("bandwidth-rank-0-stopped", "hand", 2, _bandwidth(), _strike("stop@20", 0), at_fault=(0,)),
+    Case("bandwidth-rank-0-stopped", "hand", 2, _bandwidth(), _strike("stop@20", 0), at_fault=(0,), deadline_s=60.0),
     Case("bandwidth-killed-torchrun", "torchrun", 2, _bandwidth(), _strike("kill@20"), at_fault=(1,)),
     Case("bandwidth-kernel-hangs", "hand", 2, _bandwidth(), _strike("hang@20"), at_fault=(1,)),
     Case("bandwidth-slow", "hand", 2, _bandwidth(), _strike("late5@20"), at_fault=(1,)),
@@ -79,7 +82,7 @@ FAULTS = (
         "torchrun",
         2,
         ours("bandwidth", "-b", "1G", "-e", "1G", "-n", "1"),
-        {"FAKE_NVML_MEMORY_MB": "3000"},
+        _LITTLE,
     ),
     Case("bandwidth-other-channels", "hand", 2, _bandwidth(), per_rank={1: {"NCCL_MAX_NCHANNELS": "1"}}, at_fault=(1,)),
     Case("bandwidth-other-algorithm", "hand", 2, _bandwidth(), per_rank={1: {"NCCL_ALGO": "Tree"}}, at_fault=(1,)),

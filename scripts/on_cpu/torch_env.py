@@ -55,7 +55,7 @@ def _pristine() -> Path:
     if not (out / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", out], check=True, timeout=_INSTALL_S)
         pip: list[str | Path] = [out / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        wanted = [f"torch=={TORCH}", "numpy", "ClusterShell", *environment.requirements([])]
+        wanted = [f"torch=={TORCH}", "numpy", "ClusterShell", "hypothesis", *environment.requirements([])]
         subprocess.run([*pip, *wanted], check=True, timeout=_INSTALL_S)
         (out / "ready").touch()
     return out

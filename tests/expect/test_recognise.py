@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import Recognised, Seen, recognise, seen, should_be, system_of
+from ncclprobe.expect.recognise import Recognised, Seen, nvlink_fabric, recognise, seen, should_be, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, Match, find, table
+from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
@@ -172,3 +173,22 @@ def test_a_machine_should_be_as_its_type_and_a_board_has_the_nics_that_are_here(
     assert (board.name, board.nics, board.nic_gbps) == ("HGX H200", here.nics, here.nic_gbps)
     assert should_be(of("l40s-8"), here) is here
     assert should_be(of("dgx-b200"), Absent("no")) == find("DGX B200").system()
+
+
+def test_bridges_of_four_are_told_from_a_mesh_and_from_a_dgx_1() -> None:
+    def laid(joined: list[list[int]]) -> NvLinks:
+        return NvLinks(
+            tuple(
+                tuple(NvLink(link, "active", remote="gpu", remote_pci=f"{end:02x}") for link, end in enumerate(ends))
+                for ends in joined
+            )
+        )
+
+    facts, _ = named("hgx-h200")
+    bridges = [[peer for peer in range(gpu // 4 * 4, gpu // 4 * 4 + 4) if peer != gpu] * 6 for gpu in range(8)]
+    pairs = [[gpu ^ 1] * 4 for gpu in range(8)]
+    cube = [[*(p for p in range(gpu // 4 * 4, gpu // 4 * 4 + 4) if p != gpu), gpu ^ 4] for gpu in range(8)]
+    assert nvlink_fabric(replace(facts, nvlinks=laid(bridges))) == ("mesh", 18, 4)
+    assert nvlink_fabric(replace(facts, nvlinks=laid(bridges[:4]))) == ("mesh", 18, 4)
+    assert nvlink_fabric(replace(facts, nvlinks=laid(pairs))) == ("pairs", 4, 2)
+    assert nvlink_fabric(replace(facts, nvlinks=laid(cube))) == ("cube-mesh", 4, 8)

@@ -1,6 +1,6 @@
 """One fleet searched, and many: what was planted, what was named, who was blamed for it without reason.
 
-`Trial` is a simulated fleet, `Again` a recorded one. The table of cases is in scripts/localisation.py.
+`Trial` is a simulated fleet, `Again` a recorded one. The table of cases is in test_trials.py.
 """
 
 import random

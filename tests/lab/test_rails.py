@@ -1,7 +1,7 @@
 """`ncclprobe rails` between hosts, as a user starts it, above a verbs library of our own that really moves the bytes.
 
 One run with two faults and one over EFA: what crosses processes (children, the mesh's connections, captures) is shown
-here, and every fault by itself in tests/checks/test_rail.py and, between hosts, by scripts/rail_faults.py.
+here, and every fault by itself in tests/checks/test_rail.py and, between hosts, in reports/rails.md.
 """
 
 import json

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fleets.recorded import HELD_BACK, Replay, recorded_sets
 
-from ncclprobe.localise.pairs.noise import floor, limit, retest_noise
+from ncclprobe.localise.pairs.likelihood import noise_floor, noise_limit, retest_noise
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
 from ncclprobe.localise.pairs.search import localise_slowness
@@ -37,13 +37,13 @@ def test_a_loss_that_lasts_is_no_noise() -> None:
 
 def test_of_few_repetitions_nothing_is_concluded_and_none_is_quieter_than_the_floor() -> None:
     assert retest_noise(repeated(0.02, count=5), Layout(), RULES) == {}
-    assert retest_noise(repeated(0.0), Layout(), RULES)[ONE_WAY] == floor(RULES)
+    assert retest_noise(repeated(0.0), Layout(), RULES)[ONE_WAY] == noise_floor(RULES)
 
 
 def test_a_noisy_pair_must_lose_more_than_a_quiet_one_and_many_samples_less_than_one() -> None:
-    assert limit(1, floor(RULES), RULES) == math.log(0.95)
-    assert limit(1, 0.1, RULES) == pytest.approx(-0.35)
-    assert limit(1, 0.1, RULES) < limit(32, 0.1, RULES) < math.log(0.95)
+    assert noise_limit(1, noise_floor(RULES), RULES) == math.log(0.95)
+    assert noise_limit(1, 0.1, RULES) == pytest.approx(-0.35)
+    assert noise_limit(1, 0.1, RULES) < noise_limit(32, 0.1, RULES) < math.log(0.95)
 
 
 @pytest.mark.parametrize("name", [name for name in recorded_sets() if name.startswith(HELD_BACK)])

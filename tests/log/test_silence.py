@@ -151,8 +151,9 @@ def test_all_ranks_of_a_host_that_say_nothing_are_a_host_that_was_lost(tmp_path:
         ({"a": "[rank0]: x", "b": "[rank1]: x", "c": "starts"}, [0, 1, 2]),
         ({"a": "[rank0]: x", "b": "[rank4]: x", "c": "starts"}, [0, 4]),
         ({"a": "[rank0]: x\n[rank1]: x", "b": "[rank2]: x", "c": "starts"}, [0, 1, 2]),
+        ({"rank0.log": "x", "rank1.log": "x", "config.json": "{}"}, [0, 1]),
     ],
-    ids=["of each rank one, the last is left over", "of two hosts", "of several ranks"],
+    ids=["of each rank one, the last is left over", "of two hosts", "of several ranks", "others have theirs by name"],
 )
 def test_a_log_that_names_no_rank_is_of_the_one_that_is_left_over(texts: dict[str, str], ranks: list[int]) -> None:
     log = read((name, [f"{text} failed\n".encode()]) for name, text in texts.items())

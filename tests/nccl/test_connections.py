@@ -17,8 +17,7 @@ from ncclprobe.model.rails import RailPort
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.connections import default_timeout, rail_ports
-from ncclprobe.nccl.selection import choose_rails, crossing
+from ncclprobe.nccl.selection import choose_rails, crossing, default_timeout, rail_ports
 from tests.checks.cases.ib import nccl
 
 GIDS = (

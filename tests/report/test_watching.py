@@ -3,7 +3,7 @@
 from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
-from ncclprobe.report.watching import Watch
+from ncclprobe.report.causes import Watch
 
 from .samples import HEALTHY
 

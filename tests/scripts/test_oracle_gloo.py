@@ -17,7 +17,7 @@ def test_gloo_listens_and_connects_as_we_predict() -> None:
         pytest.skip("network namespaces need root and iproute2")
     if subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, timeout=10).returncode:
         pytest.skip("network namespaces are not allowed here")
-    command = [sys.executable, str(ROOT / "scripts" / "oracle_gloo.py"), "--worlds", "1", "--cases", "8"]
+    command = [sys.executable, str(ROOT / "scripts" / "oracle_gloo.py"), "--worlds", "1", "--cases", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "**0 disagreements.**" in done.stdout

@@ -98,10 +98,15 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(copies, "by_kind", lambda facts: GEN5)
     monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
-    measuring = copies.Copies(
-        RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0), host, Together(), print, looked, "cuda:0"
-    )
-    rows = measuring.play()
+    phases: dict[int, list[str]] = {0: [], 1: []}
+    played = {}
+    for rank, names in phases.items():
+        who = RankIdentity("environment", rank, 2, rank, 2, 1, "n0", 0)
+        measuring = copies.Copies(who, host, Together(), names.append, looked, f"cuda:{rank}")
+        played[rank] = measuring, measuring.play()
+    assert len(phases[0]) == len(phases[1])  # the watchdog takes the rank in the earlier one for the one to blame
+    assert [name for name in phases[0] if "wait" in name] == [name for name in phases[1] if "wait" in name]
+    measuring, rows = played[0]
     rows = rows[: len(rows) // 2]  # the other half is the other rank's
     assert bound[:2] == [(1,), (0,)]
     assert {row.status for row in rows} == {"unjudged"}  # a sample holds no verdict
@@ -125,23 +130,24 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
 
 
 def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     asked: list[tuple[Any, Any]] = []
 
     def busy(device: Any, peer: Any, nbytes: int) -> list[float]:
         asked.append((device, peer))
         raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
 
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     monkeypatch.setattr(probes, "peer_copy", busy)
     identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
     measuring = copies.Copies(identity, answers({}), Together(), print, NodeSnapshot("n0"), "cuda:0")
-    assert list(measuring._between_gpus(8)) == []
+    assert [row for source in range(8) for row in measuring._to_peers(source)] == []
     assert len(asked) == 1  # it is not tried 56 times
     assert "EXCLUSIVE_PROCESS" in measuring.note
     monkeypatch.setattr(probes, "peer_copy", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
     measuring.note = ""
     with pytest.raises(RuntimeError, match="out of memory"):
-        list(measuring._between_gpus(8))
+        list(measuring._to_peers(0))
 
 
 def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:

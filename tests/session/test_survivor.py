@@ -1,10 +1,13 @@
 """The process that makes the report in another's place, where that one is killed or stands still."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host import own_child
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.values import replace
+from ncclprobe.session.measure import survivor as module
 from ncclprobe.session.watchdog.ending import gone_with_rank_0
 
 DEADLINE_S = 60
@@ -33,13 +37,19 @@ def log(tmp_path: Path) -> RunLog:
     return found
 
 
-def survivor(folder: Path, late_s: float) -> "subprocess.Popen[bytes]":
+def command(folder: Path, late_s: float, entry: str = "ncclprobe.session.measure.survivor:begin") -> list[str]:
     asked = ["bandwidth", "--backend", "gloo", "-b", "1M", "-e", "4M", "--json", str(folder / "report.json")]
-    own = [str(folder / FILE), "", str(late_s), "", *asked]
-    return subprocess.Popen(
-        own_child.command("ncclprobe.session.measure.survivor:begin", *own),
-        stdin=subprocess.PIPE,
-    )
+    return own_child.command(entry, str(folder / FILE), "", str(late_s), "", *asked)
+
+
+def survivor(folder: Path, late_s: float) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command(folder, late_s), stdin=subprocess.PIPE)
+
+
+def begin_soon(*arguments: str) -> None:
+    """Be the survivor; it looks every 10 ms."""
+    module.PERIOD_S = 0.01
+    module.begin(*arguments)
 
 
 def report(folder: Path) -> dict[str, Any]:
@@ -84,14 +94,6 @@ def test_an_owner_that_has_ended_the_log_is_left_to_write_its_report(tmp_path: P
     assert not (tmp_path / "report.json").exists()
 
 
-@pytest.mark.usefixtures("log")
-def test_an_owner_in_time_is_waited_for_and_its_end_makes_the_report(tmp_path: Path) -> None:
-    process = survivor(tmp_path, late_s=DEADLINE_S)
-    assert not (tmp_path / "report.json").exists()
-    ended(process)
-    assert len(report(tmp_path)["measurements"]) == 1
-
-
 def ended_process() -> int:
     """The number of a process that is over."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
@@ -102,8 +104,8 @@ def ended_process() -> int:
 def test_a_rank_zero_whose_process_is_gone_while_others_run_is_named(log: RunLog) -> None:
     gone = ended_process()
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=(gone, os.getpid()))))
-    (lost,) = gone_with_rank_0(log)
-    assert (lost.rank, lost.host, lost.phase) == (0, "h", "after all_reduce 1 MiB")
+    (found,) = gone_with_rank_0(log)
+    assert (found.rank, found.host, found.phase) == (0, "h", "after all_reduce 1 MiB")
 
 
 @pytest.mark.parametrize("own", [("gone", "gone"), ("here", "gone"), ("here", "here"), ()])
@@ -115,12 +117,46 @@ def test_nobody_is_named_where_all_are_gone_or_rank_zero_runs(log: RunLog, own: 
 
 def test_a_rank_zero_alone_on_its_host_is_named_too(log: RunLog) -> None:
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=(ended_process(), 0))))
-    assert [lost.rank for lost in gone_with_rank_0(log)] == [0]
+    assert [each.rank for each in gone_with_rank_0(log)] == [0]
 
 
 def test_the_report_in_place_of_a_killed_rank_zero_names_it(tmp_path: Path, log: RunLog) -> None:
     log.add("participants", msgspec.to_builtins(replace(WHO, pids=(ended_process(), os.getpid()))))
-    ended(survivor(tmp_path, late_s=60.0))
+    process = survivor(tmp_path, late_s=DEADLINE_S)
+    assert not (tmp_path / "report.json").exists()
+    ended(process)
     found = report(tmp_path)
+    assert (found["exit_code"], lost(found), len(found["measurements"])) == (4, ["rank 0"], 1)
+
+
+@contextlib.contextmanager
+def stopped(*own: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that is stopped once it has started `own`."""
+    there = ["sh", "-c", 'exec 3<&0; "$@" <&3 & kill -STOP $$; wait', "sh", *own]
+    with subprocess.Popen(there, stdin=subprocess.PIPE, start_new_session=True) as process:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            yield process
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            ended(process, b".")
+
+
+def test_a_rank_zero_that_is_stopped_while_others_run_is_named_long_before_its_time_is_over(
+    tmp_path: Path, log: RunLog
+) -> None:
+    with stopped(*command(tmp_path, DEADLINE_S, f"{__name__}:begin_soon")) as owner:
+        log.add("participants", msgspec.to_builtins(replace(WHO, pids=(owner.pid, os.getpid()))))
+        found = report(tmp_path)
+    assert (found["exit_code"], lost(found)) == (4, ["rank 0"])
+
+
+def test_nobody_is_named_where_all_ranks_are_stopped(log: RunLog) -> None:
+    with stopped("true") as owner:
+        log.add("participants", msgspec.to_builtins(replace(WHO, pids=(owner.pid, owner.pid))))
+        assert gone_with_rank_0(log, stopped=True) == ()
+
+
+def lost(found: dict[str, Any]) -> list[str]:
     (verdict,) = [each for each in found["checks"] if each["id"] == "run.rank-lost"]
-    assert (found["exit_code"], verdict["findings"][0]["subject"]) == (4, "rank 0")
+    return [finding["subject"] for finding in verdict["findings"]]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.training import timeline, workload
+from ncclprobe.training import workload
 from ncclprobe.training.workload import STRATEGIES, Call, Compute, Model, Strategy
 
 MIB = 1 << 20
@@ -54,10 +54,10 @@ def test_ddp_with_three_buckets_takes_what_a_hand_computation_says() -> None:
     """Compute 3 s: forward 1 s, then three buckets of equal work, ready at 1.667, 2.333 and 3 s; a call takes 1 s."""
     model = Model(params=3 * MIB, layers=1, dtype_bytes=1, bucket_bytes=MIB)
     items = workload.step("ddp", model)
-    overlapped = timeline.predict(items, 3.0, lambda _: 1.0)
+    overlapped = workload.predict(items, 3.0, lambda _: 1.0)
     assert overlapped.step_s == pytest.approx(1 + 2 / 3 + 3)
     assert overlapped.efficiency == pytest.approx(3 / (14 / 3))
-    apart = timeline.predict(items, 3.0, lambda _: 1.0, overlap=False)
+    apart = workload.predict(items, 3.0, lambda _: 1.0, overlap=False)
     assert apart.step_s == pytest.approx(6)
     assert apart.calls_s == pytest.approx(3)
 
@@ -66,11 +66,11 @@ def test_a_layer_is_gathered_while_the_one_before_it_computes() -> None:
     """Two layers, compute 6 s (1 + 1 forward, 2 + 2 backward), gathering 1 s and scattering 0.5 s each."""
     items = workload.step("fsdp", Model(params=2, layers=2))
     seconds = {"all_gather": 1.0, "reduce_scatter": 0.5}
-    found = timeline.predict(items, 6.0, lambda call: seconds[call.op])
+    found = workload.predict(items, 6.0, lambda call: seconds[call.op])
     # gather 0 to 1, forward 0 to 2 while layer 1 is gathered, forward 1 to 3; gather for backward to 4, backward to 6
     # while layer 0 is gathered, its gradients to 6.5, backward of layer 0 to 8, its gradients to 8.5
     assert found.step_s == pytest.approx(8.5)
-    assert timeline.predict(items, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(6 + 4 + 1)
+    assert workload.predict(items, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(6 + 4 + 1)
 
 
 @given(strategy=strategies, model=models, compute_s=st.floats(0.001, 10), call_s=st.floats(0, 1))
@@ -78,8 +78,8 @@ def test_overlap_never_costs_and_hides_no_more_than_there_is(
     strategy: Strategy, model: Model, compute_s: float, call_s: float
 ) -> None:
     items = workload.step(strategy, model)
-    hidden = timeline.predict(items, compute_s, lambda _: call_s)
-    apart = timeline.predict(items, compute_s, lambda _: call_s, overlap=False)
+    hidden = workload.predict(items, compute_s, lambda _: call_s)
+    apart = workload.predict(items, compute_s, lambda _: call_s, overlap=False)
     assert max(compute_s, hidden.calls_s) <= hidden.step_s * (1 + 1e-9)
     assert hidden.step_s <= apart.step_s * (1 + 1e-9)
     assert apart.step_s == pytest.approx(compute_s + apart.calls_s)

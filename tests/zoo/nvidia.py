@@ -285,9 +285,9 @@ def matrix(machine: Machine) -> str:
     labels = {name: f"NIC{nics.index(name)}" if name in nics and numbered else name for name in names}
     titles = ["CPU Affinity", "NUMA Affinity", *(["GPU NUMA ID"] if numbered else [])]
     lines = ["\t\x1b[4m" + "\t".join((*labels.values(), *titles)) + "\x1b[0m"]
-    found = functions(machine)
+    found, words = functions(machine), machine.words
     for name in names:
-        cells = "".join("\t" + (" X " if one == "X" else one) for one in (machine.words[name, n] for n in names))
+        cells = "".join("\t" + (" X " if one == "X" else one) for one in (words[name, n] for n in names))
         tail = "\t" * (4 if numbered else 2) if name in nics else _tail(machine, found[name].numa, numbered)
         lines.append(labels[name] + cells + tail)
     lines += ["", "Legend:", "", "  X    = Self", "  NV#  = Connection traversing a bonded set of # NVLinks"]

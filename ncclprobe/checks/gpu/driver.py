@@ -12,6 +12,7 @@ from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
@@ -113,7 +114,7 @@ def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> It
         yield f"{job.expect_gpus} expected", seen("command line", f"--expect-gpus {job.expect_gpus}")
     bus = () if isinstance(pci, Absent) else pci.of("gpu")
     if mine := [gpu for gpu in bus if gpu.identity.driver != _TO_A_GUEST]:
-        shown = ", ".join(gpu.address for gpu in mine[:_MOST_SHOWN]) + ", …" * (len(mine) > _MOST_SHOWN)
+        shown = first_of((gpu.address for gpu in mine), _MOST_SHOWN)
         yield f"{len(mine)} on the PCI bus", seen("/sys/bus/pci/devices", shown)
     variables = Environment() if isinstance(environment, Absent) else environment
     given = variables.get("SLURM_GPUS_ON_NODE") or ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Flood, Gathering, Paths, Proof
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
@@ -74,9 +75,8 @@ def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Abs
             calls[flood.address] += flood.connections
         if not calls:
             continue
-        listed = ", ".join(f"{address} ({count})" for address, count in calls.most_common(_MOST_TOLD))
-        more = f" and {len(calls) - _MOST_TOLD} more addresses" if len(calls) > _MOST_TOLD else ""
+        listed = first_of((f"{address} ({count})" for address, count in calls.most_common()), _MOST_TOLD)
         where = fold([node for node, floods in ports.items() if floods])
-        message = f"callers that proved nothing left no room for others on {where}, and were hung up on: {listed}{more}"
+        message = f"callers that proved nothing left no room for others on {where}, and were hung up on: {listed}"
         evidence = seen(f"listeners of {where}", f"{sum(calls.values())} connections")
         yield warn(subject, message, action="retest", evidence=evidence)

@@ -11,6 +11,7 @@ from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks, NvlinkStatus, Remote, State
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Evidence, Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -106,8 +107,7 @@ def _usual(values: Sequence[int]) -> int:
 
 def _listed(numbers: Sequence[int]) -> str:
     """Return ``link 5``, ``links 3, 5``; the first of many."""
-    more = ", …" if len(numbers) > _MOST_NAMED else ""
-    return f"link{'s' * (len(numbers) != 1)} {', '.join(map(str, numbers[:_MOST_NAMED]))}{more}"
+    return f"link{'s' * (len(numbers) != 1)} {first_of(numbers, _MOST_NAMED)}"
 
 
 @check(

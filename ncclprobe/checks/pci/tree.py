@@ -12,6 +12,7 @@ from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
@@ -75,7 +76,7 @@ def acs(pci: Pci) -> Iterator[Finding]:
         why = next(iter(unread.values()))
         raise Unlearned(f"{why.why} (needs root)" if why.refused == "Denied" else why.why)
     if redirecting:
-        named = ", ".join(sorted(redirecting)[:_MOST_NAMED]) + (", …" if len(redirecting) > _MOST_NAMED else "")
+        named = first_of(sorted(redirecting), _MOST_NAMED)
         message = (
             f"{len(redirecting)} of {len(judged)} switch ports between GPUs and NICs redirect requests to the root"
         )
@@ -127,7 +128,7 @@ def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAcc
     translated = {name: str(device.iommu) for name, device in devices.items() if str(device.iommu).startswith("DMA")}
     if translated:
         kinds = ", ".join(sorted(set(translated.values())))
-        names = ", ".join(list(translated)[:_MOST_NAMED]) + (", …" if len(translated) > _MOST_NAMED else "")
+        names = first_of(translated, _MOST_NAMED)
         message = f"IOMMU groups of {len(translated)} of {len(devices)} devices are of type {kinds}: {names}"
         evidence = "/sys/bus/pci/devices/*/iommu_group/type"
         if _direct(gpus, fabric, peers):

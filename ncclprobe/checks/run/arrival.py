@@ -124,7 +124,7 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         )
     if attendance.stalled.startswith(_ALONE):
         raise Unlearned(
-            f"no rank came out of its own {attendance.stalled!r} in time: that is slow memory, processors or files of "
+            f"no rank came out of its own {attendance.stalled!r} in time: slow memory, processors, GPUs or files of "
             "these hosts, and no bytes were on their way; ask for less (-e, --params), or raise --phase-timeout"
         )
     if attendance.stalled:

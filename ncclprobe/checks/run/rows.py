@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect import bands
-from ncclprobe.expect.bands import judge_rows, listed
+from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.run.samples import Asked, Expected, Participants, Rows, Skipped
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check
@@ -199,7 +200,7 @@ def _lost_GBps(row: Measurement) -> float | None:
 def _why_none(asked: Asked, expected: Expected) -> str:
     """Why nothing judges a run whose numbers must be judged."""
     if asked.expect:
-        return f"{asked.expect} expects nothing of the rows measured: it speaks for {listed(expected.bands)}"
+        return f"{asked.expect} expects nothing of the rows measured: it speaks for {first_of(expected.bands, 3)}"
     if asked.baseline:
         return f"{asked.baseline} holds nothing of the rows measured on this machine: keep a run with them"
     return "nothing is known that these numbers could be judged by: give --expect FILE or --baseline PATH"

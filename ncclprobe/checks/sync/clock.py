@@ -6,6 +6,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import ClockOffset, Gathering
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every
@@ -51,9 +52,8 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     if 2 * len(off) < len(ahead):
         if off:
             words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
-            more = f" and {len(words) - _MOST_TOLD} more" if len(words) > _MOST_TOLD else ""
             differ = "differs" if len(off) == 1 else "differ"
-            message = f"{len(off)} of {len(ahead)} {differ}: {', '.join(words[:_MOST_TOLD])}{more}"
+            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
             yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
     else:
         spread = max(ahead.values()) - min(ahead.values())

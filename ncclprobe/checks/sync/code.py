@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ncclprobe.checks.sync import describe, named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.code import Code
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, vote
@@ -52,7 +53,7 @@ def code(codes: Every[Code]) -> Iterator[Finding]:
         seen = "installed distributions"
         yield warn(name, describe(ballot), blame="image", action="fix-image", nodes=ballot.outliers, evidence=seen)
     if more := unlike[_MOST_NAMED:]:
-        listed = ", ".join(name for name, _ in more[:_MOST_NAMED]) + (", …" if len(more) > _MOST_NAMED else "")
+        listed = first_of((name for name, _ in more), _MOST_NAMED)
         yield note("packages", f"{len(more)} more differ: {listed}", evidence="installed distributions")
     if cut := [node for node, each in codes.items() if each.cut or each.unread]:
         why = codes.by_node[cut[0]].cut or f"{codes.by_node[cut[0]].unread} of its files cannot be read"

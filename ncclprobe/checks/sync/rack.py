@@ -12,6 +12,7 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.software import Software
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
@@ -122,7 +123,7 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
 
 
 def _listed(addresses: tuple[str, ...]) -> str:
-    return f"{len(addresses)} nodes ({', '.join(addresses[:3])}{', …' if len(addresses) > 3 else ''})"
+    return f"{len(addresses)} nodes ({first_of(addresses, 3)})"
 
 
 def _unlisted(lists: dict[str, tuple[str, ...]], interfaces: Every[Interfaces | Absent]) -> tuple[str, ...]:

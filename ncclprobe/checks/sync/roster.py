@@ -9,6 +9,7 @@ from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
@@ -112,7 +113,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
 def _calls(troubles: Collection[Trouble]) -> str:
     """Describe connections that came to nothing."""
     calls = [f"{each.peer or 'rank 0'}: {each.kind} ({each.detail})" for each in troubles]
-    return "; ".join(calls[:_MOST_CALLS]) + (f"; and {len(calls) - _MOST_CALLS} more" if calls[_MOST_CALLS:] else "")
+    return first_of(calls, _MOST_CALLS, "; ")
 
 
 _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connection", 1),))

@@ -20,8 +20,7 @@ from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, mer
 from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
 from ncclprobe.cluster.rails.lead import Fleet, RailRun
 from ncclprobe.cluster.rails.node import RailNode
-from ncclprobe.cluster.rendezvous.coordinator import Allowed, Coordinator, Peer, all_allowed
-from ncclprobe.cluster.rendezvous.listener import CannotListen
+from ncclprobe.cluster.rendezvous.coordinator import Allowed, CannotListen, Coordinator, Peer, all_allowed
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.cluster.rendezvous.reach import Resolve, addresses_of
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S
 from ncclprobe.cluster.mesh.plan import Call
-from ncclprobe.cluster.mesh.probe import TRY_S, Caller, WrongPeer, reach
-from ncclprobe.cluster.mesh.tcp import tcp_info
+from ncclprobe.cluster.mesh.probe import TRY_S, Caller, WrongPeer, reach, tcp_info
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import MeshListener
 from ncclprobe.model.values import Struct

@@ -36,7 +36,7 @@ from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
 from ncclprobe.localise.rails import results
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.nccl.connections import MOST_QUEUE_PAIRS
+from ncclprobe.nccl.selection import MOST_QUEUE_PAIRS
 
 _LIST_S = 8.0
 _REPLY_S = 2.0

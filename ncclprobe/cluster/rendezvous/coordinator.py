@@ -6,8 +6,11 @@ peer has a deadline, every message a limit, and every failure is recorded with i
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import secrets
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import islice
@@ -18,11 +21,11 @@ from typing import Any
 from ncclprobe import bounds
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
-from ncclprobe.cluster.rendezvous.listener import bind_listener, room_for
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
+from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept
+from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept, keep_small
 
 _HELLO_S = 10.0
 _TRANSFER_S = 20.0
@@ -294,3 +297,61 @@ class Coordinator:
     ) -> None:
         self._admission.close()
         await self._admission.gone()
+
+
+BACKLOG = 4096  # what Linux allows since 5.4 (net.core.somaxconn)
+_OTHER_FILES = 256
+
+
+class CannotListen(NcclprobeError):
+    """The port cannot be had. ``kind``: taken, denied (below 1024), or address."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def bind_listener(port: int) -> socket.socket:
+    """Return a socket that listens on `port` (0: any) of every address. Raises CannotListen."""
+    try:
+        return _bound(socket.AF_INET6, "::", port)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise _cannot(port, error) from None
+    try:
+        return _bound(socket.AF_INET, "0.0.0.0", port)  # a kernel without IPv6
+    except OSError as error:
+        raise _cannot(port, error) from None
+
+
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    with contextlib.ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(family))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last run's TIME_WAITs
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        keep_small(sock)  # so that what nodes know arrives where large packets are lost, and the mesh can say so
+        sock.bind((address, port))
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        undo.pop_all()
+    return sock
+
+
+def _cannot(port: int, error: OSError) -> CannotListen:
+    kinds = {errno.EADDRINUSE: "taken", errno.EACCES: "denied"}
+    words = {"taken": "another process listens on it", "denied": "this user may not"}
+    kind = kinds.get(error.errno or 0, "address")
+    return CannotListen(kind, f"cannot listen on port {port}: {words.get(kind) or os.strerror(error.errno or 0)}")
+
+
+def room_for(connections: int) -> int:
+    """Raise the soft limit as far as needed; return how many connections this process may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if now == resource.RLIM_INFINITY else max(0, min(connections, now - _OTHER_FILES))

@@ -477,6 +477,9 @@ def find(name: str) -> MachineType:
         return machines[folded[_folded(name)]]
     close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
     lists = "`ncclprobe expect --list` lists them, and '8 x L40S' composes one"
+    if has := [each for each in machines.values() if _folded(name) in _folded(each.gpu).split("-")]:
+        example = f"'{has[0].links.gpus} x {name}' composes one"
+        raise UsageError(f"{name} is a GPU: {example}, and it is in {', '.join(each.name for each in has[:6])}")
     raise unknown(name, "machine type", folded, lists, [folded[word] for word in close])
 
 

@@ -127,7 +127,7 @@ def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Abse
     if gpus == 1:
         return Within(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
-    joined = system.nvlinks and link
+    joined = system.joins(gpus) and link
     if joined and system.fabric == "nvswitch":
         total = system.nvlinks * link
         spread = total * gpus / (gpus - 1)
@@ -143,12 +143,12 @@ def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Abse
         return _mesh(system, gpus, link)
     if joined and system.fabric == "cube-mesh":
         return _cube(system, gpus, link)
-    if joined and system.fabric == "pairs" and gpus == 2:
+    if joined and system.fabric == "pairs":
         total = system.nvlinks * link
         return Within(gpus=2, kind="NVL", fastest=total, total=total, ring=lambda speed: fit(total, speed))
     if not system.pcie_GBps:
         return Absent(f"the speed of the slots of {system.name} is not known")
-    return _slots(system, gpus, version, link if joined else 0.0)
+    return _slots(system, gpus, version, link if system.nvlinks else 0.0)
 
 
 def fit(capacity: float, speed: float) -> int:
@@ -158,7 +158,7 @@ def fit(capacity: float, speed: float) -> int:
 
 def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
     """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
-    others = system.gpus - 1
+    others = (system.domain_gpus or system.gpus) - 1
     if system.nvlinks % others:
         return _uneven(system, gpus, link)
     pair = system.nvlinks // others * link
@@ -226,7 +226,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
         many = system.processor != "amd" and system.nics * gpus >= system.sockets * system.gpus
         return 2 if crosses and many and 2 * speed <= system.pcie_GBps and speed <= between else 0
 
-    split = 2 if bridged and gpus == 4 else 1
+    split = 2 if bridged and system.fabric == "pairs" and gpus == 4 else 1
     return Within(
         gpus=gpus,
         kind=kind,
@@ -583,10 +583,10 @@ def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> tuple[str, f
     fabric = system.fabric
     if gpus == 1:
         return "local", LOCAL_GBps
-    if system.nvlinks and (fabric == "nvswitch" or (fabric == "pairs" and gpus == 2)):
-        return "nvlink", system.nvlinks * link
-    if system.nvlinks and fabric in ("mesh", "cube-mesh"):
-        return "nvlink", system.nvlinks * link * (gpus - 1) / max(1, system.gpus - 1)
+    if system.joins(gpus):
+        others = (system.domain_gpus or system.gpus) - 1
+        share = (gpus - 1) / max(1, others) if fabric in ("mesh", "cube-mesh") else 1.0
+        return "nvlink", system.nvlinks * link * share
     crosses = system.sockets > 1 and gpus > system.gpus / system.sockets
     between = between_sockets_GBps(system.processor, version) if crosses else LOCAL_GBps
     return ("inter-socket", between) if between < system.pcie_GBps else ("pcie", system.pcie_GBps)

@@ -151,7 +151,8 @@ def _stream(log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStrea
 def _one_each(streams: list[LogStream], logs: Sequence[ReadLog], size: int | None) -> list[LogStream]:
     """Return the logs with their ranks where each is of another rank: the one that names none is of the rank left over.
 
-    So a rank is known that was killed before it wrote its number.
+    So a rank is known that was killed before it wrote its number. Where names of files tell ranks, a file whose name
+    does not is no rank's.
     """
     named = [{event.rank for event in (*log.events, *log.last.values())} - {None} for log in logs]
     found = [each or {stream.rank} - {None} for each, stream in zip(named, streams, strict=True)]
@@ -160,7 +161,8 @@ def _one_each(streams: list[LogStream], logs: Sequence[ReadLog], size: int | Non
     one_each = len(logs) > 1 and all(len(each) <= 1 for each in found) and len({*ranks}) == len(ranks)
     if not one_each or size not in (None, len(logs)) or len(left) > 1:
         return streams
-    return [replace(s, rank=next(iter(own or left), None)) for s, own in zip(streams, found, strict=True)]
+    spare = set() if any(_rank_of_name(log.name, False) is not None for log in logs) else left
+    return [replace(s, rank=next(iter(own or spare), None)) for s, own in zip(streams, found, strict=True)]
 
 
 def _rank_of_name(name: str, one_node: bool) -> int | None:

@@ -9,6 +9,7 @@ the characters. A line that is found is then tested for the whole texts.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 _PER_MILLE = {
     " ": 128, "s": 48, "e": 48, "t": 41, "o": 42, "n": 42, "a": 33, ":": 30, "i": 33, "r": 28, "l": 26, ".": 23,
@@ -36,8 +37,11 @@ class Whole:
     """Says whether a line holds one of `texts`."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        words = {text.encode(): b"" for text in texts if text}
-        self._any = re.compile(_tree(words) if words else b"(?!)")
+        self._words = {text.encode(): b"" for text in texts if text}
+
+    @cached_property
+    def _any(self) -> "re.Pattern[bytes]":
+        return re.compile(_tree(self._words) if self._words else b"(?!)")
 
     def holds(self, line: bytes) -> bool:
         """Return whether `line` holds a text."""

@@ -5,6 +5,8 @@ be told by what was asked.
 """
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -13,7 +15,7 @@ from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
-from ncclprobe.model.registry import collector
+from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
@@ -39,7 +41,7 @@ def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]
         raise ParseError(f"sample {name}: {error}") from None
 
 
-def any_of(host: Host, name: str, kind: type[T]) -> tuple[T, ...]:
+def any_of(host: Host, name: str, kind: type[T], _none: str = "") -> tuple[T, ...]:
     """As :func:`every`, empty where there is none: of samples that only some runs have. Raises ParseError."""
     try:
         return every(host, name, kind)
@@ -50,6 +52,17 @@ def any_of(host: Host, name: str, kind: type[T]) -> tuple[T, ...]:
 def last(host: Host, name: str, kind: type[T], none: str = "") -> T:
     """Return the newest sample called `name`. Raises as :func:`every` does."""
     return every(host, name, kind, none)[-1]
+
+
+def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, none: str = "") -> Collector:
+    """Return the collector of `fact`, which holds what `read` makes of the samples `name`; `kind` None: which is it."""
+
+    def run(host: Host) -> Any:
+        found = read(host, name, kind or fact, none)
+        return fact(found) if kind else found
+
+    run.__name__ = re.sub(r"\B(?=[A-Z])", "_", fact.__name__).lower()  # what `ncclprobe explain` calls it
+    return Collector(run, fact)
 
 
 What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder"]
@@ -88,10 +101,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
 
 
-@collector
-def asked(host: Host) -> Asked:
-    """Read the request."""
-    return last(host, "asked", Asked)
+asked = _sample(Asked, last, "asked")
 
 
 class Ending(Struct, frozen=True):
@@ -100,10 +110,7 @@ class Ending(Struct, frozen=True):
     why: str = ""
 
 
-@collector
-def ending(host: Host) -> Ending:
-    """Read the end of the log."""
-    return Ending(last(host, "end", str))
+ending = _sample(Ending, last, "end", str)
 
 
 class Skipped(Struct, frozen=True):
@@ -112,10 +119,7 @@ class Skipped(Struct, frozen=True):
     rows: tuple[SkippedRow, ...] = ()
 
 
-@collector
-def skipped(host: Host) -> Skipped:
-    """Read what was left out; known to be nothing where the run left nothing out."""
-    return Skipped(any_of(host, "skipped", SkippedRow))
+skipped = _sample(Skipped, any_of, "skipped", SkippedRow)
 
 
 class Notes(Struct, frozen=True):
@@ -124,10 +128,7 @@ class Notes(Struct, frozen=True):
     texts: tuple[str, ...] = field(default=())
 
 
-@collector
-def notes(host: Host) -> Notes:
-    """Read the notes."""
-    return Notes(any_of(host, "note", str))
+notes = _sample(Notes, any_of, "note", str)
 
 
 class Participants(Struct, frozen=True):
@@ -137,7 +138,7 @@ class Participants(Struct, frozen=True):
     torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
     named, ranks that share a GPU), empty: they are.
     `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
-    `pids`: of each rank its process if it is on rank 0's host, else 0.
+    `pids`: of each rank its process if it is on rank 0's host, else 0. `settings`: what rank 0's come to.
     """
 
     kind: str
@@ -149,6 +150,7 @@ class Participants(Struct, frozen=True):
     fallback: str = ""
     gpus: tuple[int | str, ...] = ()
     pids: tuple[int, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -156,10 +158,7 @@ class Participants(Struct, frozen=True):
         return len(set(self.hosts))
 
 
-@collector
-def participants(host: Host) -> Participants:
-    """Read what was last said of the ranks."""
-    return last(host, "participants", Participants)
+participants = _sample(Participants, last, "participants")
 
 
 FAILED = "it failed "
@@ -193,10 +192,7 @@ class RankSettings(Struct, frozen=True):
     differing: tuple[DifferingSetting, ...]
 
 
-@collector
-def rank_settings(host: Host) -> RankSettings:
-    """Read in what the ranks' settings differ."""
-    return RankSettings(last(host, "rank_settings", tuple[DifferingSetting, ...], "the ranks told no settings"))
+rank_settings = _sample(RankSettings, last, "rank_settings", tuple[DifferingSetting, ...], "the ranks told no settings")
 
 
 class Arrivals(Struct, frozen=True):
@@ -261,10 +257,7 @@ class FirstCalls(Struct, frozen=True):
     cost: FirstCall
 
 
-@collector
-def first_calls(host: Host) -> FirstCalls:
-    """Read the times of the first calls."""
-    return FirstCalls(last(host, "first_call", FirstCall))
+first_calls = _sample(FirstCalls, last, "first_call", FirstCall)
 
 
 class MeasuredOn(Struct, frozen=True):
@@ -273,10 +266,7 @@ class MeasuredOn(Struct, frozen=True):
     fingerprint: Fingerprint
 
 
-@collector
-def measured_on(host: Host) -> MeasuredOn:
-    """Read the fingerprint."""
-    return MeasuredOn(last(host, "fingerprint", Fingerprint))
+measured_on = _sample(MeasuredOn, last, "fingerprint", Fingerprint)
 
 
 class Expected(Struct, frozen=True):
@@ -291,10 +281,7 @@ class Expected(Struct, frozen=True):
         return next(found, None)
 
 
-@collector
-def expected(host: Host) -> Expected:
-    """Read the expectations that the run used, those of the user first."""
-    return Expected(any_of(host, "expected", Band))
+expected = _sample(Expected, any_of, "expected", Band)
 
 
 class Rows(Struct, frozen=True):
@@ -356,10 +343,7 @@ class NicTraffic(Struct, frozen=True):
     rows: tuple[OperationTraffic, ...]
 
 
-@collector
-def nic_traffic(host: Host) -> NicTraffic:
-    """Read what the NICs counted."""
-    return NicTraffic(last(host, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted"))
+nic_traffic = _sample(NicTraffic, last, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted")
 
 
 class Copies(Struct, frozen=True):
@@ -368,10 +352,7 @@ class Copies(Struct, frozen=True):
     rows: tuple[CopyRow, ...]
 
 
-@collector
-def copies(host: Host) -> Copies:
-    """Read the copies."""
-    return Copies(last(host, "copies", tuple[CopyRow, ...], "no copy was measured"))
+copies = _sample(Copies, last, "copies", tuple[CopyRow, ...], "no copy was measured")
 
 
 class ExpectedCopies(Struct, frozen=True):
@@ -393,10 +374,7 @@ class Affinities(Struct, frozen=True):
     rows: tuple[AffinityRow, ...]
 
 
-@collector
-def affinities(host: Host) -> Affinities:
-    """Read the comparison."""
-    return Affinities(last(host, "affinity", tuple[AffinityRow, ...], "no affinity was compared"))
+affinities = _sample(Affinities, last, "affinity", tuple[AffinityRow, ...], "no affinity was compared")
 
 
 class Groups(Struct, frozen=True):
@@ -405,10 +383,7 @@ class Groups(Struct, frozen=True):
     rows: tuple[GroupRow, ...]
 
 
-@collector
-def groups(host: Host) -> Groups:
-    """Read the groups."""
-    return Groups(every(host, "group", GroupRow, "no group was measured"))
+groups = _sample(Groups, every, "group", GroupRow, "no group was measured")
 
 
 class Steps(Struct, frozen=True):
@@ -417,10 +392,7 @@ class Steps(Struct, frozen=True):
     rows: tuple[StepRow, ...]
 
 
-@collector
-def steps(host: Host) -> Steps:
-    """Read the steps."""
-    return Steps(any_of(host, "step", StepRow))
+steps = _sample(Steps, any_of, "step", StepRow)
 
 
 class Ladder(Struct, frozen=True):
@@ -429,7 +401,4 @@ class Ladder(Struct, frozen=True):
     rows: tuple[LadderRow, ...]
 
 
-@collector
-def ladder(host: Host) -> Ladder:
-    """Read the rungs."""
-    return Ladder(every(host, "rung", LadderRow, "no rung of the ladder was measured"))
+ladder = _sample(Ladder, every, "rung", LadderRow, "no rung of the ladder was measured")

@@ -4,19 +4,23 @@ A sample counts as slow *for a cause* if it lies nearer to the loss that the cau
 whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same
 way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer
 in five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+
+The noise of a run is measured by its own repetitions: what was measured again, against what it was the last time. A
+loss that lasts is in both and cancels out, so that no healthy part need be known. The spread is robust: a quarter of
+the repetitions may be as wild as they like.
 """
 
 import heapq
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from statistics import median_high
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median, median_high
 
-from ncclprobe.localise.pairs import noise
 from ncclprobe.localise.pairs.causes import Cause, Evidence
-from ncclprobe.localise.pairs.effects import Way
-from ncclprobe.localise.pairs.samples import End, Rules
+from ncclprobe.localise.pairs.effects import Way, way
+from ncclprobe.localise.pairs.samples import End, Layout, Result, Rules, Sample
 from ncclprobe.model.values import Struct
 from ncclprobe.stats import percentile
 
@@ -61,13 +65,12 @@ class Weight(Struct, frozen=True):
 class Scale:
     """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part.
 
-    `sigma` is the noise of one sample of each way (:func:`ncclprobe.localise.pairs.noise.retest_noise`): a cause must
-    show more.
+    `sigma` is the noise of one sample of each way (:func:`retest_noise`): a cause must show more.
     """
 
     def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: Mapping[Way, float]) -> None:
         self._evidence, self._rules, self._usual = evidence, rules, frozenset(usual)
-        self._sigma = {entry.way: sigma.get(entry.way, noise.floor(rules)) for entry in evidence.entries}
+        self._sigma = {entry.way: sigma.get(entry.way, noise_floor(rules)) for entry in evidence.entries}
         self._logs = [entry.log_ratio for entry in evidence.entries]
         self._pool: defaultdict[Way, list[float]] = defaultdict(list)
         self._all: defaultdict[Way, list[float]] = defaultdict(list)
@@ -81,7 +84,7 @@ class Scale:
         places = [place for place in self._evidence.covered(cause) if place not in taken]
         quiet, sigma = self._quiet(places)
         loss = self._loss(cause, quiet)
-        slowest = noise.limit(len(quiet), sigma, self._rules)
+        slowest = noise_limit(len(quiet), sigma, self._rules)
         if cause.other and self._evidence.layout.leaves == 2:
             slowest = math.log(self._rules.uplink_ratio)
         limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
@@ -90,8 +93,8 @@ class Scale:
             by_way[self._evidence.entries[place].way].append(place)
         odds = [0.0, 0.0]
         slow = retests = 0
-        for way, those in by_way.items():
-            for_it, against = self._odds(limit, way, those)
+        for each, those in by_way.items():
+            for_it, against = self._odds(limit, each, those)
             for place in those:
                 is_slow, is_retest = self._logs[place] <= limit, bool(self._evidence.entries[place].step)
                 odds[is_retest] += for_it if is_slow else against
@@ -179,3 +182,41 @@ class Scale:
             chosen[cause] = weight
             taken |= set(self._evidence.covered(cause))
         return chosen
+
+
+_MAD_TO_SIGMA = 1.4826
+_OF_MEDIAN = 1.2533
+"""The error of a median of n samples is this times their sigma, divided by the root of n."""
+_FEWEST = 6
+"""Of fewer repetitions a spread says nothing."""
+
+
+def retest_noise(results: Iterable[Result], layout: Layout, rules: Rules) -> dict[Way, float]:
+    """Return the sigma of the logarithm of one sample of each way, by the repetitions among `results`.
+
+    No fleet counts as quieter than the rules' floor; a way of which too little was repeated is not in it.
+    """
+    logs: defaultdict[tuple[Way, End, End], list[float]] = defaultdict(list)
+    for result in results:
+        if isinstance(result, Sample):
+            logs[way(result, layout), result.src, result.dst].append(math.log(result.GBps))
+    changes: defaultdict[Way, list[float]] = defaultdict(list)
+    for (key, _, _), those in logs.items():
+        changes[key] += [after - before for before, after in pairwise(those)]
+    return {key: max(noise_floor(rules), _sigma(those)) for key, those in changes.items() if len(those) >= _FEWEST}
+
+
+def noise_floor(rules: Rules) -> float:
+    """Return the least sigma that counts."""
+    return _MAD_TO_SIGMA * rules.mad_floor
+
+
+def _sigma(changes: Sequence[float]) -> float:
+    middle = median(changes)
+    return _MAD_TO_SIGMA * median(abs(change - middle) for change in changes) / math.sqrt(2)
+
+
+def noise_limit(count: int, sigma: float, rules: Rules) -> float:
+    """Return the logarithm of the ratio below which the median of `count` samples is slow, with this noise."""
+    noise = rules.slow_z * sigma * min(1.0, _OF_MEDIAN / math.sqrt(max(1, count)))
+    return min(math.log(rules.slow_ratio), noise)

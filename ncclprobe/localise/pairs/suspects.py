@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median_high
 from typing import Literal
 
-from ncclprobe.localise.pairs import naming, noise
+from ncclprobe.localise.pairs import naming
 from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
 from ncclprobe.localise.pairs.leaves import equally_slow_nodes, leaf_of_equally_slow, measured_layout
-from ncclprobe.localise.pairs.likelihood import Scale, Weight
-from ncclprobe.localise.pairs.noise import retest_noise
+from ncclprobe.localise.pairs.likelihood import Scale, Weight, noise_floor, noise_limit, retest_noise
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field
 
@@ -216,8 +215,8 @@ def _retest_evidence(
     usual = {key: median_high(values) for key, values in rates.items() if len(values) >= _CONTROLS}
     level = {**case.effects.level, **usual}
     ends = {node for cause in suspected for node in cause.nodes}
-    limit = {key: noise.limit(1, each, case.rules) for key, each in sigma.items()}
-    quietest = noise.limit(1, noise.floor(case.rules), case.rules)
+    limit = {key: noise_limit(1, each, case.rules) for key, each in sigma.items()}
+    quietest = noise_limit(1, noise_floor(case.rules), case.rules)
     failed = {
         (entry.step, end.node)
         for entry in _entries(controls, level, case.layout)

@@ -1,11 +1,11 @@
 """All nodes: who is in which state, and the kinds of node that differ in what they are made of or in what ails them."""
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.report import Report
@@ -110,7 +110,7 @@ def _sentence(card: Card) -> str:
     """Return what a finding says itself; where a card has several, what their check is about."""
     if card.alone is None:
         return card.title
-    return textwrap.shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST, placeholder=" …")
+    return shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST)
 
 
 def _group(

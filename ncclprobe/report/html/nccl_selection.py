@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ncclprobe.layout import first_of
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
@@ -68,8 +69,7 @@ def _hca(port: HcaChoice) -> str:
 
 
 def _peers(peers: PeerChoice) -> str:
-    named = ", ".join(map("-".join, peers.pairs[:4])) + (f" and {len(peers.pairs) - 4} more" if peers.pairs[4:] else "")
-    return f"{peers.transport or 'unknown'} {named}"
+    return f"{peers.transport or 'unknown'} {first_of(map('-'.join, peers.pairs), 4)}"
 
 
 def _yes(answer: bool | None) -> str:

@@ -5,7 +5,8 @@ slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -85,13 +86,25 @@ class Copies:
             return
         turns, buffers = self._most_ranks(), None
         for turn in range(turns):
-            self._set_phase(f"copies, turn {turn + 1}")
-            if turn == self._identity.local_rank:
-                with phase(self._identity.rank, self._set_phase, f"copies of {self._device}"):
-                    buffers = yield from self._copy_alone()
-            self._barrier()
+            name = f"copies of {self._device}"
+            buffers = (yield from self._while_others_wait(turn, name, self._copy_alone)) or buffers
+        for source in range(turns):
+            name = f"copies from cuda:{source} to its peers"
+            yield from self._while_others_wait(0, name, partial(self._to_peers, source))
         if turns > 1:
             yield from self._copy_concurrently(buffers)
+
+    def _while_others_wait(self, local_rank: int, name: str, copy: Callable[[], Any]) -> Any:
+        """Copy on one rank of each node. The others are in the later phase: so the watchdog knows who holds them up."""
+        found = None
+        if local_rank == self._identity.local_rank:
+            with phase(self._identity.rank, self._set_phase, name):
+                found = yield from copy()
+        else:
+            self._set_phase("copies of another rank")
+        self._set_phase(f"wait for the copies of local rank {local_rank}")
+        self._barrier()
+        return found
 
     def _most_ranks(self) -> int:
         """Return the largest number of ranks per node: every node waits for so many turns."""
@@ -103,7 +116,7 @@ class Copies:
         self._exchange.share(None)
 
     def _copy_alone(self) -> Any:
-        """Copy with this GPU alone: near memory, far memory, its peers; without one its own. Return near buffers."""
+        """Copy with this GPU alone: near memory, far memory; without a peer its own. Return near buffers."""
         import torch
 
         from ncclprobe.probes import copies
@@ -121,14 +134,14 @@ class Copies:
                 yield self._row(kind, rates, numa=far, near=False)
         if torch.cuda.device_count() == 1:
             yield self._row("device", copies.peer_copy(device, device, self._nbytes))
-        if self._identity.local_rank == 0:
-            yield from self._between_gpus(torch.cuda.device_count())
         return kept
 
-    def _between_gpus(self, count: int) -> Iterator[CopyRow]:
-        """Copy from each rank's GPU to every other, all from this process: its contexts stay, half a GB on each GPU."""
-        for source in range(min(self._identity.local_ranks, count)):
-            self._set_phase(f"copies from cuda:{source} to its peers")
+    def _to_peers(self, source: int) -> Iterator[CopyRow]:
+        """Copy from a rank's GPU to every other, all from this process: its contexts stay, half a GB on each GPU."""
+        import torch
+
+        count = torch.cuda.device_count()
+        if source < min(self._identity.local_ranks, count):
             for peer in range(count):
                 if peer != source and (rates := self._to_peer(source, peer)):
                     yield self._row(

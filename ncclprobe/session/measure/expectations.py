@@ -20,6 +20,7 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
 from ncclprobe.model.nccl_selection import NodeTopology
@@ -36,8 +37,8 @@ from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.topology.node import layout
 
 
-def fingerprint_of(facts: Mapping[type, object], versions: Mapping[str, str | None], backend: str) -> Fingerprint:
-    """Return the fingerprint of a node with these `facts`."""
+def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:
+    """Return the fingerprint of a node with these `facts`, as `who` measures on it."""
     machine: dict[str, str] = {}
     firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
     if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):
@@ -50,10 +51,13 @@ def fingerprint_of(facts: Mapping[type, object], versions: Mapping[str, str | No
         machine["cpu"] = f"{len(cpus.online)} x {cpus.model}"
     built = layout(Snapshot("", facts))
     known = built.gpus or built.nics or built.numa
-    software = {name: value for name, value in versions.items() if value and (name != "nccl" or backend == "nccl")}
+    used = {name: value for name, value in who.versions.items() if name != "nccl" or who.backend == "nccl"}
+    software = {name: value for name, value in used.items() if value}
     if isinstance(gpus, Gpus) and gpus.driver:
         software["driver"] = gpus.driver
-    return Fingerprint(machine, digest_of(_named_devices(built)) if known else None, {**software, "backend": backend})
+    software["settings"] = ", ".join(f"{name}={value}" for name, value in sorted(who.settings.items())) or "none"
+    software["backend"] = who.backend
+    return Fingerprint(machine, digest_of(_named_devices(built)) if known else None, software)
 
 
 def _named_devices(built: NodeTopology) -> dict[str, Any]:
@@ -72,7 +76,7 @@ def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot)
 
     Raises UsageError for a baseline that cannot be read.
     """
-    found = fingerprint_of(snapshot.facts, recorder.participants.versions, recorder.participants.backend)
+    found = fingerprint_of(snapshot.facts, recorder.participants)
     recorder.fingerprint(found)
     if path:
         compare_with(recorder, load(path), path, found)
@@ -92,10 +96,10 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
         return
     newest = max(fits, key=lambda name: fits[name].written)
     site = fits[newest]
-    recorder.expect(baselines.bands(site, newest))
-    changed = changes(site.print(), mine)
+    changed = "; ".join(changes(site.print(), mine)[:_MOST_NAMED])
+    recorder.expect(baselines.bands(site, newest, f"; changed since: {changed}" if changed else ""))
     if changed:
-        recorder.note(f"changed since the baseline {newest} was taken: {'; '.join(changed[:_MOST_NAMED])}")
+        recorder.note(f"changed since the baseline {newest} was taken: {changed}")
     silent = unknown_parts(site.print(), mine)
     if silent and site.fingerprint:
         recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")

@@ -81,6 +81,7 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
             fallback=config.note,
             pids=tuple(info.pid if info.host == infos[0].host else 0 for info in infos),
             gpus=tuple(info.gpu for info in infos if info.gpu is not None),
+            settings={name: value for name, value in infos[0].settings.items() if _is_kept(name)},
         )
     )
     recorder.meet()
@@ -91,6 +92,11 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
     found = differing(infos)
     recorder.differ(found)
     return tuple(f"{each.name}: {in_words(each)}" for each in found if each.name in MUST_AGREE)
+
+
+def _is_kept(name: str) -> bool:
+    """Return whether the report tells the setting apart from a baseline's: no path, no name of a host, none of ours."""
+    return table()[name].type not in ("path", "string") and not name.startswith("TORCH_")
 
 
 def told_settings(backend: Backend, host: Host) -> dict[str, str]:

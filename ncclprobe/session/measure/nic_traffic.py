@@ -15,13 +15,14 @@ from ncclprobe.errors import HostError
 from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
+from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import OperationTraffic
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.gloo import named
-from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, listed, transport
+from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, attribute_bytes, transport
 from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
@@ -159,7 +160,7 @@ def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
     if len(set(hosts)) < 2:
         return "gloo tcp lo"
     known = dict.fromkeys(name for each in names if each for name in each)
-    return f"gloo tcp {listed(known)}" if all(names) else "gloo tcp"
+    return f"gloo tcp {first_of(known, MOST_DEVICES)}" if all(names) else "gloo tcp"
 
 
 def _nccls(snapshot: Snapshot) -> list[str] | None:

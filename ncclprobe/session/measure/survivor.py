@@ -4,9 +4,10 @@ It reads its standard input, which its owner (rank 0, or the process that ``--np
 says that the report is written; an end of file without one, that the owner is gone: then the ranks that it has started
 are killed, or else those are looked for that have gone with it, before the others leave for that; and the command makes
 the report of the run log. After `late_s` seconds without either, and ten more where the log has its end, the owner
-stands still: the report is made of what there is, and made again once the run ends. `folder`, if any, is removed in the
-end, with the processes that work in it; whichever of the two outlives the other removes it. The process leads a session
-of its own, so that a signal to the owner's group does not reach it, and imports little.
+stands still, and so does a rank 0 that is stopped, alone of the ranks of its host, for as long as the others wait for
+it: the report is made of what there is, and made again once the run ends. `folder`, if any, is removed in the end, with
+the processes that work in it; whichever of the two outlives the other removes it. The process leads a session of its
+own, so that a signal to the owner's group does not reach it, and imports little.
 """
 
 import contextlib
@@ -19,17 +20,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ncclprobe.errors import NcclprobeError
+from ncclprobe.facts.run.samples import LostRank, any_of
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import CUT_SHORT, RunLog, ends
 from ncclprobe.host.scratch import Scratch
 from ncclprobe.model.values import asdict
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.watchdog.ending import gone_with_rank_0
+from ncclprobe.session.watchdog.ending import gone_with_rank_0, is_stopped
+from ncclprobe.session.watchdog.heartbeat import PERIOD_S, SILENT_PERIODS
 
 _DONE = b"."
 _GOING_S = 0.1
 """For all ranks to be killed that are. The others leave half a second after rank 0, at the earliest (watchdog.py)."""
+_STOPPED_LOOKS = SILENT_PERIODS + 3
+"""By then the others have left (watchdog.py)."""
 _REPORT_S = 60.0
 _LEAVING_S = 2.0
 _LATE_S = 10.0
@@ -78,33 +83,53 @@ class Survivor:
 
 def main(log: Path, started_ranks: bool, late_s: float, folder: str, command: Sequence[str]) -> None:
     """Wait for the owner's byte or its end, and make the report where it left none."""
-    if _silent(late_s) and (not ends(log) or _silent(_LATE_S)):
+    if _stands_still(log, late_s, started_ranks):
         _report(log, command)
     if os.read(0, 1) != _DONE:
         if started_ranks:
             rank_files.end_processes_of(folder)
+            _foresee(log)
         else:
             time.sleep(_GOING_S)
-        with contextlib.suppress(NcclprobeError):  # there is no log as yet, or a strange one
-            _end_log(RunLog.resume(log), started_ranks)
+            _name_lost(log)
         _report(log, command)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stands_still(log: Path, late_s: float, started_ranks: bool) -> bool:
+    """Wait for the owner's byte or its end; return whether it stands still before. Name a rank 0 that is stopped."""
+    late, looks = time.monotonic() + late_s, 0
+    while _silent(max(0.0, min(PERIOD_S, late - time.monotonic()))):
+        if time.monotonic() >= late:
+            return not ends(log) or _silent(_LATE_S)
+        looks = looks + 1 if not started_ranks and is_stopped(os.getppid()) else 0
+        if looks >= _STOPPED_LOOKS and _name_lost(log, stopped=True):
+            return True
+    return False
 
 
 def _silent(seconds: float) -> bool:
     return not select.select([0], [], [], seconds)[0]
 
 
-def _end_log(log: RunLog, started_ranks: bool) -> None:
-    """Write what is known of the end of a run whose owner has not done it."""
-    if log.end is not None:
-        return
-    if not started_ranks:
-        for rank in gone_with_rank_0(log):
-            log.add("lost", asdict(rank))
-    elif log.foreseen == CUT_SHORT:
-        log.foresee("the process that had started the ranks was killed")
+def _name_lost(path: Path, *, stopped: bool = False) -> bool:
+    """Write which ranks are lost with rank 0, unless the log has its end or names some; return whether it names any."""
+    with contextlib.suppress(NcclprobeError):  # there is no log as yet, or a strange one
+        log = RunLog.resume(path)
+        if log.end is None and not any_of(log, "lost", LostRank):
+            for rank in gone_with_rank_0(log, stopped=stopped):
+                log.add("lost", asdict(rank))
+        return bool(any_of(log, "lost", LostRank))
+    return False
+
+
+def _foresee(path: Path) -> None:
+    """Write why the run ended, where the process that had started the ranks has not done it."""
+    with contextlib.suppress(NcclprobeError):
+        log = RunLog.resume(path)
+        if log.end is None and log.foreseen == CUT_SHORT:
+            log.foresee("the process that had started the ranks was killed")
 
 
 def _report(log: Path, command: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import sys
 from rendezvous_lab import TOKEN, hello, soon
 
 from ncclprobe import wire
-from ncclprobe.cluster.rendezvous.listener import room_for
+from ncclprobe.cluster.rendezvous.coordinator import room_for
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.reach import find
 from ncclprobe.cluster.rendezvous.worker import Worker

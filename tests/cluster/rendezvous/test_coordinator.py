@@ -19,8 +19,7 @@ from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
 from ncclprobe import bounds, wire
 from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
-from ncclprobe.cluster.rendezvous.coordinator import Coordinator
-from ncclprobe.cluster.rendezvous.listener import CannotListen
+from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.facts.reach import Gathering

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.rendezvous import listener
-from ncclprobe.cluster.rendezvous.listener import CannotListen, bind_listener
+from ncclprobe.cluster.rendezvous import coordinator
+from ncclprobe.cluster.rendezvous.coordinator import CannotListen, bind_listener
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +19,7 @@ def room_under(soft: int, hard: int, wanted: int) -> tuple[int, int]:
     """room_for(wanted) in a process with these limits, and its soft limit afterwards."""
     script = (
         "import resource, sys\n"
-        "from ncclprobe.cluster.rendezvous.listener import room_for\n"
+        "from ncclprobe.cluster.rendezvous.coordinator import room_for\n"
         "soft, hard, wanted = map(int, sys.argv[1:])\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
         "print(room_for(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
@@ -37,14 +37,14 @@ def test_the_soft_limit_is_raised_as_far_as_is_needed_and_no_farther() -> None:
 
 
 def test_without_ipv6_the_port_is_opened_for_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = listener._bound
+    real = coordinator._bound
 
     def without_ipv6(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
         return real(family, address, port)
 
-    monkeypatch.setattr(listener, "_bound", without_ipv6)
+    monkeypatch.setattr(coordinator, "_bound", without_ipv6)
     with bind_listener(0) as sock:
         assert sock.family == socket.AF_INET
         assert sock.getsockname()[0] == "0.0.0.0"

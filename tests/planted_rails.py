@@ -1,29 +1,18 @@
-#!/usr/bin/env python3
-"""Plant the loss of each rail in turn, in captured machines, and report whether facts name it.
+"""Plant the loss of a rail in captured machines, and see whether facts name it.
 
-    .venv/bin/python scripts/rails.py [--out reports/rails-by-facts.md] [NAME ...]
-
-NAME is a capture of tests/captures with four RDMA devices or more (default: all such). A rail is an RDMA device that is
-the nearest of a GPU. In a fleet of 2, 4 and 16 such machines one has lost it: its port is down, disabled, on one lane
-or at half its rate, or the device is gone (`ncclprobe doctor` over captures); or its port is up, and in a measured
-all_reduce it moved nothing, or a tenth (`ncclprobe doctor run.jsonl CAPTURES`).
+A rail is an RDMA device that is the nearest of a GPU. In a fleet one machine has lost it: its port is down, disabled,
+on one lane or at half its rate, or the device is gone; or its port is up, and in a measured all_reduce it moved
+nothing, or a tenth. reports/rails-by-facts.md has every capture and every rail.
 """
 
-import argparse
 import json
 import re
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
 import msgspec
 from fleets.captures import capture
-from tables import table
 
 from ncclprobe.checks.ib.selection import distances, groups, serving
 from ncclprobe.engine.collect import Traces
@@ -47,9 +36,8 @@ from ncclprobe.model.values import Struct
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes
 from ncclprobe.nccl.selection import choose
 
-CAPTURES = ROOT / "tests" / "captures"
-SIZES = (2, 4, 16)
-FEWEST = 4
+CAPTURES = Path(__file__).parent / "captures"
+MOST = 4
 IB, VERBS, PCI = "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/bus/pci/devices"
 NBYTES = 1 << 30
 
@@ -201,7 +189,7 @@ def _collectors() -> tuple[Collector, ...]:
 
 
 @cache
-def machines(name: str, count: int = max(SIZES)) -> Machines:
+def machines(name: str, count: int = MOST) -> Machines:
     """`count` machines of the capture `name`."""
     traces = Traces()
     hosts = [parse(capture(CAPTURES / f"{name}.jsonl", n), f"n{n}") for n in range(count)]
@@ -211,17 +199,6 @@ def machines(name: str, count: int = max(SIZES)) -> Machines:
     near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
     rails = tuple(device.name for device in fabric.devices if device.name in near or not near)
     return Machines(name, tuple(dict(host.answers) for host in hosts), snapshots, rails, traces)
-
-
-def candidates() -> list[str]:
-    """Healthy captures with so many RDMA devices."""
-    found = []
-    for path in sorted(CAPTURES.glob("*.jsonl")):
-        rows = path.read_text(encoding="utf-8").splitlines()
-        listed = [json.loads(row) for row in rows if f'"ask": ["list", "{IB}"]' in row]
-        if listed and len(json.loads(listed[0].get("said", "[]"))) >= FEWEST:
-            found.append(path.stem)
-    return found
 
 
 def above_a_note(snapshots: Sequence[Snapshot], run: RunLog | None = None) -> set[Told]:
@@ -313,83 +290,3 @@ def carried(name: str, left: float, device: str, size: int) -> Outcome:
 def _of_healthy_run(name: str, size: int) -> set[Told]:
     those = machines(name)
     return above_a_note(those.snapshots[:size], traffic(name, size, 0, those.rails[0], 1.0))
-
-
-def every(name: str, sizes: Sequence[int] = SIZES) -> dict[str, list[Outcome]]:
-    """Of each planting the outcomes, at every size of the fleet and of every rail."""
-    rails = machines(name).rails
-    found = {
-        title: [planted(name, plant, device, size) for size in sizes for device in rails]
-        for title, plant in PLANTS.items()
-    }
-    for title, left in LEFT.items():
-        found[title] = [carried(name, left, device, size) for size in sizes for device in rails]
-    return found
-
-
-def page(found: dict[str, dict[str, list[Outcome]]]) -> Iterator[str]:
-    """The report, from the outcomes by machine and planting."""
-    titles = [*PLANTS, *LEFT]
-    all_of = [each for by_title in found.values() for each in by_title.values()]
-    planted_in_all = sum(map(len, all_of))
-    named = sum(bool(each.named) for outcomes in all_of for each in outcomes)
-    others = sum(bool(each.others) for outcomes in all_of for each in outcomes)
-    yield from ("# A lost rail, named by facts", "")
-    yield (
-        "`scripts/rails.py`: in captured machines (synthetic, as `tests/captures/README.md` says) every rail in turn, "
-        f"an RDMA device that is the nearest of a GPU, is lost on one node of {', '.join(map(str, SIZES[:-1]))} and "
-        f"{SIZES[-1]}. The doctor judges the captures; of the last two plantings a measured run whose NICs counted so. "
-        "Named: a WARN or FAIL on that node, or about it in a comparison, says the device. Others blamed: a WARN or "
-        "FAIL that the healthy fleet has not says another node, or another NIC."
-    )
-    yield from ("", f"Named: {named} of {planted_in_all} ({named / planted_in_all:.1%}). Others blamed: {others}.", "")
-    yield from table(("planted", *found), [(title, *(_cell(by[title]) for by in found.values())) for title in titles])
-    yield from ("A cell: named / planted, others blamed where there are any.", "", "## By which checks", "")
-    yield from table(("planted", "checks, and in how many plantings"), [(t, _checks(t, found)) for t in titles])
-    yield from ("## What is not named", "", *_GAPS)
-
-
-def _cell(outcomes: Sequence[Outcome]) -> str:
-    others = sum(bool(each.others) for each in outcomes)
-    named = f"{sum(bool(each.named) for each in outcomes)} / {len(outcomes)}"
-    return named + (f", {others} others" if others else "")
-
-
-def _checks(title: str, found: dict[str, dict[str, list[Outcome]]]) -> str:
-    counted = Counter(
-        key
-        for by_title in found.values()
-        for each in by_title[title]
-        for key in {f"{told.severity.upper()} {told.check}" for told in each.named}
-    )
-    return ", ".join(f"{key} {number}" for key, number in sorted(counted.items(), key=lambda each: (-each[1], each[0])))
-
-
-_GAPS = (
-    "- EFA (aws-p4d): a port at a lower rate, because `ib.rate` judges InfiniBand and Ethernet only, and the bytes of",
-    "  a run, because NCCL's plugin picks the NICs, and EFA's ports have none of the counters that are read.",
-    "- What was not planted and is not named by bytes: a NIC that moved nothing on *all* nodes, which may be one for",
-    "  storage; one of two or three; more than a quarter of a node's NICs at once; and NICs where the nodes were to",
-    "  use different ones, because NCCL then leaves out some of the larger set (`sync.nic-count` tells that).",
-    "- In a planted run the other NICs keep their shares. Whether NCCL, with a rail lost, moves bytes away from the",
-    "  same rail of other nodes as well was not measured on GPUs.",
-    "- Of two nodes `sync.nic-count` blames neither; it says which one lacks what the other has.",
-)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Plant, and write the page."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="captures (default: all with enough RDMA devices)")
-    parser.add_argument("--out", type=Path, help="the page (default: standard output)")
-    options = parser.parse_args(argv)
-    text = "\n".join(page({name: every(name) for name in options.names or candidates()})) + "\n"
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

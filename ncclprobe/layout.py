@@ -1,0 +1,55 @@
+"""Lay out text for a terminal: lines that fit, columns, the first of many, the words of a status."""
+
+import itertools
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+
+from ncclprobe.units import printable
+
+Style = Callable[[str, str], str]
+"""Takes text and a status word (fail, warn, note, unknown, pass, skip) and may colour the text."""
+
+
+def unstyled(text: str, _status: str) -> str:
+    """Return `text` as it is: the Style of a pipe or a file."""
+    return text
+
+
+def wrap(lead: str, text: str, width: int, hang: int | None = None, *, whole: bool = False) -> list[str]:
+    """Return `text` behind `lead` in lines of `width`, the further ones below its first word, or indented by `hang`.
+
+    `whole`: leave words longer than a line whole, such as addresses, so that they can be copied.
+    """
+    below = " " * (len(lead) if hang is None else hang)
+    words = printable(" ".join(text.split()))
+    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=below, break_long_words=not whole,
+                         break_on_hyphens=False) or [lead.rstrip()]  # fmt: skip
+
+
+def labelled(status: str, text: str, width: int, style: Style, room: int = 8) -> list[str]:
+    """Return `text` after its status, which `style` may colour."""
+    first, *others = wrap(" " * room, text, width)
+    return [style(f"{status:<{room}}", status.lower()) + first[room:], *others]
+
+
+def shorten(text: str, width: int) -> str:
+    """Return as many whole words of `text` as fit in `width`."""
+    return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …")
+
+
+def table(rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return rows of cells in columns, two spaces apart, flush left or `right`; a cell may have several lines."""
+    split = [[cell.split("\n") for cell in row] for row in rows]
+    widths = [max(len(line) for cell in column for line in cell) for column in zip(*split, strict=True)]
+    lines = (line for row in split for line in itertools.zip_longest(*row, fillvalue=""))
+    shown = (
+        [f"{each:{'>' if right else '<'}{wide}}" for each, wide in zip(line, widths, strict=True)] for line in lines
+    )
+    return ["  ".join(line).rstrip() for line in shown]
+
+
+def first_of(items: Iterable[object], most: int, joint: str = ", ") -> str:
+    """Return the first `most` of `items`, and how many more there are."""
+    named = [str(each) for each in items]
+    last = joint if joint.strip() != "," else " "
+    return joint.join(named[:most]) + (f"{last}and {len(named) - most} more" if named[most:] else "")
