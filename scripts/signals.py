@@ -132,9 +132,8 @@ def role(process: psutil.Process, run: Run) -> str:
         words, env = process.cmdline(), process.environ()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return "gone"
-    for module, name in (("survivor", "survivor"), ("ranks.agent", "agent")):
-        if any(word.endswith(f"{module}:begin") for word in words):
-            return name
+    if any(word.endswith("survivor:begin") for word in words):
+        return "survivor"
     if "ncclprobe.start:program" in words and "RANK" in env:
         return f"rank {env['RANK']}"
     return f"child {Path(words[0]).name}" if words else "child"

@@ -49,7 +49,7 @@ def start_own(
 
 
 def command(entry: str, *arguments: str) -> list[str]:
-    """Return the command line of such a process, where another starts it: torch's agent."""
+    """Return the command line of such a process, where another starts it."""
     path = import_path()
     flags = [flag for name, flag in _PASSED_ON.items() if getattr(sys.flags, name)]
     safe = ["-P"] if sys.version_info >= (3, 11) else []

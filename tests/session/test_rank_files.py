@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ncclprobe.session.ranks.rank_files import RankFile, RankState, read_exit_codes, read_state, write_exit_codes
+from ncclprobe.session.ranks.rank_files import RankFile, RankState, read_state
 
 
 def test_the_last_phase_and_the_last_words_are_found(tmp_path: Path) -> None:
@@ -20,9 +20,3 @@ def test_a_rank_that_left_nothing_never_got_beyond_its_start(tmp_path: Path) -> 
     (tmp_path / "rank.1").write_text('{"rank": 1, "ho')
     for rank in (0, 1):
         assert read_state(tmp_path, rank, "n0") == RankState(rank, "n0", "start")
-
-
-def test_how_ranks_ended_is_read_back(tmp_path: Path) -> None:
-    assert read_exit_codes(tmp_path) == {}
-    write_exit_codes(tmp_path, {0: -9, 3: 4})
-    assert read_exit_codes(tmp_path) == {0: -9, 3: 4}

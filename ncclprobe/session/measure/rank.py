@@ -79,12 +79,9 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
-    """Open the file for this rank's state, if ``--nproc`` started it; it then ends with its parent."""
+    """Open the file for this rank's state, if ``--nproc`` started it."""
     folder = os.environ.get(rank_files.FOLDER)
-    if folder is None:
-        return None
-    rank_files.end_with_parent(os.environ.get(rank_files.AGENT))
-    return RankFile(folder, rank, host)
+    return None if folder is None else RankFile(folder, rank, host)
 
 
 def _began(question: Question) -> float:

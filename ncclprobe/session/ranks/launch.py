@@ -1,9 +1,8 @@
 """``--nproc N`` of a measuring command: start N ranks on this node, show their report, and end with its code.
 
-Three kinds of processes: this one, which imports no torch, keeps the deadline, passes signals on, and has the last
-word; torch's agent (agent.py) in a session of its own; and the ranks, which lead sessions of their own, so ending the
-agent's group does not end them. Rank 0 writes the run log, and this process makes the report from it. If rank 0 could
-not end the log, or a rank ended badly after that, the log is completed from the files of the ranks.
+This process imports no torch, keeps the deadline, passes signals on, and has the last word; the ranks lead sessions of
+their own. Rank 0 writes the run log, and this process makes the report from it. If rank 0 could not end the log, or a
+rank ended badly after that, the log is completed from the files of the ranks.
 """
 
 import signal
@@ -11,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import UsageError
+from ncclprobe.errors import NO_TORCH, UsageError
 from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import abandon
@@ -36,17 +37,23 @@ from ncclprobe.session.ranks.rank_files import RankState
 from ncclprobe.session.watchdog.ending import reserve_s
 
 _REPORTING = 0.25  # of what the ranks leave of --timeout: for ending those that are stopped, and for the report
+_LOOPBACK = "127.0.0.1"  # the host's own name means nothing in a plain container
 _AFTER_REPORT_S = 4.0  # after rank 0's report, or after a rank wrote why it left: the others leave within two
 _AFTER_SIGNAL_S = 12.0  # after a signal: time for rank 0 to find the missing ranks and to report
+_NOT_IMPORTED = "torch cannot be imported here"
 _BY_SIGNAL = {code for number in ENDING for code in (-number, 128 + number)}
 """Exit codes of a rank that such a signal ended: before Python had started, and after."""
 
 
-class AgentEnd(Struct, frozen=True):
-    """How the agent ended: its exit code (None: it was killed), and the signal that this process received, if any."""
+class RanksEnd(Struct, frozen=True):
+    """How the ranks ended: the codes of those that ended badly first, below 0 for a signal, and what this process got.
 
-    code: int | None
+    `late`: not all had ended at the deadline.
+    """
+
+    codes: Mapping[int, int] = {}
     signal: str = ""
+    late: bool = False
 
 
 def launch(nproc: int, options: Options, question: Question, refused: Callable[[str], int] | None = None) -> int:
@@ -56,6 +63,12 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
     standard error; it is given that reason and returns the exit code.
     Raises UsageError where no folder can be made for the files of the ranks.
     """
+    if find_spec("torch") is None:
+        error = UsageError(NO_TORCH)
+        if refused is None:
+            raise error
+        _print_line(str(error))
+        return refused(_NOT_IMPORTED)
     folder = _folder()
     log = log_path(options, str(folder.path)) or folder.path / FILE
     try:
@@ -75,32 +88,42 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
 
 def _refusal(folder: Path, log: Path) -> str:
     """Return why ranks that ended with wrong usage could not begin; empty: they had begun, or did not say."""
-    if not (folder / rank_files.IMPORTED).exists():
-        return "torch cannot be imported here"
+    if rank_files.read_state(folder, 0, "").phase == rank_files.IMPORTING:
+        return _NOT_IMPORTED
     return RunLog.read(log).foreseen if log.exists() else ""
 
 
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
-    """Start torch's agent, wait for it, and publish the report; return the exit code."""
-    own = {rank_files.FOLDER: name, rank_files.STARTED: repr(time.time() - time.monotonic() + question.clock)}
-    asked_for = [str(nproc), options.command, *options.argv]
-    agent = start_own(
-        "ncclprobe.session.ranks.agent:begin",
-        *asked_for,
-        stdin=None,
-        stdout=None,
-        stderr=None,
-        variables=own | {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(_AFTER_SIGNAL_S))},
-    )
+    """Start the ranks, wait for them, and publish the report; return the exit code."""
     folder = Path(name)
+    began = repr(time.time() - time.monotonic() + question.clock)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
     with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.quiet) as waiting:
-        end = _wait_for_agent(agent, folder, log, nproc, last, waiting)
+        own = _variables(nproc) | {rank_files.FOLDER: name, rank_files.STARTED: began}
+        ranks = [_start(rank, own, options) for rank in range(nproc)]
+        end = _wait_for(ranks, folder, log, last, waiting)
         return _publish(options, question, nproc, end, folder, log, waiting)
 
 
+def _variables(nproc: int) -> dict[str, str]:
+    """Return what all `nproc` ranks are started with: the variables of torchrun, but for its own store."""
+    with socket.socket() as free:
+        free.bind((_LOOPBACK, 0))
+        port = free.getsockname()[1]
+    sizes = {"WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
+    place = {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": port}
+    named = {"TORCHELASTIC_RUN_ID": uuid.uuid4().hex, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    return {name: str(value) for name, value in {**sizes, **place, **named}.items()}
+
+
+def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.Popen[bytes]":
+    own = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    entry = ("ncclprobe.start:program", options.command, *options.argv)
+    return start_own(*entry, stdin=None, stdout=None, stderr=None, variables=own)
+
+
 def _publish(
-    options: Options, question: Question, nproc: int, end: AgentEnd, folder: Path, log: Path, waiting: Waiting
+    options: Options, question: Question, nproc: int, end: RanksEnd, folder: Path, log: Path, waiting: Waiting
 ) -> int:
     """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code."""
     host = socket.gethostname()
@@ -124,27 +147,22 @@ def _folder() -> scratch.Scratch:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
 
-def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: AgentEnd, request: Asked) -> RunLog | int:
+def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: RanksEnd, request: Asked) -> RunLog | int:
     """Return the run log, completed with its end; or an exit code, where a rank has already printed what is wrong."""
-    codes = rank_files.read_exit_codes(folder)
+    codes = end.codes
     record = RunLog.resume(log) if log.exists() else _new_log(request, nproc, host)
     whole = record.end is not None
-    if not whole and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {end.code, *codes.values()}):
+    if not whole and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*codes.values()}):
         return int(min(own))
     known = run_facts(record).get(Attendance)
     named = isinstance(known, Attendance) and known.lost
     states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
     crashed = unexpected_exits(codes)
-    if named:  # rank 0 saw a heart stop, and the agent what stopped it; what it kills in the end had not crashed
-        lost = tuple(rank for rank in crashed if codes[rank] != -signal.SIGKILL)
-    else:
-        lost = _signalled_alone(codes, states, end) or crashed
+    lost = crashed if named else _signalled_alone(states, end) or crashed
     found = _lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
     for rank in found:
         _print_line(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
         record.add("lost", asdict(rank))
-    if whole and (end.code or 0) < 0:
-        record.add("note", f"torch's agent {_exit_text(end.code or 0, '').removeprefix('it ')}, and the ranks with it")
     if not whole:
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
     return record
@@ -172,19 +190,16 @@ def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, lo
     return tuple(LostRank(rank, states[rank].host, states[rank].phase, why) for rank, why in whys.items())
 
 
-def _signalled_alone(codes: Mapping[int, int], states: Mapping[int, RankState], end: AgentEnd) -> tuple[int, ...]:
-    """Return the rank that ended first, if by a signal to it alone: neither this process nor the agent had one.
-
-    Where a rank has ended the agent sends SIGTERM to the others. `codes` are in the order in which it saw ranks end.
-    """
-    first = next(iter(codes), None)
-    if first is None or end.signal or end.code != ExitCode.FAIL:
+def _signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[int, ...]:
+    """Return the rank that ended first, if by a signal to it alone: this process had none."""
+    first = next(iter(end.codes), None)
+    if first is None or end.signal:
         return ()
-    return (first,) if codes[first] in _BY_SIGNAL or states[first].signal else ()
+    return (first,) if end.codes[first] in _BY_SIGNAL or states[first].signal else ()
 
 
 def unexpected_exits(codes: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the ranks that ended neither with a verdict nor by a signal that the agent passes on."""
+    """Return the ranks that ended neither with a verdict nor by a signal that is passed on to all."""
     verdicts = (ExitCode.OK, ExitCode.INCONCLUSIVE, ExitCode.FAIL)
     return tuple(sorted(rank for rank, code in codes.items() if code not in (*verdicts, *_BY_SIGNAL)))
 
@@ -197,15 +212,16 @@ def _exit_text(code: int, received: str) -> str:
     return f"it ended with exit code {code}"
 
 
-def _cut_short(folder: Path, host: str, end: AgentEnd) -> str:
+def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
     """Say why rank 0 did not end its log, where no rank can be blamed for it."""
-    where = f"while rank 0 was in phase {rank_files.read_state(folder, 0, host).phase!r}"
-    if not (folder / rank_files.IMPORTED).exists():
-        where = "in import torch, before any rank was started"
+    phase = rank_files.read_state(folder, 0, host).phase
+    where = (
+        f"while rank 0 was in phase {phase!r}" if phase != rank_files.START else "before rank 0 came to import torch"
+    )
     if end.signal:
         return f"ended by {end.signal} {where}"
-    if end.code is not None:
-        return f"torch's agent {_exit_text(end.code, '').removeprefix('it ')} {where}"
+    if not end.late:
+        return f"the ranks ended without a report {where}"
     cold = "; a cold network file system takes minutes: start again, or raise --timeout" if "import" in where else ""
     return f"--timeout ran out {where}{cold}"
 
@@ -217,39 +233,54 @@ def _print_line(text: str) -> None:
         return
 
 
-def _wait_for_agent(
-    agent: "subprocess.Popen[bytes]", folder: Path, log: Path, nproc: int, deadline: float, waiting: Waiting
-) -> AgentEnd:
-    """Wait for `agent` and pass signals on to it; kill what it started in the end.
+def _wait_for(
+    ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting
+) -> RanksEnd:
+    """Wait for `ranks` and pass signals on to them; where one ends badly end the others. Kill what is left in the end.
 
     `waiting` is shown until rank 0 has imported torch, and shows how far it is by itself; then after its last word.
 
     Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it left. After that, a rank
-    that is stopped would keep the agent for another half minute, so the wait is cut short.
+    that is stopped would keep the others for another half minute, so the wait is cut short.
     """
     received: list[int] = []
     taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda n, _: received.append(n)) for number in taken}
-    over, passed = False, 0
+    over, passed, codes = False, 0, dict[int, int]()
     try:
-        while agent.poll() is None and time.monotonic() < deadline:
+        while (running := [each for each in ranks if each.poll() is None]) and time.monotonic() < deadline:
             if not over and rank_files.read_state(folder, 0, "").phase not in (rank_files.START, rank_files.IMPORTING):
                 waiting.end()
-            if not over and _outcome_known(folder, log, nproc):
+            if not over and _outcome_known(folder, log, len(ranks)):
                 over = True
                 waiting.begin("making the report")
                 deadline = min(deadline, time.monotonic() + _AFTER_REPORT_S)
+            told = 0
+            if not received and not codes and (codes := _ended_badly(ranks)):
+                told = signal.SIGTERM
             if len(received) > passed:
-                interrupted = received[passed] == signal.SIGINT and _all_started(folder, nproc)
-                agent.send_signal(signal.SIGINT if interrupted else signal.SIGTERM)
+                told = signal.SIGINT if _interrupted(received[passed], folder, len(ranks)) else signal.SIGTERM
                 passed += 1
+            if told:
                 deadline = min(deadline, time.monotonic() + _AFTER_SIGNAL_S)
+                for each in running:
+                    each.send_signal(told)
             time.sleep(0.1)
-        return AgentEnd(agent.poll(), signal.Signals(received[0]).name if received else "")
+        name = signal.Signals(received[0]).name if received else ""
+        codes = codes or ({} if received else _ended_badly(ranks))
+        return RanksEnd(codes, name, late=bool(running) and not codes)
     finally:
-        _end(agent, folder)
+        _end(ranks, folder)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ended_badly(ranks: "Sequence[subprocess.Popen[bytes]]") -> dict[int, int]:
+    return {rank: each.returncode for rank, each in enumerate(ranks) if each.returncode}
+
+
+def _interrupted(received: int, folder: Path, nproc: int) -> bool:
+    return received == signal.SIGINT and _all_started(folder, nproc)
 
 
 def _all_started(folder: Path, nproc: int) -> bool:
@@ -262,7 +293,8 @@ def _outcome_known(folder: Path, log: Path, nproc: int) -> bool:
     return ends(log) or any(rank_files.read_state(folder, rank, "").exit_reason for rank in range(1, nproc))
 
 
-def _end(agent: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Kill the agent and all that it started. A process that survives SIGKILL in the kernel is not waited for."""
-    abandon(agent)
+def _end(ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path) -> None:
+    """Kill the ranks and all that they started. A process that survives SIGKILL in the kernel is not waited for."""
+    for each in ranks:
+        abandon(each)
     rank_files.end_processes_of(str(folder))

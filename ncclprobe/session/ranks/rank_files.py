@@ -1,11 +1,10 @@
 """What ranks started by ``--nproc`` leave behind for the process that started them, in a folder that outlives them.
 
 ``rank.N`` is the phase that rank N is in or ended in, and why it left; ``run.jsonl`` is rank 0's run log, the other
-``.jsonl`` files are the nodes' captures; ``exit_codes.json`` holds the codes of the ranks that ended badly.
+``.jsonl`` files are the nodes' captures.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -15,9 +14,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
-"""The variable that names the folder to the agent and the ranks."""
-AGENT = "NCCLPROBE_AGENT"
-"""The variable that says to the ranks which process has started them."""
+"""The variable that names the folder to the ranks."""
 STARTED = "NCCLPROBE_STARTED"
 """The variable that says when the command was started (time.time()): --timeout counts from then."""
 
@@ -25,12 +22,10 @@ START = "start"
 """The phase of a rank that has entered no other yet."""
 IMPORTING = "import torch"
 """The phase in which the process that started the ranks still shows how far they are."""
-IMPORTED, EXIT_CODES = "imported", "exit_codes.json"
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
 _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for each
 _GENERATIONS = 5
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class RankState(Struct, frozen=True):
@@ -83,21 +78,8 @@ def read_state(folder: Path, rank: int, host: str) -> RankState:
         return RankState(rank, host)
 
 
-def write_exit_codes(folder: Path, codes: dict[int, int]) -> None:
-    """Write the exit codes of the ranks that ended badly: below 0 for a signal, as in subprocess."""
-    (folder / EXIT_CODES).write_text(json.dumps(codes))
-
-
-def read_exit_codes(folder: Path) -> dict[int, int]:
-    """Read what :func:`write_exit_codes` wrote; empty without a readable file."""
-    try:
-        return {int(rank): code for rank, code in json.loads((folder / EXIT_CODES).read_text()).items()}
-    except (OSError, ValueError):
-        return {}
-
-
 def end_processes_of(folder: str) -> None:
-    """Kill every process that was started to work in `folder`, by its environment: it outlives agents and parents.
+    """Kill every process that was started to work in `folder`, by its environment: it outlives its parents.
 
     Again, until none is found: one that is being killed may just have started another.
     """
@@ -123,13 +105,3 @@ def _environment(path: Path) -> bytes:
         return path.read_bytes() + b"\0"
     except OSError:
         return b""
-
-
-def end_with_parent(parent: str | None) -> None:
-    """Have Linux kill this process when the process `parent` ends, which has started it; now, where that has ended.
-
-    The signal comes when the thread has ended that started this process: of torch's agent that is the main thread.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if parent and os.getppid() != int(parent):
-        os.kill(os.getpid(), signal.SIGKILL)
