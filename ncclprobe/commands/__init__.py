@@ -93,7 +93,10 @@ def _guarded(argv: list[str]) -> int:
     except KeyboardInterrupt as interrupted:
         number = getattr(interrupted, "number", signal.SIGINT)
         code = 128 + number  # torchrun ends the other ranks where rank 0 has said what is wrong
-        silent = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+        from ncclprobe.session.ranks.rank_files import FOLDER  # this costs only where a run is interrupted
+
+        ended_by_another = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+        silent = ended_by_another or FOLDER in os.environ  # who started the ranks reports
         return code if silent else _say("interrupted; nothing was judged", code)
     except MemoryError:
         return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
