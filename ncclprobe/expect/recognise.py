@@ -534,9 +534,9 @@ def _unrecognised(facts: Seen) -> str:
     """Return why no type is possible at all."""
     if facts.unknown and not facts.gpu_names:
         return f"no machine type fits; not known: {'; '.join(facts.unknown)}"
-    gpus = ", ".join(facts.gpu_names) or "no GPU"
-    host = " ".join(filter(None, (facts.vendor, facts.product))) or "firmware that names nothing"
-    return f"no machine type has {host} with {facts.gpus or 0} of {gpus}"
+    gpus = f"{facts.gpus or 0} of {', '.join(facts.gpu_names)}" if facts.gpu_names else "no GPU"
+    host = " ".join(filter(None, (facts.vendor, facts.product)))
+    return f"no machine type has {host} with {gpus}" if host else f"the firmware names no machine, which has {gpus}"
 
 
 def _text(value: str | int | float) -> str:

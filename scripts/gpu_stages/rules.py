@@ -42,6 +42,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 """Values as people write them, wrong ones among them; each case gets up to three."""
 _WORDS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 _ALWAYS = {"NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP,GRAPH,TUNING", "NCCL_HOSTID": "hour-0"}
+_OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "FAKE_NVML_")
+"""Where a processor stands in for a GPU it is nowhere in /sys: these tell NCCL of it."""
 _ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
@@ -80,7 +82,10 @@ def _cases(context: Context, folder: Path) -> Outcome:
     path = folder.parent / "library" / "path"
     if not path.exists():
         raise Refused("there is no libnccl to ask")
-    asked, workers = planned(not context.rehearse), min(8, os.cpu_count() or 1)
+    given = context.variables.items() if context.on_cpu else ()
+    always = {name: value for name, value in given if name.startswith(_OF_THE_PROCESSOR)}
+    asked = planned(not context.rehearse, WORLDS // 8 if context.on_cpu else WORLDS, always)
+    workers = min(8, os.cpu_count() or 1)
     counts: Counter[str] = Counter()
     differences: list[str] = []
     with ThreadPoolExecutor(workers) as pool, (folder / "answers.jsonl").open("w") as stream:
@@ -96,7 +101,7 @@ def _cases(context: Context, folder: Path) -> Outcome:
     return Outcome({"networks": len(asked), **counts, "isolated": asked[0].isolated}, (*problems, *differences[:20]))
 
 
-def planned(extras: bool) -> list[Asked]:
+def planned(extras: bool, worlds: int, always: Mapping[str, str]) -> list[Asked]:
     """The same cases at every run: in networks made for them where that is allowed, else in the machine's own.
 
     There files are not laid, and a name in NCCL_COMM_ID is not ours to resolve.
@@ -107,10 +112,10 @@ def planned(extras: bool) -> list[Asked]:
     except ImportError as error:
         raise Refused(f"cases cannot be generated: {error}") from error
     isolated, draw, found = may_isolate(), random.Random(7), []
-    for world, cases in plan(WORLDS, CASES_EACH if isolated else 4 * CASES_EACH):
+    for world, cases in plan(worlds, CASES_EACH if isolated else 4 * CASES_EACH):
         kept = [case for case in cases if isolated or not (case.files or "NCCL_COMM_ID" in case.variables)]
         full = [
-            Case({**_ALWAYS, **case.variables, **(more(draw) if extras else {})}, case.files)
+            Case({**_ALWAYS, **always, **case.variables, **(more(draw) if extras else {})}, case.files)
             for case in kept[:CASES_EACH]
         ]
         found.append(Asked(world if isolated else World(()), full, isolated))
@@ -207,7 +212,8 @@ class Network:
             if name in variables and (differs := _number(name, variables[name], log)):
                 yield differs
         said, ours = [device.name for device in _read(log).interfaces], self._sockets(case)
-        if went_well and ours is not None and said and said != ours:
+        unlabelled = [name.partition(":")[0] for name in ours or ()]  # as our reader of logs has them
+        if went_well and ours is not None and said and said != unlabelled:
             yield f"NET/Socket uses {said}, we say {ours}; {variables}"
 
     def _refusals(self, variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:

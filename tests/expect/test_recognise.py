@@ -145,7 +145,7 @@ def test_a_board_of_any_maker_is_known_by_its_gpus_unless_firmware_is_silent() -
 
 
 def test_a_machine_nobody_knows_is_told_what_was_seen_and_what_not() -> None:
-    assert recognise(Seen()).why == "no machine type has firmware that names nothing with 0 of no GPU"
+    assert recognise(Seen()).why == "the firmware names no machine, which has no GPU"
     found = recognise(Seen(vendor="QEMU", unknown=("GPUs: no driver",)))
     assert found.why == "no machine type fits; not known: GPUs: no driver"
     facts, firmware = named("hgx-h100")
