@@ -15,8 +15,9 @@ from measuring.cases import Case, Hit
 
 IMPORTING = "importing"
 _SLOW_TORCH = f"""\
-import pathlib, time
-pathlib.Path(__file__).with_name("{IMPORTING}").touch()
+import os, pathlib, time
+if os.environ.get("RANK") == "0":
+    pathlib.Path(__file__).with_name("{IMPORTING}").touch()
 time.sleep(1000)
 """
 

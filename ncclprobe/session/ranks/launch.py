@@ -215,9 +215,8 @@ def _exit_text(code: int, received: str) -> str:
 def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
     """Say why rank 0 did not end its log, where no rank can be blamed for it."""
     phase = rank_files.read_state(folder, 0, host).phase
-    where = (
-        f"while rank 0 was in phase {phase!r}" if phase != rank_files.START else "before rank 0 came to import torch"
-    )
+    begun = phase not in (rank_files.START, rank_files.IMPORTING)
+    where = f"while rank 0 was in phase {phase!r}" if begun else "before rank 0 had imported torch"
     if end.signal:
         return f"ended by {end.signal} {where}"
     if not end.late:
