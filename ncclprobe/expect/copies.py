@@ -97,7 +97,7 @@ def nvlink_copy(system: NodeSystem) -> Expectation | None:
     major = system.compute_capability // 10
     if system.nvlinks < 1 or major not in _COPY_ENGINE or system.fabric in ("none", "cube-mesh"):
         return None
-    peers = (system.domain_gpus or system.gpus) - 1 if system.fabric == "mesh" else 1
+    peers = system.neighbours if system.fabric == "mesh" else 1
     links = system.nvlinks // max(1, peers)
     line = links * _DATASHEET_LINK[major]
     value, low, source = _COPY_ENGINE[major]

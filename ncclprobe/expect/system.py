@@ -54,6 +54,11 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
         return self.nvlinks > 0 and self.fabric != "none" and gpus <= (self.domain_gpus or self.gpus)
 
     @property
+    def neighbours(self) -> int:
+        """Return how many other GPUs of its node a GPU of a mesh has NVLinks to."""
+        return min(self.domain_gpus or self.gpus, self.gpus) - 1
+
+    @property
     def to_nic_GBps(self) -> float:
         """What a GPU's slot carries to its NICs, as NCCL counts.
 

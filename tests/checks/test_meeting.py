@@ -308,7 +308,7 @@ def test_a_flood_names_its_addresses_the_busiest_first_and_counts_the_others() -
     floods = tuple(Flood(f"10.0.0.{number}", number) for number in range(1, 8))
     (finding,) = strangers.port_flooded.run(Every({"n0": Gathering(1, 1.0, floods=floods)}), Every({}))
     assert "10.0.0.7 (7), 10.0.0.6 (6)" in finding.message
-    assert "and 2 more addresses" in finding.message
+    assert "and 2 more" in finding.message
 
 
 def test_nodes_without_a_secret_are_unknown_and_the_run_is_inconclusive() -> None:

@@ -158,7 +158,7 @@ def fit(capacity: float, speed: float) -> int:
 
 def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
     """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
-    others = (system.domain_gpus or system.gpus) - 1
+    others = system.neighbours
     if system.nvlinks % others:
         return _uneven(system, gpus, link)
     pair = system.nvlinks // others * link
@@ -584,8 +584,7 @@ def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> tuple[str, f
     if gpus == 1:
         return "local", LOCAL_GBps
     if system.joins(gpus):
-        others = (system.domain_gpus or system.gpus) - 1
-        share = (gpus - 1) / max(1, others) if fabric in ("mesh", "cube-mesh") else 1.0
+        share = (gpus - 1) / max(1, system.neighbours) if fabric in ("mesh", "cube-mesh") else 1.0
         return "nvlink", system.nvlinks * link * share
     crosses = system.sockets > 1 and gpus > system.gpus / system.sockets
     between = between_sockets_GBps(system.processor, version) if crosses else LOCAL_GBps

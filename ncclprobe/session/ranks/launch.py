@@ -61,7 +61,7 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
 
     `refused` is called where the ranks could not begin, as without a torch that fits this node, and have said why on
     standard error; it is given that reason and returns the exit code.
-    Raises UsageError where no folder can be made for the files of the ranks.
+    Raises UsageError where no folder can be made for the files of the ranks, or a rank cannot be started.
     """
     if find_spec("torch") is None:
         error = UsageError(NO_TORCH)
@@ -119,7 +119,10 @@ def _variables(nproc: int) -> dict[str, str]:
 def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.Popen[bytes]":
     own = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     entry = ("ncclprobe.start:program", options.command, *options.argv)
-    return start_own(*entry, stdin=None, stdout=None, stderr=None, variables=own)
+    try:
+        return start_own(*entry, stdin=None, stdout=None, stderr=None, variables=own)
+    except OSError as error:  # those before it end with this process
+        raise UsageError(f"--nproc: rank {rank} cannot be started: {error.strerror}; see `ulimit -u`") from None
 
 
 def _publish(
