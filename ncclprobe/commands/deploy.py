@@ -35,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
         files.write(path, text)
         if text.startswith("#!"):
             path.chmod(0o755)
-        print("\n".join([str(path), *wrap("  ", _about(text), delivery.width())]))
+        about = _about(text)
+        print("\n".join([str(path), *(wrap("  ", about, delivery.width()) if about else [])]))
     return ExitCode.OK
 
 

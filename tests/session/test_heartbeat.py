@@ -289,8 +289,12 @@ def test_who_does_not_answer_a_signal_that_all_got_is_lost() -> None:
     before = {rank: ranks.heartbeats[rank] for rank in (1, 2)}
     ranks.leaves(1, "signal SIGTERM ended it")
     ranks.detector.receive(ranks.heartbeats)
-    assert lost(ranks.detector.unresponsive(before)) == [2]
-    assert ranks.detector.unresponsive({1: before[1]}) is None
+    assert lost(ranks.detector.unresponsive(before, ())) == [2]
+    assert ranks.detector.unresponsive({1: before[1]}, ()) is None
+    assert ranks.detector.unresponsive({1: before[1]}, {1}) is None
+    ranks.go_on(1)
+    assert ranks.detector.unresponsive(before, ()) is None
+    assert lost(ranks.detector.unresponsive(before, {2})) == [2]  # its last heartbeat came late
 
 
 def test_whom_a_rank_waited_for_in_vain_is_lost_and_not_the_rank_that_says_so() -> None:

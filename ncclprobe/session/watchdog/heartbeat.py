@@ -170,12 +170,15 @@ class FailureDetector:
         left = [rank for rank, heartbeat in self.last.items() if heartbeat.left.startswith(BY_SIGNAL)]
         return self._lost([rank for rank in left if rank not in self.excluded], lambda heartbeat: heartbeat.left)
 
-    def unresponsive(self, before: Mapping[int, Heartbeat]) -> Attendance | None:
-        """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts."""
+    def unresponsive(self, before: Mapping[int, Heartbeat], dead: Collection[int]) -> Attendance | None:
+        """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts.
+
+        The last heartbeat of a `dead` one may have come since.
+        """
         unchanged = [
             rank
             for rank, heartbeat in before.items()
-            if not heartbeat.left and self.last[rank].count == heartbeat.count
+            if not self.last[rank].left and (rank in dead or self.last[rank].count == heartbeat.count)
         ]
         return (
             self._lost(unchanged, lambda heartbeat: "it had fallen silent when the run was ended")

@@ -363,16 +363,16 @@ class Watchdog:
         One that lives on this host may not have been signalled, so it is not one of them.
         """
         before, others = dict(self._detector.last), range(1, self._identity.ranks)
+        here = {rank: heartbeat.pid for rank, heartbeat in before.items() if rank and heartbeat.host == self._host}
         until = time.monotonic() + _LAUNCHER_KILLS_S
-        while time.monotonic() < until and not self._detector.gone(tuple(others)):
+        while True:
+            dead = {rank for rank, pid in here.items() if not lives(pid)}
+            self._detector.receive(self._read_heartbeats(store, others))  # what one that is dead now has said before
+            if time.monotonic() > until or self._detector.gone(tuple(rank for rank in others if rank not in dead)):
+                break
             time.sleep(PERIOD_S / 20)
-            self._detector.receive(self._read_heartbeats(store, others))
-        found = {
-            rank: heartbeat
-            for rank, heartbeat in before.items()
-            if rank and not (heartbeat.host == self._host and lives(heartbeat.pid))
-        }
-        attendance = self._detector.unresponsive(found)
+        found = {rank: before[rank] for rank in before if rank and (rank in dead or rank not in here)}
+        attendance = self._detector.unresponsive(found, dead)
         if attendance:
             self._leave(Ending(attendance=attendance), store)
 
