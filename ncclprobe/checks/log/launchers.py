@@ -118,7 +118,7 @@ def exited(log: JobLog) -> Iterator[Finding]:
 
 
 def signal_of_launcher(text: str) -> int | None:
-    """Return the signal that mpirun, DeepSpeed, torch's spawn or torchrun's own log name."""
+    """Return the signal that mpirun, DeepSpeed, torch's spawn, torchrun's own log or a shell name."""
     if "exited on signal " in text:
         return number(between(text, "exited on signal "))
     for start in ("exits with return code = -", "failed (exitcode: -"):
@@ -126,12 +126,8 @@ def signal_of_launcher(text: str) -> int | None:
             return number(between(text, start))
     name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
     shell = _SHELL.search(text[:512])
-    if shell:
-        return (
-            _IN_WORDS[shell[1]]
-            if shell[0][0] != ":" or any(word in text[shell.end() :] for word in _PROGRAMS)
-            else None
-        )
+    if shell and (shell[0][0] != ":" or any(word in text[shell.end() :] for word in _PROGRAMS)):
+        return _IN_WORDS[shell[1]]
     return next((n for n, word in _WORDS.items() if word == name), None)
 
 

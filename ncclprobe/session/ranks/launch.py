@@ -261,7 +261,8 @@ def _wait_for(
             if not received and not codes and (codes := _ended_badly(ranks)):
                 told = signal.SIGTERM
             if len(received) > passed:
-                told = signal.SIGINT if _interrupted(received[passed], folder, len(ranks)) else signal.SIGTERM
+                interrupted = received[passed] == signal.SIGINT and _all_started(folder, len(ranks))
+                told = signal.SIGINT if interrupted else signal.SIGTERM
                 passed += 1
             if told:
                 deadline = min(deadline, time.monotonic() + _AFTER_SIGNAL_S)
@@ -279,10 +280,6 @@ def _wait_for(
 
 def _ended_badly(ranks: "Sequence[subprocess.Popen[bytes]]") -> dict[int, int]:
     return {rank: each.returncode for rank, each in enumerate(ranks) if each.returncode}
-
-
-def _interrupted(received: int, folder: Path, nproc: int) -> bool:
-    return received == signal.SIGINT and _all_started(folder, nproc)
 
 
 def _all_started(folder: Path, nproc: int) -> bool:
