@@ -148,6 +148,16 @@ def test_a_command_answers_with_its_output() -> None:
     assert run(["printf", "hello"], 10) == "hello"
 
 
+def test_what_nvidia_smi_says_of_other_users_and_of_boards_stays_behind(
+    host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "<gpu><serial>1650</serial><process_name>/home/a/b</process_name><pid>7</pid><used>1 MiB</used></gpu>"
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert host.ask("run", "nvidia-smi", "-q", "-x").strip() == "<gpu><used>1 MiB</used></gpu>"
+
+
 def test_a_command_that_fails_says_its_code_and_words() -> None:
     with pytest.raises(Failed, match="exit code 9: no devices"):
         run(["sh", "-c", "echo no devices >&2; exit 9"], 10)

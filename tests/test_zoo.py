@@ -20,7 +20,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.limits import Memlock
 from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvidia_smi import FIELDS, Smi
+from ncclprobe.facts.nvidia_smi import ASK, Smi
 from ncclprobe.facts.nvlink import NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
@@ -49,8 +49,7 @@ _CARDS = {"build-vm": ("00:03",), "guest-rxe-root": ("43:00", "44:00"), "guest-r
 for name, cards in _CARDS.items():
     ASKED_SINCE[name] |= {("bytes", f"/sys/bus/pci/devices/0000:{card}.0/config") for card in cards}
 for asked in ASKED_SINCE.values():
-    for fields in (FIELDS, FIELDS[:8]):
-        asked.add(("run", "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"))
+    asked.add(ASK)
 """Questions that came after a real machine was captured, until it is captured again."""
 
 every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)

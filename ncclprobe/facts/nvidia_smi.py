@@ -1,15 +1,18 @@
 """Whether nvidia-smi answers: the canary of a wedged driver; and what it tells of GPUs where NVML cannot be asked."""
 
-import csv
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ncclprobe import bounds
-from ncclprobe.errors import Failed, ParseError, TimedOut
+from ncclprobe.errors import ParseError, TimedOut
+from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 
 class Smi(Struct, frozen=True):
@@ -38,48 +41,71 @@ def count(text: str) -> int:
     return len(listed)
 
 
-_BASIC = ("index", "name", "uuid", "pci.bus_id", "driver_version", "memory.total", "memory.used", "compute_mode")
-FIELDS = (  # nvidia-smi --help-query-gpu; a driver that lacks one of them refuses all: then the basic ones are asked
-    *_BASIC,
-    *(
-        "persistence_mode",
-        "compute_cap",
-        "mig.mode.current",
-        "mig.mode.pending",
-        "ecc.mode.current",
-        "ecc.mode.pending",
-    ),
-    *("ecc.errors.uncorrected.volatile.total", "ecc.errors.uncorrected.aggregate.total"),
-    *("pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max"),
+ASK = ("run", "nvidia-smi", "-q", "-x")
+ASK_COMPUTE = ("run", "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
+_REASONS = (  # in place of a value; NVML's own words, but for the last two
+    *("GPU is lost", "GPU requires restart", "Insufficient Permissions", "Not Supported", "Unknown Error"),
+    *("GPU requires reset", "Requested functionality has been deprecated"),
 )
 
 
-def query(host: Host) -> list[dict[str, str]]:
-    """Return what nvidia-smi tells of each GPU, by field. Raises HostError and ParseError."""
+def query(host: Host) -> "tuple[str, list[Element]]":
+    """Return the driver's version, and each GPU in the order of their indices. Raises HostError and ParseError."""
+    root = log(host.ask(*ASK))
+    gpus = root.findall("gpu")[: bounds.NVML_DEVICES]
+    if not gpus:
+        raise ParseError("nvidia-smi -q -x: no GPU")
+    return root.findtext("driver_version", ""), gpus
+
+
+def log(text: str) -> "Element":
+    """Return ``nvidia-smi -q -x`` as a tree (nvsmi_device_v12.dtd). Raises ParseError for anything else."""
+    from xml.etree import ElementTree  # where NVML answers it is not needed
+
     try:
-        return rows(host.ask("run", "nvidia-smi", f"--query-gpu={','.join(FIELDS)}", _FORM), FIELDS)
-    except Failed:
-        return rows(host.ask("run", "nvidia-smi", f"--query-gpu={','.join(_BASIC)}", _FORM), _BASIC)
+        if "<!ENTITY" in text:  # nvidia-smi names a document type, and declares nothing
+            raise ValueError("entities")
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        raise ParseError(f"nvidia-smi -q -x: {text[:80]!r}: {error}") from None
+    if root.tag != "nvidia_smi_log":
+        raise ParseError(f"nvidia-smi -q -x: begins with {root.tag[:40]!r}")
+    return root
 
 
-_FORM = "--format=csv,noheader,nounits"
+def cell(gpu: "Element", *paths: str) -> str | Absent:
+    """Return the text at the first of `paths` that is there; Absent, in NVML's words, for a reason in its place."""
+    text = next((found for path in paths if (found := gpu.findtext(path)) is not None), None)
+    if text is None:
+        return Absent(f"nvidia-smi -q does not tell {paths[0]}", "Missing")
+    plain = text.strip(" []")
+    reason = "Not Supported" if plain == "N/A" else plain
+    return Absent(f"nvidia-smi {paths[0]}: {reason}", "Failed") if reason in _REASONS else plain
 
 
-def rows(text: str, fields: tuple[str, ...]) -> list[dict[str, str]]:
-    """Return lines of ``--format=csv,noheader,nounits``. Raises ParseError for one of another length, or for none."""
-    found = list(csv.reader(text.splitlines()[: bounds.NVML_DEVICES], skipinitialspace=True))
-    if not found or any(len(row) != len(fields) for row in found):
-        raise ParseError(f"nvidia-smi --query-gpu: {text[:120]!r}")
-    return [dict(zip(fields, map(str.strip, row), strict=True)) for row in found]
+def capabilities(host: Host, count: int) -> tuple[tuple[int, int] | Absent, ...]:
+    """Return the compute capability of each of `count` GPUs, which ``-q`` does not tell; drivers before 510 do not."""
+
+    def parse(text: str) -> tuple[tuple[int, int], ...]:
+        found = [line.strip().split(".") for line in text.splitlines()]
+        if len(found) != count or not all(len(each) == 2 and "".join(each).isdecimal() for each in found):
+            raise ParseError(f"nvidia-smi --query-gpu=compute_cap: {text[:80]!r}")
+        return tuple((int(major), int(minor)) for major, minor in found)
+
+    told = learn(host, parse, *ASK_COMPUTE)
+    return (told,) * count if isinstance(told, Absent) else told
 
 
-def cell(row: Mapping[str, str], name: str) -> str | Absent:
-    """Return a field's text; Absent, in NVML's words, for ``[N/A]``, ``[Not Supported]`` and other reasons."""
-    text = row.get(name, "[not asked]")
-    plain = text.strip("[]")
-    if plain == "N/A":
-        plain, text = "Not Supported", "[]"
-    return Absent(f"nvidia-smi {name}: {plain}", "Failed") if text.startswith("[") else text
+def uncorrected(gpu: "Element", since: str) -> int | Absent:
+    """Return how many errors of memory could not be corrected: all kinds that the GPU tells, added up.
+
+    `since`: ``volatile`` or ``aggregate``. Up to Turing one number is the total of the double-bit errors.
+    """
+    kinds = [each.tag for each in gpu.iterfind(f"ecc_errors/{since}/*") if "uncorrectable" in each.tag]
+    paths = [f"ecc_errors/{since}/{kind}" for kind in kinds or ["double_bit/total"]]
+    told = [cell(gpu, path) for path in paths]
+    numbers = [int(each) for each in told if isinstance(each, str) and each.isdecimal()]
+    return sum(numbers) if numbers else next(each for each in told if isinstance(each, Absent))
 
 
 def cuda_version(text: str) -> tuple[int, int]:

@@ -15,8 +15,8 @@ Which GPUs may reach each other's memory directly, as NVML says: what ``nvidia-s
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ncclprobe import bounds
 from ncclprobe.errors import REFUSALS, Denied, Failed, Missing, ParseError
@@ -27,6 +27,9 @@ from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 T = TypeVar("T")
 NOT_ASKED = Absent("not asked")
@@ -136,7 +139,7 @@ _TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says
 _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
-_GONE = ("GPU is lost", "GPU requires restart")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
+_GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
 class GpuFabric(Struct, frozen=True):
@@ -249,46 +252,70 @@ def nvml(host: Host) -> Gpus:
 
 
 def _by_nvidia_smi(host: Host, refusal: str) -> Gpus:
-    rows = nvidia_smi.query(host)
+    driver, gpus = nvidia_smi.query(host)
+    computes = nvidia_smi.capabilities(host, len(gpus))
     return Gpus(
-        all=tuple(map(_of_row, rows)),
-        driver=rows[0]["driver_version"],
+        all=tuple(
+            _of_smi(index, gpu, compute) for index, (gpu, compute) in enumerate(zip(gpus, computes, strict=True))
+        ),
+        driver=driver,
         cuda=nvidia_smi.cuda_version(host.ask("run", "nvidia-smi", "--version")),
         nvml=Absent(refusal, Missing.__name__),
         instead_of_nvml=refusal,
     )
 
 
-def _of_row(row: Mapping[str, str]) -> Gpu:
-    def read(name: str, parse: Callable[[str], T]) -> T | Absent:
-        text = nvidia_smi.cell(row, name)
-        return text if isinstance(text, Absent) else attempt(lambda: _understood(parse, name, text))
+def _of_smi(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
+    """Return what ``nvidia-smi -q -x`` tells of a GPU; which processors are near, it does not."""
+    told: dict[str, Any] = {name: _told(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
+    told |= {name: gpu.findtext(path, "") for name, path in _SMI_NAMES.items()}
+    told |= {"ecc_since_reset": nvidia_smi.uncorrected(gpu, "volatile")}
+    told |= {"ecc_ever": nvidia_smi.uncorrected(gpu, "aggregate"), "fabric": _smi_fabric(gpu)}
+    told |= {"throttle": _smi_reasons(gpu), "processes": _smi_processes(gpu)}
+    found = Gpu(index=index, compute=compute, **told)
+    return replace(found, lost=_why_lost(found))
 
-    gpu = Gpu(
-        index=_understood(int, "index", row["index"]),
-        name=row["name"],
-        uuid=row["uuid"],
-        pci=row["pci.bus_id"],
-        memory_bytes=read("memory.total", _mebibytes),
-        memory_used_bytes=read("memory.used", _mebibytes),
-        pcie_generation=read("pcie.link.gen.current", int),
-        pcie_width=read("pcie.link.width.current", int),
-        pcie_max_generation=read("pcie.link.gen.max", int),
-        pcie_max_width=read("pcie.link.width.max", int),
-        compute_mode=read("compute_mode", lambda text: _MODE_WORDS[text]),
-        mig=read("mig.mode.current", _enabled),
-        mig_pending=read("mig.mode.pending", _enabled),
-        persistence=read("persistence_mode", _enabled),
-        ecc=read("ecc.mode.current", _enabled),
-        ecc_pending=read("ecc.mode.pending", _enabled),
-        ecc_since_reset=read("ecc.errors.uncorrected.volatile.total", int),
-        ecc_ever=read("ecc.errors.uncorrected.aggregate.total", int),
-        compute=read("compute_cap", lambda text: _capability([int(part) for part in text.split(".")])),
+
+def _told(gpu: "Element", parse: Callable[[str], T], *paths: str) -> T | Absent:
+    text = nvidia_smi.cell(gpu, *paths)
+    return text if isinstance(text, Absent) else attempt(lambda: _understood(parse, paths[0], text))
+
+
+def _smi_fabric(gpu: "Element") -> GpuFabric | Absent:
+    state = _told(gpu, lambda text: _FABRIC_WORDS[text], "fabric/state")
+    if isinstance(state, Absent):
+        return state
+    status, cluster = nvidia_smi.cell(gpu, "fabric/status"), nvidia_smi.cell(gpu, "fabric/clusterUuid")
+    clique = _told(gpu, int, "fabric/cliqueId")
+    health = gpu.find("fabric/health")
+    troubles = tuple(name for name, path, word in _SMI_TROUBLES if gpu.findtext(f"fabric/health/{path}") == word)
+    return GpuFabric(
+        state=state,
+        status=0 if status == "Success" or state != "completed" else _UNKNOWN_ERROR,
+        cluster=cluster if isinstance(cluster, str) else "",
+        clique=clique if isinstance(clique, int) else 0,
+        troubles=Absent("nvidia-smi -q does not tell fabric/health", "Missing") if health is None else troubles,
     )
-    return replace(gpu, lost=_why_lost(gpu))
 
 
-_MODE_WORDS = dict(zip(("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"), _COMPUTE_MODES, strict=True))
+def _smi_reasons(gpu: "Element") -> tuple[str, ...] | Absent:
+    """Return NVML's names of the reasons that are active: ``clocks_event_reason_hw_slowdown`` is "hw-slowdown"."""
+    for kind in ("event", "throttle"):  # the second up to driver 530
+        if (found := gpu.find(f"clocks_{kind}_reasons")) is not None:
+            active = {each.tag.removeprefix(f"clocks_{kind}_reason_") for each in found if each.text == "Active"}
+            names = {
+                tag.replace("_", "-").replace("clocks", "clock", tag == "display_clocks_setting") for tag in active
+            }
+            return tuple(name for name in _REASONS if name in names)
+    return Absent("nvidia-smi -q does not tell clocks_event_reasons", "Missing")
+
+
+def _smi_processes(gpu: "Element") -> tuple[int | None, ...] | Absent:
+    if gpu.find("processes") is None:
+        return Absent("nvidia-smi -q does not tell processes", "Missing")
+    computing = [each for each in gpu.iterfind("processes/process_info") if "C" in (each.findtext("type") or "")]
+    used = [_told(each, _mebibytes, "used_memory") for each in computing]
+    return tuple(None if isinstance(each, Absent) else each for each in used)
 
 
 def _understood(parse: Callable[[str], T], name: str, text: str) -> T:
@@ -299,11 +326,58 @@ def _understood(parse: Callable[[str], T], name: str, text: str) -> T:
 
 
 def _mebibytes(text: str) -> int:
-    return int(text) << 20
+    return _amount(text, "MiB") << 20
+
+
+def _amount(text: str, unit: str) -> int:
+    """Return a whole number: ``700.00 W`` is 700, ``16x`` is 16. Raises ValueError for another unit."""
+    number, found, behind = text.partition(unit)
+    if not found or behind:
+        raise ValueError(f"not in {unit}")
+    return round(float(number))
 
 
 def _enabled(text: str) -> bool:
-    return {"Enabled": True, "Disabled": False}[text]
+    return {"Enabled": True, "Disabled": False, "Yes": True, "No": False}[text]
+
+
+_watt, _megahertz = partial(_amount, unit="W"), partial(_amount, unit="MHz")
+_lanes, _celsius = partial(_amount, unit="x"), partial(_amount, unit="C")
+_MODE_WORDS = dict(zip(("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process"), _COMPUTE_MODES, strict=True))
+_FABRIC_WORDS = dict(zip(("Not Supported", "Not Started", "In Progress", "Completed"), _FABRIC_STATES, strict=True))
+_UNKNOWN_ERROR = 999  # NVML_ERROR_UNKNOWN: nvidia-smi has words of its own
+_SMI_TROUBLES = (
+    ("degraded-bandwidth", "bandwidth", "Degraded"),
+    ("route-recovery", "route_recovery_in_progress", "True"),
+    ("route-unhealthy", "route_unhealthy", "True"),
+    ("access-timeout-recovery", "access_timeout_recovery", "True"),
+)
+_SMI_NAMES = {"name": "product_name", "uuid": "uuid", "pci": "pci/pci_bus_id"}
+_LINK = "pci/pci_gpu_link_info"
+_OF_SMI: dict[str, tuple[Any, ...]] = {  # how each field reads, and where it is: nvidia-smi(1), and the older names
+    "memory_bytes": (_mebibytes, "fb_memory_usage/total"),
+    "memory_used_bytes": (_mebibytes, "fb_memory_usage/used"),
+    "bar1_bytes": (_mebibytes, "bar1_memory_usage/total"),
+    "pcie_generation": (int, f"{_LINK}/pcie_gen/current_link_gen"),
+    "pcie_width": (_lanes, f"{_LINK}/link_widths/current_link_width"),
+    "pcie_max_generation": (int, f"{_LINK}/pcie_gen/max_link_gen"),
+    "pcie_max_width": (_lanes, f"{_LINK}/link_widths/max_link_width"),
+    "pcie_replays": (int, "pci/replay_counter"),
+    "compute_mode": (_MODE_WORDS.__getitem__, "compute_mode"),
+    "mig": (_enabled, "mig_mode/current_mig"),
+    "mig_pending": (_enabled, "mig_mode/pending_mig"),
+    "persistence": (_enabled, "persistence_mode"),
+    "ecc": (_enabled, "ecc_mode/current_ecc"),
+    "ecc_pending": (_enabled, "ecc_mode/pending_ecc"),
+    "sram_worn": (_enabled, "ecc_errors/aggregate/sram_threshold_exceeded"),
+    "remap_pending": (_enabled, "remapped_rows/remapped_row_pending"),
+    "remap_failed": (_enabled, "remapped_rows/remapped_row_failure"),
+    "power_limit_W": (_watt, "gpu_power_readings/current_power_limit", "power_readings/enforced_power_limit"),
+    "power_default_W": (_watt, "gpu_power_readings/default_power_limit", "power_readings/default_power_limit"),
+    "clock_MHz": (_megahertz, "applications_clocks/graphics_clock"),
+    "temperature_C": (_celsius, "temperature/gpu_temp"),
+    "slowdown_C": (_celsius, "temperature/gpu_temp_slow_threshold"),
+}
 
 
 def _gpu(host: Host, index: int) -> Gpu:

@@ -29,6 +29,9 @@ from ncclprobe.host.patience import within
 from ncclprobe.host.settings import as_started, encodable, recorded
 
 _MOST_PARENTS = 4
+_EVERYTHING = ["nvidia-smi", "-q", "-x"]
+_UNREAD = re.compile(r"<(serial|board_id|process_name|pid|value|supported_graphics_clock)>[^<]*</\1>")
+"""What of it never enters a capture: other users' processes, numbers that name a board, and thousands of clocks."""
 if TYPE_CHECKING:
     from ncclprobe.host.path_child import PathChild
     from ncclprobe.host.processes import ProcessChild
@@ -89,7 +92,8 @@ class LiveHost:
         if kind == "conf":
             return within(patience_s, lambda: self._conf(rest[0]), " ".join((kind, *rest)))
         if kind == "run":
-            return run(rest, patience_s)
+            said = run(rest, patience_s)
+            return _UNREAD.sub("", said) if rest == _EVERYTHING else said
         if kind == "nvml":
             return self._nvml.call(rest[0], *question[2:], patience_s=patience_s)
         if kind == "data":

@@ -252,46 +252,147 @@ def test_a_capture_of_an_older_tool_lacks_fields_and_still_has_gpus() -> None:
     assert gpus.all[0].ecc.refused == gpus.nvml.refused == "NotCaptured"
 
 
-FULL, BRIEF = (f"--query-gpu={','.join(fields)}" for fields in (nvidia_smi.FIELDS, nvidia_smi.FIELDS[:8]))
-ROW = "0, NVIDIA H200, GPU-0, 00000000:07:00.0, 570.86.15, 143771, 600, Default"
-REST = ", Enabled, 9.0, Disabled, Disabled, Enabled, Enabled, 0, [N/A], 1, 5, 16, 16"
 NO_LIBRARY = {("nvml", "nvmlDeviceGetCount"): Missing("libnvidia-ml.so.1: not there")}
 SMI = {("run", "nvidia-smi", "--version"): "NVML version : 570.86\nCUDA Version        : 12.8\n"}
+HEALTHY = {
+    "product_name": "NVIDIA H200",
+    "uuid": "GPU-0",
+    "pci": "<pci_bus_id>00000000:07:00.0</pci_bus_id><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen>"
+    "<current_link_gen>1</current_link_gen></pcie_gen><link_widths><max_link_width>16x</max_link_width>"
+    "<current_link_width>16x</current_link_width></link_widths></pci_gpu_link_info><replay_counter>3</replay_counter>",
+    "persistence_mode": "Enabled",
+    "mig_mode": "<current_mig>Disabled</current_mig><pending_mig>Disabled</pending_mig>",
+    "clocks_event_reasons": "<clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>"
+    "<clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>",
+    "fb_memory_usage": "<total>143771 MiB</total><used>600 MiB</used>",
+    "bar1_memory_usage": "<total>262144 MiB</total>",
+    "compute_mode": "Default",
+    "ecc_mode": "<current_ecc>Enabled</current_ecc><pending_ecc>Enabled</pending_ecc>",
+    "ecc_errors": "<volatile><sram_correctable>7</sram_correctable><sram_uncorrectable_parity>0"
+    "</sram_uncorrectable_parity><dram_uncorrectable>0</dram_uncorrectable></volatile><aggregate>"
+    "<sram_uncorrectable_parity>1</sram_uncorrectable_parity><sram_uncorrectable_secded>2</sram_uncorrectable_secded>"
+    "<dram_uncorrectable>4</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>",
+    "remapped_rows": "<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure>",
+    "temperature": "<gpu_temp>31 C</gpu_temp><gpu_temp_slow_threshold>92 C</gpu_temp_slow_threshold>",
+    "gpu_power_readings": "<current_power_limit>200.00 W</current_power_limit>"
+    "<default_power_limit>700.00 W</default_power_limit>",
+    "applications_clocks": "<graphics_clock>1980 MHz</graphics_clock>",
+    "fabric": "<state>Completed</state><status>Success</status><cliqueId>7</cliqueId><clusterUuid>ab-cd</clusterUuid>"
+    "<health><bandwidth>Full</bandwidth><route_unhealthy>False</route_unhealthy></health>",
+    "processes": "<process_info><type>C</type><used_memory>512 MiB</used_memory></process_info>"
+    "<process_info><type>G</type><used_memory>4 MiB</used_memory></process_info>",
+}
+"""One GPU of ``nvidia-smi -q -x``: names and units as nvsmi_device_v12.dtd and nvidia-smi(1) have them."""
 
 
-def by_smi(**said: Any) -> Any:
-    asked = {("run", "nvidia-smi", question, "--format=csv,noheader,nounits"): text for question, text in said.items()}
-    return look(answers(NO_LIBRARY | SMI | asked)).gpus
+def xml(*gpus: dict[str, str]) -> str:
+    listed = ["".join(f"<{name}>{text}</{name}>" for name, text in gpu.items()) for gpu in gpus]
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>'
+        f"<driver_version>570.86.15</driver_version>{''.join(f'<gpu>{gpu}</gpu>' for gpu in listed)}</nvidia_smi_log>"
+    )
 
 
-def test_nvidia_smi_is_asked_where_nvml_cannot_be() -> None:
-    gpus = by_smi(**{FULL: f"{ROW}{REST}\n{ROW.replace('0, NV', '1, NV', 1)}{REST}\n"})
+def by_smi(text: str, compute: Any = "9.0\n") -> Any:
+    return look(answers(NO_LIBRARY | SMI | {nvidia_smi.ASK: text, nvidia_smi.ASK_COMPUTE: compute})).gpus
+
+
+def one(**changed: str) -> Gpu:
+    gpu: Gpu = by_smi(xml(HEALTHY | changed)).all[0]
+    return gpu
+
+
+def test_nvidia_smi_tells_all_but_the_near_processors_where_nvml_cannot_be_asked() -> None:
+    gpus = by_smi(xml(HEALTHY, HEALTHY), "9.0\n9.0\n")
     assert (len(gpus.all), gpus.driver, gpus.cuda, gpus.instead_of_nvml) == (
-        *(2, "570.86.15", (12, 8)),
-        "libnvidia-ml.so.1: not there",
+        *(2, "570.86.15", (12, 8), "libnvidia-ml.so.1: not there"),
     )
-    gpu = gpus.all[0]
-    assert (gpu.name, gpu.pci, gpu.memory_bytes, gpu.compute) == (
-        "NVIDIA H200",
-        "00000000:07:00.0",
-        143771 << 20,
-        (9, 0),
+    assert gpus.all[1] == Gpu(
+        index=1,
+        name="NVIDIA H200",
+        uuid="GPU-0",
+        pci="00000000:07:00.0",
+        memory_bytes=143771 << 20,
+        memory_used_bytes=600 << 20,
+        bar1_bytes=256 << 30,
+        pcie_generation=1,
+        pcie_width=16,
+        pcie_max_generation=5,
+        pcie_max_width=16,
+        compute_mode="default",
+        mig=False,
+        mig_pending=False,
+        persistence=True,
+        ecc=True,
+        ecc_pending=True,
+        ecc_since_reset=0,
+        ecc_ever=7,
+        sram_worn=False,
+        remap_pending=False,
+        remap_failed=False,
+        throttle=("gpu-idle",),
+        processes=(512 << 20,),
+        fabric=GpuFabric("completed", cluster="ab-cd", clique=7, troubles=()),
+        compute=(9, 0),
+        power_limit_W=200,
+        power_default_W=700,
+        clock_MHz=1980,
+        temperature_C=31,
+        slowdown_C=92,
+        pcie_replays=3,
     )
-    assert (gpu.mig, gpu.mig_pending, gpu.ecc, gpu.ecc_since_reset, gpu.persistence) == (False, False, True, 0, True)
-    assert (gpu.pcie_generation, gpu.pcie_max_generation, gpu.pcie_max_width) == (1, 5, 16)
-    assert nvml.unsupported(gpu.ecc_ever)
 
 
-def test_an_older_nvidia_smi_is_asked_for_less_and_a_lost_gpu_is_lost() -> None:
-    gpus = by_smi(**{FULL: Failed('Field "compute_cap" is not a valid field to query.'), BRIEF: ROW})
-    assert (gpus.all[0].memory_used_bytes, gpus.all[0].compute.refused) == (600 << 20, "Failed")
-    gone = by_smi(**{FULL: f"{ROW}{REST}".replace("143771", "[GPU is lost]")})
-    assert gone.all[0].lost == "nvidia-smi memory.total: GPU is lost"
+def test_older_drivers_have_other_names_for_limits_reasons_and_errors() -> None:
+    old = {name: text for name, text in HEALTHY.items() if name not in ("gpu_power_readings", "clocks_event_reasons")}
+    old |= {
+        "power_readings": "<enforced_power_limit>250.00 W</enforced_power_limit>",
+        "clocks_throttle_reasons": "<clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown>"
+        "<clocks_throttle_reason_display_clocks_setting>Active</clocks_throttle_reason_display_clocks_setting>",
+        "ecc_errors": "<volatile><double_bit><total>5</total></double_bit></volatile>",
+    }
+    gpu = by_smi(xml(old), Failed('Field "compute_cap" is not a valid field to query.')).all[0]
+    assert (gpu.power_limit_W, gpu.throttle) == (250, ("hw-slowdown", "display-clock-setting"))
+    assert (gpu.ecc_since_reset, gpu.compute.refused, gpu.ecc_ever.refused) == (5, "Failed", "Missing")
 
 
-@pytest.mark.parametrize("text", ["", "No devices were found", ROW, f"{ROW}{REST}, 7", f"x{ROW}{REST}"])
+def test_what_nvidia_smi_has_no_value_for_is_absent_in_nvmls_words() -> None:
+    gpu = one(mig_mode="<current_mig>N/A</current_mig>", remapped_rows="N/A", fabric="<state>N/A</state>")
+    assert nvml.unsupported(gpu.mig)
+    assert nvml.unsupported(gpu.fabric)
+    assert gpu.mig_pending.refused == gpu.remap_pending.refused == "Missing"  # type: ignore[union-attr]
+    assert one(applications_clocks="<graphics_clock>9 GHz</graphics_clock>").clock_MHz.refused == "ParseError"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("said", ["GPU is lost", "[GPU requires reset]"])
+def test_a_gpu_that_nvidia_smi_calls_lost_is_lost(said: str) -> None:
+    gpu = one(fb_memory_usage=f"<total>{said}</total>")
+    assert gpu.lost == f"nvidia-smi fb_memory_usage/total: {said.strip('[]')}"
+
+
+def test_a_fabric_that_failed_or_is_unwell_says_so() -> None:
+    failed = one(fabric="<state>Completed</state><status>Failure</status>").fabric
+    assert isinstance(failed, GpuFabric)
+    assert (failed.status, isinstance(failed.troubles, Absent)) == (999, True)
+    health = "<health><bandwidth>Degraded</bandwidth><route_unhealthy>True</route_unhealthy></health>"
+    assert one(fabric=f"<state>In Progress</state><status>N/A</status>{health}").fabric == GpuFabric(
+        "in-progress", troubles=("degraded-bandwidth", "route-unhealthy")
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found", xml(), "<a/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']
+)
 def test_what_nvidia_smi_does_not_tell_plainly_is_nvmls_refusal(text: str) -> None:
-    assert by_smi(**{FULL: text}) == Absent("libnvidia-ml.so.1: not there", "Missing")
+    assert by_smi(text) == Absent("libnvidia-ml.so.1: not there", "Missing")
+
+
+@given(st.text(max_size=200), st.sampled_from(sorted(HEALTHY)))
+def test_no_text_in_place_of_a_value_ends_the_reader(text: str, name: str) -> None:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    with contextlib.suppress(ParseError):
+        _, (gpu,) = "", nvidia_smi.log(xml(HEALTHY | {name: escaped})).findall("gpu")
+        assert nvml._of_smi(0, gpu, (9, 0)).index == 0
 
 
 def test_the_cuda_version_is_read_in_both_spellings() -> None:
