@@ -8,6 +8,8 @@ DIR is a source tree, or for torch the folder site-packages/torch of an installe
 given together. A row is one text: words with holes (``{rank}``), the releases that have it, its level, what follows
 (a return code of NCCL, ``goes on``; of Python the exception's type), its file, and by hand its meaning (see
 ncclprobe/facts/files/messages.py). A new text has the meaning ``?``: the difference of a release is to be judged.
+Where a project has a row of level FAMILY, what all its texts have in common, its texts mean that until one is judged to
+mean something else, and only these have rows.
 Texts of messages are facts; each project's licence stands in the first lines of the table.
 """
 
@@ -25,12 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ncclprobe.engine.diagnose import LEFT, every_check
-from ncclprobe.facts.files.messages import HEAD, TABLE, MessageRow, parts, rows, words
+from ncclprobe.facts.files.messages import FAMILY, HEAD, TABLE, MessageRow, parts, rows, words
 
 LICENCES = {
     "nccl": "NVIDIA, BSD-3-Clause to 2.29, since 2.30 Apache-2.0: github.com/NVIDIA/nccl",
     "torch": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/pytorch",
-    "c10d": "the same, by hand, as recorded logs have them",
+    "c10d": "the same, of its C++; rows without what follows by hand, as recorded logs have them",
+    "gloo": "Facebook, BSD-3-Clause: github.com/pytorch/gloo",
+    "ofi": "Amazon and NVIDIA, Apache-2.0: github.com/aws/aws-ofi-nccl",
     "ray": "Ray team, Apache-2.0: github.com/ray-project/ray",
     "horovod": "Horovod authors, Apache-2.0: github.com/horovod/horovod",
     "openmpi": "Open MPI team, BSD-3-Clause: github.com/open-mpi/ompi",
@@ -40,16 +44,20 @@ LICENCES = {
     "libfabric": "OFIWG, BSD-2-Clause or GPL-2.0: github.com/ofiwg/libfabric",
     "kubernetes": "Kubernetes authors, Apache-2.0: github.com/kubernetes/kubernetes",
 }
-SOURCES = {"nccl": ("src",), "torch": ("distributed",)}
+SOURCES = {
+    "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),
+}  # fmt: skip
 SKIPPED = re.compile(
     r"/os/windows|/(?:tests?|testing|benchmarks?|_tools|flight_recorder|tensor|_shard|pipelining|nccl_device|device)/"
+    r"|UCC|/gloo/(?:mpi|examples|nccl|transport/(?:uv|ibverbs|tcp/tls))|uda|GroupMPI|/quantization|_neuron|/win\."
+    r"|c10d/(?:init|Backend|Work|[Ss]ymm|DMA|Functional|Flight|control_coll|logg|intra_node)"
 )
 MOST_TEXT, LEAST_FIXED = 240, 10
 
 Found = dict[tuple[str, str], tuple[str, str]]
 """By level and text what follows it, and its file."""
 
-MACRO = re.compile(r"\b(WARN|INFO)\s*\(")
+MACRO = re.compile(r"\b(?:NCCL_OFI_)?(WARN|INFO)\s*\(")
 COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 LITERAL = re.compile(r'"((?:\\.|[^"\\\n])*)"')
 DIRECTIVE = re.compile(r"%[-+ #0]*(\*|\d+)?(?:\.(\*|\d+))?(?:hh|h|ll|l|z|j|t|L)?([diouxXeEfFgGcspa%])")
@@ -78,7 +86,9 @@ def in_c(code: str) -> Iterator[Message]:
         while arguments and not LITERAL.search(arguments[0]):
             arguments.pop(0)  # the subsystem; a format that is no literal has no text
         if arguments and not line.rstrip().endswith("#define"):
-            yield Message(found[1], _printf(arguments[0], arguments[1:]), _then(code, found.start(), end))
+            text = _printf(arguments[0], arguments[1:])
+            text = f"NET/OFI {text}" if "_OFI_" in found[0] else text
+            yield Message(found[1], text, _then(code, found.start(), end))
 
 
 def _arguments(code: str, at: int) -> tuple[list[str], int]:
@@ -124,11 +134,11 @@ def _kind(expression: str, is_text: bool, other: str = "number") -> str:
     low = expression.lower()
     if is_text:
         kinds = {
-            "strerror": "error", "errorstring": "error", "tostring": "address", "addr": "address",
-            "devname": "device", "ifname": "device", "hca": "device",
+            "strerror": "error", "errorstring": "error", "tostring": "address", "addr": "address", "peer_": "address",
+            "remote": "address", "devname": "device", "ifname": "device", "hca": "device",
         }  # fmt: skip
         return next((kind for word, kind in kinds.items() if word in low), "text")
-    if "peer" in low:
+    if "peer" in low or "remote" in low:
         return "peer"
     if re.search(r"rank(?!s)", low) and "nranks" not in low:
         return "rank"
@@ -144,6 +154,50 @@ def _then(code: str, begin: int, end: int) -> str:
     if code_of:
         return code_of[0]
     return "fails" if LEAVES.search(after) and "ncclSuccess" not in after else "goes on"
+
+
+THROWN = re.compile(
+    r"\b(?P<macro>GLOO_(?:ENFORCE|THROW)\w*|GLOO_ERROR_MSG|GLOO_ERROR|GLOO_WARN|TORCH_CHECK\w*"
+    r"|TORCH_WARN\w*|REDUCER_CHECK|C10D?_THROW_ERROR|invalidArgument)\s*\("
+    r"|\bLOG\((?P<level>ERROR|WARNING)\)|\b(?:std::string|auto)\s+\w*(?:[mM]sg|[mM]essage|[eE]rror)\w*\s*[=({]"
+)
+BEFORE_TEXT = {
+    "GLOO_ENFORCE": 1, "TORCH_CHECK_WITH": 2, "REDUCER_CHECK": 2, "C10_THROW_ERROR": 1, "C10D_THROW_ERROR": 1,
+}  # fmt: skip
+"""Arguments of a macro before its text: what must hold, and the exception's type."""
+STATEMENT = re.compile(r'(?:"(?:\\.|[^"\\\n])*"|[^";])*')
+NO_VALUE = re.compile(r"c10::str|fmt::format|std::string|[\s,<>+(){}=]")
+
+
+def in_cpp(code: str) -> Iterator[Message]:
+    """Yield what gloo's and torch's C++ throws, and logs as warnings and errors."""
+    code = COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else " ", code)
+    for found in THROWN.finditer(code):
+        macro = found["macro"] or ""
+        if not macro:
+            said = STATEMENT.match(code, found.end())
+            text, then = _concatenated(said[0] if said else ""), "goes on" if found["level"] else "RuntimeError"
+        else:
+            arguments, _ = _arguments(code, found.end())
+            before = 2 if macro.startswith("GLOO_ENFORCE_") else BEFORE_TEXT.get(macro, macro.startswith("TORCH_CHECK"))
+            text, kind = _concatenated(", ".join(arguments[before:])), arguments[0].rpartition("::")[2]
+            text = f"[enforce fail at {{text}}. {text}" if macro.startswith("GLOO_ENFORCE") and text else text
+            then = kind if kind.isidentifier() and kind.endswith("Error") else "RuntimeError"
+        level = "WARN" if "WARN" in macro else "ERROR" if macro == "GLOO_ERROR" else "RAISED"
+        yield Message({"ERROR": "ERROR", "WARNING": "WARN"}.get(found["level"] or "", level), text, then)
+
+
+def _concatenated(code: str) -> str:
+    """Return the text of literals and values that are put together, the values as holes."""
+    pieces = LITERAL.split(code)
+    text = ""
+    for number, piece in enumerate(pieces):
+        if number % 2:
+            text += re.sub(r"\\[nt]", "\n", piece).replace('\\"', '"')
+        elif value := NO_VALUE.sub("", piece):
+            text += f"{{{_kind(value, 'rank' not in value.lower())}}}"
+    format_ = LITERAL.search(code)
+    return format_[1].replace("{}", "{text}") if format_ and "{}" in text else text  # of fmt: its values follow
 
 
 LOGGED = {"warning": "WARN", "warn": "WARN", "error": "ERROR", "exception": "ERROR", "critical": "ERROR"}
@@ -197,6 +251,7 @@ def in_library(path: Path) -> Iterator[Message]:
                 yield Message("ANY", text.replace("{}", "{text}"), "")
 
 
+CPP = ("c10d", "gloo")
 READERS = {".cc": in_c, ".h": in_c, ".cpp": in_c, ".py": in_python}
 
 
@@ -206,11 +261,13 @@ def extracted(project: str, tree: Path, signs: Sequence[str]) -> Found:
     if (library := tree / "lib" / "libtorch_cpu.so").exists():
         of_library = {(each.level, each.text): (each.then, "libtorch_cpu.so") for each in in_library(library)}
         found |= {key: value for key, value in of_library.items() if words(key[1])}
-    for path in sorted(path for top in SOURCES[project] for path in (tree / top).rglob("*") if path.suffix in READERS):
+    endings = {".cc", ".h", ".cpp", ".hpp"} if project in CPP else READERS.keys()
+    for path in sorted(path for top in SOURCES[project] for path in (tree / top).rglob("*") if path.suffix in endings):
         place = path.relative_to(tree).as_posix()
         if SKIPPED.search(f"/{place}"):
             continue
-        for each in READERS[path.suffix](path.read_text(encoding="utf-8", errors="replace")):
+        reader = in_cpp if project in CPP else READERS[path.suffix]
+        for each in reader(path.read_text(encoding="utf-8", errors="replace")):
             text = next((line.strip() for line in each.text.split("\n") if line.strip()), "")
             text = text if len(text) <= MOST_TEXT else text[:MOST_TEXT].rpartition(" ")[0]
             fixed = parts(text)
@@ -222,7 +279,9 @@ def extracted(project: str, tree: Path, signs: Sequence[str]) -> Found:
 
 def table(releases: Mapping[str, Mapping[str, Found]], known: Iterable[MessageRow]) -> list[MessageRow]:
     """Return the rows of all projects, with the meanings that are known. `releases`: of each project, oldest first."""
+    known = [*known]
     meanings = {(row.project, row.text): row.meaning for row in known}
+    families = {row.project: row.meaning for row in known if row.level == FAMILY}
     merged: dict[tuple[str, str, str], tuple[list[str], str, str]] = {}
     for project, by_release in releases.items():
         for release, found in by_release.items():
@@ -233,9 +292,10 @@ def table(releases: Mapping[str, Mapping[str, Found]], known: Iterable[MessageRo
     return sorted(
         MessageRow(
             min(words(text), key=lambda word: (often[word], -len(word), word)),
-            project, _span(has, list(releases[project])), level, then, place, meanings.get((project, text), "?"), text,
+            project, _span(has, list(releases[project])), level, then, place, meaning, text,
         )
         for (project, level, text), (has, then, place) in merged.items()
+        if (meaning := meanings.get((project, text), families.get(project, "?"))) != families.get(project)
     )  # fmt: skip
 
 
@@ -248,6 +308,12 @@ def _span(has: Sequence[str], every: Sequence[str]) -> str:
             groups[-1].append(release) if follows else groups.append([release])
     short = [[".".join(each.split(".")[:2]) for each in group] for group in groups]
     return ",".join(each[0] if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in short)
+
+
+def _read_again(row: MessageRow, releases: Mapping[str, Mapping[str, Found]]) -> bool:
+    """Return whether the sources hold a release of a row: those of other releases stay as they are."""
+    given = {".".join(release.split(".")[:2]) for release in releases.get(row.project, ())}
+    return bool(given & {*re.split("[-,]", row.releases)})
 
 
 def differences(old: Sequence[MessageRow], new: Sequence[MessageRow]) -> Iterator[str]:
@@ -281,7 +347,7 @@ def main() -> int:
             parser.error(f"{source}: PROJECT=RELEASE:DIR with a folder, and of {', '.join(SOURCES)}")
         releases.setdefault(project, {})[release] = extracted(project, Path(tree), signs)
     known = [*rows(options.table)] if options.table.exists() else []
-    made = [*(row for row in known if row.project not in releases), *table(releases, known)]
+    made = [*(row for row in known if not _read_again(row, releases)), *table(releases, known)]
     print("\n".join(differences(known, made)))
     if options.write:
         licences = [f"# {project}: {LICENCES[project]}" for project in LICENCES]

@@ -12,6 +12,7 @@ from ncclprobe.engine.job_files import judged
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.messages import MessageRow
+from ncclprobe.localise.causes import causes
 from ncclprobe.model.snapshot import Job
 from tests.log.test_examples import explained, whole
 
@@ -29,7 +30,7 @@ def written(row: MessageRow) -> str:
     text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
     if row.level == "FATAL":
         return f"{text}\n"
-    if row.project == "nccl":
+    if row.project in ("nccl", "ofi"):
         return f"n1:7:9 [0] {row.place}:9 NCCL {row.level} {text}\n"
     if row.level != "RAISED":
         return f"[rank0]:[{row.level[0]}1122 10:00:00.5 x.py:7] {text}\n"
@@ -81,12 +82,38 @@ def test_no_harmless_message_is_a_cause() -> None:
         ("Call to ibv_create_qp failed with error Cannot allocate memory errno 12", "WARN", "symptom"),
         ("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2.", "WARN", "harmless"),
         ("ValueError: group_desc must not be None", "EXCEPTION", "cause rank-crashed"),
+        ("NET/OFI what no release has said", "WARN", "symptom"),
+        ("NET/OFI Use of OFI_NCCL_RDMA_MAX_POSTED_BOUNCE_BUFFERS is deprecated.", "WARN", "harmless"),
+        ("RuntimeError: [../gloo/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: x", "EXCEPTION", "symptom peer"),
     ],
 )
 def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, level: str, meaning: str) -> None:
     found = messages.said(text, level)
     assert found
     assert found.row.meaning == meaning
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        (
+            "NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: Cannot allocate memory",
+            ("memlock",),
+        ),
+        ("NET/OFI Couldn't create domain. RC: -12, ERROR: Cannot allocate memory", ("memlock", "oom")),
+        ("NET/OFI Couldn't create domain. RC: -22, ERROR: Invalid argument", ()),
+        (
+            "[/x/gloo/transport/tcp/pair.cc:7] connect [10.0.0.7]:4: Connection refused",
+            ("rank-crashed", "peer-unreachable"),
+        ),
+    ],
+)
+def test_the_error_that_a_failed_call_names_says_what_its_text_does_not(line: str, codes: tuple[str, ...]) -> None:
+    log = whole({"a": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure\n"})
+    rules_ = {check.id: check.cause for check in CHECKS if check.cause}
+    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), rules_)
+    assert found.could_be == (codes if len(codes) > 1 else ())
+    assert found.code == (codes or ("unknown",))[0]
 
 
 @pytest.mark.parametrize(

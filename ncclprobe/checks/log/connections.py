@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, hosts, of_peer, of_the_job, warned
+from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, of_peer, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, FailedConnection, failed_connection
+from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, LINK_LOCAL, TUNNELS, FailedConnection, failed_connection
 from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
 _CONNECT = ("onnect to ", "exceeded error retry count", "exceeded retries", "exceeded timeouts", "PollConnect to ",
-            "Call to connect failed : ")  # fmt: skip
+            "Call to connect failed : ", "Call to recv", "Call to send")  # fmt: skip
 
 
 def _connections(log: JobLog, *errors: str) -> Iterator[tuple[LogEvent, FailedConnection]]:
@@ -26,9 +26,11 @@ def _nccls(event: LogEvent) -> bool:
 
 
 def _explained(peer: str) -> bool:
-    """Return whether the address itself says what is wrong: loopback, or a scope on a strange interface."""
+    """Return whether the address itself says what is wrong: loopback, link-local, or of a strange interface."""
     scope = peer.partition("%")[2]
-    return peer.startswith(("127.", "::1")) or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))
+    return peer.startswith(("127.", "::1", LINK_LOCAL)) or (
+        bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS))
+    )
 
 
 @cause(
@@ -132,10 +134,12 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, message, **JOB, **of_peer(log, found.peer))
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:
-            peer = between(event.text, "timeout [", "]") or between(event.text, "connecting: ", " ").strip("[]")
+            peer = between(event.text, "timeout [", "]") or between(event.text, "remote=[", "]")
+            peer = peer or between(event.text, "connecting: ", " ").strip("[]")
             peer = "" if peer == "none" else peer  # gloo's word for an address that it never learned
             message = f"gloo did not connect to {peer or 'a peer'} in time"
-            codes = () if peer else ("gloo-iface", "peer-unreachable")
+            codes = ("rank-crashed", "peer-unreachable") if "onnection refused" in event.text else ()
+            codes = codes if peer else ("gloo-iface", "peer-unreachable")
             yield said(log, event, message, codes=codes, **JOB, **of_peer(log, peer))
 
 
@@ -144,8 +148,12 @@ _REFUSED = ("Connection refused",)
 
 @cause(
     signs=(*_CONNECT, *_REFUSED),
-    echoes=("iface-wrong-veth", "iface-wrong-tunnel", "container-bridge-net", "iface-loopback", "host-identity"),
-    bad=lambda: ["n1:7:9 [0] misc/socket.cc:466 NCCL WARN socketStartConnect: exceeded retries (20000)"],
+    echoes=("*",),
+    bad=lambda: [
+        "n1:7:9 [0] misc/socket.cc:466 NCCL WARN socketPollConnect: connect to 10.0.0.2<4021> returned Connection "
+        "refused, exceeded error retry count after 35 attempts",
+        "n1:7:9 [0] misc/socket.cc:30 NCCL WARN Call to recv from 10.0.0.2<4021> failed : Connection refused",
+    ],
     good=lambda: ["n1:7:9 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
 )
 def refused(log: JobLog) -> Iterator[Finding]:
@@ -157,9 +165,8 @@ def refused(log: JobLog) -> Iterator[Finding]:
     Fix: look for the first failure of the rank at that address; if it still runs, compare the address with
     `ip -br addr` there.
     """
-    several = len(hosts(log)) > 1
     for event, found in _connections(log, "Connection refused"):
-        codes = ("rank-crashed", "peer-unreachable") if several and found.peer else ()
+        codes = ("rank-crashed", "peer-unreachable") if found.peer else ()
         message = f"{found.peer or 'a peer'} refuses the connection"
         yield consequence(log, event, message, codes=codes, **of_peer(log, found.peer))
 

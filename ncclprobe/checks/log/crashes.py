@@ -11,7 +11,8 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.units import whole_words
 
 _NOT_OWN = (
-    "Dist", "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
+    "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
+    "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA ", "cudaGetDeviceCount", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
@@ -25,6 +26,11 @@ _NOT_OWN = (
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
 """Of the program's own environment, or of its own connections to somewhere else."""
+_OF_PROGRAMS = (
+    "ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "NameError", "AssertionError",
+    "NotImplementedError", "ModuleNotFoundError", "FileNotFoundError", "ZeroDivisionError", "UnicodeDecodeError",
+)  # fmt: skip
+"""Types of exceptions by which no library of the job says that a peer, a network or a device failed."""
 _IGNORED = "Exception ignored in"
 _LAST_LINES = 60
 
@@ -51,8 +57,10 @@ def _is_own(event: LogEvent) -> bool:
     summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
     if event.level != "EXCEPTION" and not summary:
         return False
-    if (found := messages.said(event.text, event.level)) and found.codes and "rank-crashed" not in found.codes:
-        return False
+    if (found := messages.said(event.text, event.level)) and found.codes:
+        return "rank-crashed" in found.codes
+    if event.text.partition(":")[0].rpartition(".")[2] in _OF_PROGRAMS:
+        return True
     foreign = any(text in event.text for text in _NOT_OWN)
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
@@ -68,7 +76,13 @@ def _roots(log: JobLog) -> set[int]:
     signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
-        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n"
+        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+        "[rank1]:     model(x)\n[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration "
+        "before starting a new one. This error indicates that your module has parameters that were not used in "
+        "producing loss. You can enable unused parameter detection by passing the keyword argument "
+        "`find_unused_parameters=True` to "
+        "`torch.nn.parallel.DistributedDataParallel`\n",
     ],
     good=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'

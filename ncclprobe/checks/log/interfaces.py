@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, each, failed, hosts, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, TUNNELS, Used, failed_connection, used
+from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, LINK_LOCAL, TUNNELS, Used, failed_connection, used
+from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
 _USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")
@@ -103,20 +104,25 @@ def _refused_by_itself(log: JobLog) -> bool:
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>\n"
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 172.18.0.1<4021> failed : "
-        "No route to host"
+        "No route to host",
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 169.254.3.1<4021> returned "
+        "Connection refused, exceeded error retry count after 35 attempts",
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>"],
 )
 def container_interface(log: JobLog) -> Iterator[Finding]:
-    """A port of a container's bridge is one of NCCL's interfaces.
+    """A port that every host has for itself is one of NCCL's interfaces.
 
-    Right: No connection failed on the port of a container's bridge.
-    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other; NCCL takes every interface
-    that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
+    Right: No connection failed on the port of a container's bridge, or on a link-local address.
+    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other, and so do link-local addresses
+    (169.254…), as of the management controller's USB port; NCCL takes every interface that NCCL_SOCKET_IFNAME lets
+    pass, excluding by default only lo and docker.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
-    yield from _strange(log, CONTAINER_PORTS, "a port of a container's bridge")
+    what = "a port of a container's bridge, or with an address that leads to no other host"
+    yield from _strange(log, (*CONTAINER_PORTS, LINK_LOCAL), what)
 
 
 @cause(
@@ -149,14 +155,16 @@ def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Find
     for event, taken in _taken(log):
         first = next(iter(used(event.text))).name  # where the first is strange too, ranks meet over that one
         meant = taken.name == first or not first.startswith((*CONTAINER_PORTS, *TUNNELS))
-        if taken.name.startswith(prefixes) and meant and (event.host, taken.name) not in seen:
+        strange = taken.name.startswith(prefixes) or (LINK_LOCAL in prefixes and taken.address.startswith(LINK_LOCAL))
+        if strange and meant and (event.host, taken.name) not in seen:
             seen.add((event.host, taken.name))
             message = f"uses {taken.name} ({taken.address}), {what}"
             yield said(log, event, message, **JOB)
     for event in log.having("onnect to "):
         scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
-        if scope.startswith(prefixes) and event.level != "INFO":
-            yield said(log, event, f"connects over {scope}, {what}", **JOB)
+        to = between(event.text, "onnect to ", " ") if LINK_LOCAL in prefixes else ""
+        if event.level != "INFO" and (scope.startswith(prefixes) or to.startswith(LINK_LOCAL)):
+            yield said(log, event, f"connects over {scope or address_of(to)}, {what}", **JOB)
 
 
 @cause(
@@ -194,7 +202,7 @@ def bridge_network(log: JobLog) -> Iterator[Finding]:
     for event, taken in inside:
         where.setdefault(taken.address, set()).add(event.host)
     for event, taken in inside:
-        twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", "fe80", "::1"))
+        twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", LINK_LOCAL, "fe80", "::1"))
         if twice or taken.address.startswith("172.17."):
             message = f"publishes {taken.address}, an address of a container's private network"
             yield said(log, event, message, **JOB)

@@ -1,6 +1,7 @@
 """What the table of messages says of lines that no other check makes anything of."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, NODE, each, failed, of_peer
@@ -70,16 +71,35 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so."""
     text = messages.origin(found)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
-    if found.codes:
-        whose = NODE if host else JOB if "rank-crashed" in found.codes else {}
-        told = said(log, event, text, codes=found.codes, ranks=() if rank is None else (rank,), **whose)
-        if host and told.occurrence:
-            told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
-        return told
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
-    details = {} if peer is None else {"peers": (peer,)}
+    details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
     details |= of_peer(log, address_of(found.held("address")))
-    return consequence(log, event, text, action="none", **details)
+    codes, why = (found.codes, text) if found.codes else _by_error(event, found)
+    if not codes:
+        return consequence(log, event, text, action="none", **details)
+    whose = NODE if host else JOB if "rank-crashed" in codes else {}
+    told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
+    if host and told.occurrence:
+        told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
+    return told
+
+
+_NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"
+_PINS = ("regist", "reg_mr", "regattr")
+_OPENS = ("domain", "endpoint", "CQ", "completion queue")
+
+
+def _by_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...], str]:
+    """Return what the kernel's error says of a call that failed, by codes and in words; empty: it does not tell."""
+    if found.kind != "symptom":
+        return (), ""
+    if _NO_MEMORY in event.text and any(word in event.text for word in _PINS):
+        return ("memlock",), f"memory cannot be registered: {_NO_MEMORY}"
+    if _NO_MEMORY in event.text and any(word in event.text for word in _OPENS):
+        return ("memlock", "oom"), f"a device or its queues cannot be opened: {_NO_MEMORY}"
+    if _REFUSAL in event.text and (peer := address_of(found.held("address"))):
+        return ("rank-crashed", "peer-unreachable"), f"{peer} refuses the connection"
+    return (), ""
 
 
 def _log(text: str) -> JobLog:

@@ -8,6 +8,8 @@ scripts/messages.py writes the table; the column ``meaning`` is kept by hand. A 
 - ``harmless``: the program goes on as if nothing were; ``aside``: of no concern to a failure;
 - ``?``: not yet judged.
 
+A row of level FAMILY is what all texts of a project have in common; it gives way to any row that says more.
+
 The rows of level FATAL are by hand, of launchers and frameworks, after whose line a process does not go on whatever
 stands beside it; what follows is then the sentence to say.
 
@@ -17,7 +19,7 @@ length, whatever it holds. The rarest word stands in the table's first column, s
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +31,8 @@ WORD = re.compile(r"[A-Za-z_]{3,}")
 _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
 _TALK = ("INFO", "TRACE", "DEBUG")
-_NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch"}
+FAMILY = "FAMILY"
+_NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch", "ofi": "aws-ofi-nccl", "gloo": "gloo"}
 _MOST_SHAPES = 4096
 _MOST_WORDS = 64
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -75,8 +78,12 @@ class Message(Struct, frozen=True):
 
 
 def rows(table: Path = TABLE) -> Iterator[MessageRow]:
-    """Yield the rows of a table."""
-    for line in table.read_text(encoding="utf-8").splitlines():
+    """Return the rows of a table."""
+    return _read(table.read_text(encoding="utf-8").splitlines())
+
+
+def _read(lines: Iterable[str]) -> Iterator[MessageRow]:
+    for line in lines:
         fields = line.split("\t")
         if len(fields) == len(HEAD) and fields[0] != HEAD[0]:
             yield MessageRow(*fields)
@@ -96,9 +103,10 @@ class Lookup:
     """The rows of a table by their rarest words, and the rows that a shape of line, its digits all 0, may hold."""
 
     def __init__(self, table: Path = TABLE) -> None:
+        self._lines: dict[str, list[str]] = {}
+        for line in table.read_text(encoding="utf-8").splitlines():
+            self._lines.setdefault(line.partition("\t")[0], []).append(line)
         self._by_word: dict[str, list[tuple[list[str], MessageRow]]] = {}
-        for row in rows(table):
-            self._by_word.setdefault(row.word, []).append((parts(row.text), row))
         self._shapes: dict[str, list[tuple[list[str], MessageRow]]] = {}
 
     def message(self, text: str) -> Message | None:
@@ -107,14 +115,22 @@ class Lookup:
         near = self._shapes.get(shape)
         if near is None:
             words = dict.fromkeys(WORD.findall(shape)[:_MOST_WORDS])
-            near = [each for word in words for each in self._by_word.get(word, ())]
+            near = [each for word in words if word in self._lines for each in self._rows(word)]
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[shape] = near
-        found = [(sum(map(len, fixed)), row, fixed) for fixed, row in near if _stands(fixed, text)]
+        found = [
+            ((row.level != FAMILY, sum(map(len, fixed))), row, fixed) for fixed, row in near if _stands(fixed, text)
+        ]
         if not found:
             return None
         _, row, fixed = max(found)
         return Message(row, tuple(zip(_HOLE.findall(row.text), _held(fixed, text), strict=True)))
+
+    def _rows(self, word: str) -> list[tuple[list[str], MessageRow]]:
+        """Return the rows of a word with their fixed parts, which are taken apart at its first asking."""
+        if word not in self._by_word:
+            self._by_word[word] = [(parts(row.text), row) for row in _read(self._lines[word])]
+        return self._by_word[word]
 
 
 @lru_cache(maxsize=1)
@@ -140,6 +156,8 @@ def origin(found: Message) -> str:
     row = found.row
     if row.level == "FATAL":
         return row.then
+    if row.level == FAMILY:
+        return f"{_NAMES[row.project]} says it"
     then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
     then = f" and raises {row.then}" if row.level == "RAISED" else then
     return f"{_NAMES[row.project]} {row.releases} says it in {row.place}{then}"

@@ -57,6 +57,9 @@ TUNNELS = (
 )
 """How names of interfaces begin that every host has for itself, and of those that lead through a tunnel."""
 
+LINK_LOCAL = "169.254."
+"""How addresses begin that a host gives itself, as those of its management controller's USB network: RFC 3927."""
+
 MET_WITH = "Message truncated : received "
 _MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
 
@@ -179,6 +182,10 @@ def failed_connection(text: str) -> FailedConnection | None:
         return FailedConnection(_peer(text), error, final=True)
     if "Call to connect failed : " in text:  # until 2.3, which name no peer
         return FailedConnection("", error, final=True)
+    if "Call to " in text and " failed : " in text and error == "Connection refused":  # recv and send
+        return FailedConnection(
+            address_of(between(text, " from ", " ") or between(text, " to ", " ")), error, final=True
+        )
     if "onnect to " in text and (" failed : " in text or ") errno " in text):
         return FailedConnection(_peer(text), error, final=True)
     if "socketPollConnect to " in text or "ncclOsSocketPollConnect to " in text:
