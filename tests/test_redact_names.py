@@ -87,6 +87,24 @@ def test_what_every_site_has_stays_readable(text: str) -> None:
     assert Redactor(KEY).text(text) == text
 
 
+def test_a_sites_library_has_one_name_in_questions_answers_and_keys_and_every_sites_library_keeps_its_own() -> None:
+    asked = ("libzebra.so.3", "libcublasLt.so.13", "libgcc_s.so.1")
+    needs = {"libzebra.so.3": ["ZEBRA_1.2"], "libgcc_s.so.1": ["GCC_3.0", "GLIBC_ABI_DT_RELR", "GLIBCXX_3.4.29"]}
+    site: dict[Question, Any] = {
+        ("elf", "/opt/zebra/libnccl-net.so"): {"soname": "libnccl-net.so", "needed": asked, "needs_versions": needs},
+        ("among", "/opt/zebra", *asked): ["libzebra.so.3"],
+    }
+    text = Redactor(KEY).capture(capture(site))
+    rows = {row["ask"][0]: row for row in map(json.loads, text.splitlines()[1:])}
+    elf, among = json.loads(rows["elf"]["said"]), rows["among"]
+    assert "zebra" not in text.lower()
+    assert elf["needed"] == among["ask"][2:]
+    assert elf["needed"][1:] == list(asked[1:])
+    assert list(elf["needs_versions"]) == [elf["needed"][0], "libgcc_s.so.1"]
+    assert elf["needs_versions"]["libgcc_s.so.1"] == needs["libgcc_s.so.1"]
+    assert json.loads(among["said"]) == elf["needed"][:1]
+
+
 def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
     redactor = Redactor(KEY)
     addresses = re.compile(r"\d{1,3}(\.\d{1,3}){3}|NCCLPROBE_TOKEN=\S+")

@@ -227,6 +227,8 @@ class Redactor:
 
     def _part(self, part: Any, kind: Any) -> Any:
         """Redact a question's part: paths and names come from the machine, patterns and commands from us."""
+        if kind == "among" and part != kind:
+            return self._file(part)
         named = isinstance(part, str) and (part.startswith("/") or (kind == "resolve" and part != kind))
         return self.text(part) if named else part
 
@@ -238,8 +240,8 @@ class Redactor:
             return self._forms.config_space(value)
         if kind in ("list", "link") and _KERNEL_PATH.match(what):
             return self._walk(value, self._forms.text)
-        if kind in ("list", "ld_cache", "elf"):
-            return self._walk(value, self._file)
+        if kind in ("list", "ld_cache", "elf", "among"):
+            return self._walk(value, self._file, keys=lambda key: self._file(key) if ".so" in key else key)
         if what in ("/proc/net/route", "/proc/net/ipv6_route"):
             return "\n".join(map(self._forms.route, value.split("\n")))
         if what.startswith("/proc/net/tcp"):
@@ -252,15 +254,23 @@ class Redactor:
             return self._forms.cluster(value)
         return self._walk(value, self.text)
 
-    def _walk(self, value: str, renamed: Callable[[str], str], only: tuple[str, ...] = ()) -> str:
-        """Redact an answer, text or JSON: apply `renamed` to it or its strings, and to no more keys than `only`."""
+    def _walk(
+        self,
+        value: str,
+        renamed: Callable[[str], str],
+        only: tuple[str, ...] = (),
+        keys: Callable[[str], str] | None = None,
+    ) -> str:
+        """Redact an answer, text or JSON: apply `renamed` to it or its strings, and to the values of no more keys than
+        `only`; rename its keys by `keys`.
+        """
         seen = structure(value)
         if seen is None:
             return renamed(value)
         if only and isinstance(seen, dict):
             new: Any = {key: renamed(v) if key in only and isinstance(v, str) else v for key, v in seen.items()}
         else:
-            new = _mapped(seen, renamed, self._forms.text)
+            new = _mapped(seen, renamed, keys or self._forms.text)
         return value if new == seen else json.dumps(new)
 
     def _tree(self, value: T, field: str = "") -> T:
@@ -410,16 +420,18 @@ _SYSTEM = (
     " versions vmlinuz volume volumes work workdir workspace x86 x8664 xml yaml zfs"
 )
 _PROGRAMS = (
-    "amazon amzn2023 apptainer aws azure besteffort buildkit burstable cloud containerd cri crio cu11 cu12 cu13"
-    " cublas cuda cudart cudnn cufft cupti curand cusolver cusparse docker driver drivers dynamic efa enroot ext"
-    " fabricmanager fastrak fi frontend generic gib google gpu gpudirect guaranteed hcoll hostengine hotplug hpc"
-    " hpcx ib ibverbs intel internal jax json kubelet kubepods kubernetes libc libcublas libcuda libcudart"
-    " libcudnn libefa libfabric libibverbs libmlx5 libnccl libnvidia libpod libpthread librdmacm libstdc libtorch"
-    " libucp libucs libuct lxc m main ml mlnx mlx5 mofed mpi nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia"
-    " nvme nvml nvshmem nvtx oci ofed ofi openib openmpi oracle pip pmix pod podman profiler prrte psm2 pytorch"
-    " rdma rw sharp singularity slurm slurmd slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow topo"
-    " pingpong topology torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified verbs virtme wheel"
-    " wheels x zg"
+    "abi amazon amzn2023 apptainer aws azure besteffort buildkit burstable c10 cloud containerd cri crio cu11 cu12"
+    " cu13 cublas cuda cudart cudnn cufft cupti curand cusolver cusparse cusparselt cxxabi docker driver drivers dt"
+    " dynamic efa enroot ext fabricmanager fastrak fi frontend gcc generic gib glibc glibcxx google gpu gpudirect"
+    " guaranteed hcoll hostengine hotplug hpc hpcx ib ibverbs intel internal jax json kubelet kubepods kubernetes"
+    " libc libc10 libcrypto libcublas libcublaslt libcuda libcudadevrt libcudart libcudnn libcufft libcufile"
+    " libcupti libcurand libcusolver libcusparse libcusparselt libdl libefa libfabric libgcc libgomp libhwloc"
+    " libibverbs libm libmlx5 libmpi libnccl libnl libnuma libnvidia libnvjitlink libnvrtc libnvshmem libpod libpsm2"
+    " libpthread librdmacm librt libssl libstdc libtorch libucp libucs libuct libz lxc m main ml mlnx mlx5 mofed mpi"
+    " nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia nvme nvml nvshmem nvtx oci ofed ofi openib openmpi oracle"
+    " pingpong pip pmix pod podman profiler prrte psm2 pytorch rdma relr rw sharp singularity slurm slurmd"
+    " slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow topo topology torch torchrun torchvision triton tuner"
+    " ubuntu ucc uccl ucp ucx uid unified verbs virtme wheel wheels x zg"
 )
 _PUBLIC = frozenset(f"{_SYSTEM} {_PROGRAMS}".split())
 _VERSION = re.compile(r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?|(?:cu|cuda|cp|py|python|cudnn|gcc|rocm|sm|pci|gpu|nic)\d{1,6}")
