@@ -1,6 +1,7 @@
 """``python -m gpu_stages.estimate_rank LIBRARY FOLDER``: one rank of a communicator that is asked and never used.
 
-RANK and WORLD_SIZE say which. Rank 0 leaves the id and, for every operation and size, NCCL's estimate in FOLDER.
+RANK and WORLD_SIZE say which. Every rank asks, for NCCL connects to its peers before it estimates (group.cc,
+ncclPrepareTasksAndCollPreconnect). Rank 0 leaves the id and, for every operation and size, the estimate in FOLDER.
 """
 
 import json
@@ -27,8 +28,8 @@ def main() -> None:
         whole.write_bytes(nccl.unique_id())
         whole.rename(folder / "id")
     communicator = nccl.communicator(_read(folder / "id"), rank, ranks)
+    rows = [(op, size, nccl.estimate_us(op, size, ranks, communicator, buffer)) for op in OPS for size in SIZES]
     if rank == 0:
-        rows = [(op, size, nccl.estimate_us(op, size, ranks, communicator, buffer)) for op in OPS for size in SIZES]
         (folder / "estimates.json").write_text(json.dumps({"version": nccl.version(), "rows": rows}))
         (folder / "over").touch()
     _read(folder / "over")
