@@ -38,6 +38,7 @@ Kind = Literal[
     "denied",
     "reset",
     "hung-up",
+    "late",
     "silent",
     "foreign",
     "stranger",
@@ -77,7 +78,8 @@ class WireError(NcclprobeError):
 
     refused: no process listens, or a firewall says so. filtered: no answer at all to connecting. unreachable: no route,
     or a router says so. address: this side's own address is unusable. denied: this host's own firewall or policy.
-    reset: closed by the other side in the middle of a conversation. hung-up: closed before it greeted, as a process
+    reset: closed by the other side in the middle of a conversation. late: it left because this side had not answered in
+    its time. hung-up: closed before it greeted, as a process
     does that has too many callers. silent: connected, then nothing until the deadline. foreign: something else answers.
     stranger: another run of ncclprobe, with another token. too-big, garbled: the message is none of ours.
     """

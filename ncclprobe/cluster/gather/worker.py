@@ -58,6 +58,8 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         part.progress("waiting for what node 0 says of all nodes")
         leave = await _until_leave(part, local, worker, listeners, rates, rails)
     except (WireError, Refused) as error:
+        if isinstance(error, WireError) and error.kind == "silent":
+            await worker.give_up()
         return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
     finally:
         listeners.close()

@@ -266,6 +266,8 @@ class Coordinator:
                 self._settle(peer)
             elif "listening" in message:
                 peer.listening.set()
+            elif "late" in message:
+                raise WireError("late", "left, for rank 0 had not answered it in time")
             else:
                 peer.samples = messages.parse(message, "samples", dict[str, Any])
                 peer.samples_received.set()

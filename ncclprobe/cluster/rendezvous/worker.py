@@ -1,5 +1,6 @@
 """Run the side of every node but rank 0's: send the capture, try the plan, leave when told."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.wire import Wire, WireError
 
 _PINGS = 8
+_GOODBYE_S = 0.2
 
 
 class Worker:
@@ -73,6 +75,11 @@ class Worker:
 
     async def _expect(self, key: str, kind: Any, deadline: float) -> Any:
         return parse(await self._wire.receive(deadline, bounds.HELLO_BYTES), key, kind)
+
+    async def give_up(self) -> None:
+        """Say that this node lives, and leaves because rank 0 did not answer in time: a node that died says nothing."""
+        with contextlib.suppress(WireError):
+            await self._wire.send({"late": True}, time.monotonic() + _GOODBYE_S)
 
     def close(self) -> None:
         """Hang up."""

@@ -111,6 +111,18 @@ def test_a_node_lost_after_its_capture_came_costs_nobody_time(tmp_path: Path) ->
     assert took_s < 50, "it waited for the lost node"
 
 
+def test_a_node_that_leaves_because_rank_0_is_late_says_so_and_does_not_look_dead(tmp_path: Path) -> None:
+    async def scene(coordinator: Coordinator, port: int) -> Any:
+        late, dead = await arrive(port, hello(1)), await arrive(port, hello(2))
+        await late.give_up()
+        late.close()
+        dead.close()
+        await until(lambda: all(peer.lost for peer in coordinator.peers))
+        return [peer.lost.partition(":")[0] for peer in coordinator.peers]
+
+    assert with_coordinator(tmp_path, 3, scene) == ["late", "reset"]
+
+
 async def connected(port: int, text: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(text)
