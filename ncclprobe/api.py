@@ -39,7 +39,7 @@ from ncclprobe.model.report import Report
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from ncclprobe.engine.diagnose import Asked
+    from ncclprobe.engine.diagnose import Judging
     from ncclprobe.expect.table import Outlook
 
 __all__ = [
@@ -135,7 +135,7 @@ def doctor(
         raise UsageError(f"backend {backend!r} is unknown; choose from nccl, gloo")
     paths = [Path(each) for each in _paths("captures", captures)]
     job = Job(backend, expect_gpus, local=not paths)
-    question = diagnose.ask(_asked(select, ignore, config), ("api.doctor",), job)
+    question = diagnose.ask(_judging(select, ignore, config), ("api.doctor",), job)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     if paths:
         return doctors.within(question, timeout_s, lambda: doctors.of_captures(question, collectors, paths))
@@ -183,7 +183,7 @@ def bandwidth(
         baseline=None if baseline is None else os.fspath(baseline),
         require_judged=require_judged,
     )
-    return in_group(group, asked, _asked(select, ignore, config), timeout_s, began)
+    return in_group(group, asked, _judging(select, ignore, config), timeout_s, began)
 
 
 @_typed
@@ -236,8 +236,8 @@ def explain(
     names = _paths("paths", paths)
     if not names:
         raise UsageError("no file is given to explain")
-    question = diagnose.ask(_asked(select, ignore, config), ("api.explain",), Job(), diagnose.LEFT)
-    question = replace(question, gates=False)
+    judging = replace(_judging(select, ignore, config), gates=False)
+    question = diagnose.ask(judging, ("api.explain",), Job(), diagnose.LEFT)
     return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read))
 
 
@@ -269,11 +269,11 @@ def _paths(name: str, given: object) -> list[str]:
         raise UsageError(f"{name}: give a path, or several in a list, not {ascii(given)[:80]}") from None
 
 
-def _asked(select: Sequence[str], ignore: Sequence[str], config: AnyPath | None) -> Asked:
-    from ncclprobe.engine.diagnose import Asked
+def _judging(select: Sequence[str], ignore: Sequence[str], config: AnyPath | None) -> Judging:
+    from ncclprobe.engine.diagnose import Judging
     from ncclprobe.engine.suppressions import NO_FILE
 
-    return Asked(tuple(select), tuple(ignore), NO_FILE if config is None else Path(config))
+    return Judging(tuple(select), tuple(ignore), NO_FILE if config is None else Path(config))
 
 
 def _refuse_no_time(timeout_s: float) -> None:

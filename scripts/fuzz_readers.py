@@ -47,8 +47,8 @@ from ncclprobe.commands import compare, run_files
 from ncclprobe.engine import suppressions
 from ncclprobe.engine.collect import _made as made
 from ncclprobe.engine.collect import arguments, collect, of_node
-from ncclprobe.engine.diagnose import LEFT, MEASURED, Question, diagnose, every_check
-from ncclprobe.engine.job_files import looked_at
+from ncclprobe.engine.diagnose import LEFT, MEASURED, Judging, Question, diagnose, every_check
+from ncclprobe.engine.job_files import JobFiles, looked_at
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
@@ -250,13 +250,13 @@ def _signs() -> list[str]:
 def _explained(path: Path) -> object:
     """Explain a file as the command does, and render the report."""
     found = looked_at(job_files.named([str(path)]), _signs())
-    report = diagnose(_question(LEFT), (), left=found)
+    report = diagnose(_question(LEFT), facts={JobFiles: found})
     return _unbroken(report)
 
 
 def _question(sources: frozenset[Source]) -> Question:
     checks = every_check(sources)
-    return Question((), checks, (), (), suppressions.Accepted(), "fail", Job(), True, _EPOCH, 0.0)
+    return Question((), sources, checks, (), suppressions.Accepted(), Judging(), Job(), True, _EPOCH, 0.0)
 
 
 def _unbroken(report: Report) -> object:

@@ -113,7 +113,7 @@ class Record(Recorder):
     def __init__(self) -> None:
         asked = parse(["--baseline", "sites"])
         who = Participants("single", 8, ("n0",) * 8, "nccl")
-        super().__init__(asked, ask(asked, (), Job(), MEASURED), who)
+        super().__init__(asked, ask(asked.judging, (), Job(), MEASURED), who)
         self.meet()
 
     @property

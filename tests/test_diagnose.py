@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,7 +14,8 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
-from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, ask, diagnose, every_check
+from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
+from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.errors import UsageError
@@ -25,7 +26,7 @@ from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow
-from ncclprobe.model.registry import Check, Collector, applies, check, discover, source_of
+from ncclprobe.model.registry import Check, Collector, Source, applies, check, discover, source_of
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
@@ -61,7 +62,7 @@ def measured(*more: tuple[str, Any], **changes: Any) -> RunLog:
 
 
 def report_on(run: RunLog, *snapshots: Snapshot, argv: tuple[str, ...] = ()) -> Report:
-    return diagnose(ask(parse(argv), ("bandwidth", *argv), Job(), MEASURED), snapshots, run_facts(run))
+    return diagnose(ask(parse(argv).judging, ("bandwidth", *argv), Job(), MEASURED), snapshots, run_facts(run))
 
 
 def of_run(report: Report) -> dict[str, str]:
@@ -77,6 +78,18 @@ def test_a_fact_has_the_source_of_the_folder_it_lies_in() -> None:
     for fact, module in produced.items():
         assert (source_of(fact) == "run") is module.startswith("ncclprobe.facts.run")
     assert source_of(Job) is None
+
+
+@pytest.mark.parametrize("sources", [MACHINE, MEASURED, LEFT], ids=lambda sources: "+".join(sorted(sources)))
+def test_where_nothing_is_known_nothing_passes(sources: frozenset[Source]) -> None:
+    facts: dict[type, Any] = {JobFiles: JobFiles({}, ())} if sources == LEFT else {}
+    report = diagnose(ask(Judging(), ("doctor",), Job(), sources), facts=facts)
+    assert "pass" not in {verdict.status for verdict in report.checks}
+    assert report.status == ("pass" if sources == LEFT else "unknown")  # explain is no gate: no cause was found
+
+
+def test_each_source_belongs_to_a_question() -> None:
+    assert set(get_args(Source)) == MACHINE | MEASURED | LEFT
 
 
 def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
@@ -118,8 +131,8 @@ def test_checks_of_a_run_are_listed_and_explained(capsys: pytest.CaptureFixture[
 
 def test_the_doctor_does_not_know_a_check_of_a_run_and_a_run_knows_all() -> None:
     with pytest.raises(UsageError, match=r"--ignore: run\.data is no check"):
-        ask(parse(["--ignore", "run.data"]), (), Job(), MACHINE)
-    asked = ask(parse(["--ignore", "run.data", "--ignore", "ib.*"]), (), Job(), MEASURED)
+        ask(parse(["--ignore", "run.data"]).judging, (), Job(), MACHINE)
+    asked = ask(parse(["--ignore", "run.data", "--ignore", "ib.*"]).judging, (), Job(), MEASURED)
     assert not [c.id for c in asked.checks if c.id == "run.data" or c.id.startswith("ib.")]
     assert "run.data" in asked.left_out
 
@@ -233,7 +246,7 @@ def test_one_row_of_two_that_were_asked_for_is_no_pass() -> None:
 
 def test_a_machine_check_that_could_not_look_is_advisory_in_a_run() -> None:
     blind = Snapshot("hgx", {})
-    alone = diagnose(ask(parse([]), (), Job(), MACHINE), [blind])
+    alone = diagnose(ask(parse([]).judging, (), Job(), MACHINE), [blind])
     assert alone.exit_code == 3
     report = report_on(measured(), blind)
     assert report.exit_code == 0
@@ -295,7 +308,7 @@ def test_a_run_that_accepts_the_machines_asks_of_them_what_the_doctor_asks() -> 
     accepts = measured(accepts=True)
     assert counts(fail("GPU7", "x", blame="node"), accepts)
     assert weighed_in(Verdict("ib.state", "hgx", Status.UNKNOWN, "t", required=True), accepts).required
-    blind = diagnose(ask(parse([]), ("accept",), Job(), MEASURED), [Snapshot("hgx", {})], run_facts(accepts))
+    blind = diagnose(ask(parse([]).judging, ("accept",), Job(), MEASURED), [Snapshot("hgx", {})], run_facts(accepts))
     assert (blind.status, blind.exit_code) == (Status.UNKNOWN, 3)
 
 

@@ -50,7 +50,7 @@ def test_a_new_expectation_judges_the_pairs_of_a_kept_run_too() -> None:
         '[[expect]]\nop = "sendrecv"\nmin_bytes = 1\nbusbw_GBps = 50\nsource = "s"\nwhy = "w"\n', "new.toml"
     )
     facts = expecting(run_facts(run), [band], "new.toml")
-    again = diagnose(ask(parse(()), ("doctor",), Job(), MEASURED), (), facts)
+    again = diagnose(ask(parse(()).judging, ("doctor",), Job(), MEASURED), (), facts)
     before = report_on(run)
     assert before.localisation
     assert again.localisation
@@ -80,6 +80,6 @@ def test_copies_are_judged_by_what_the_run_expected_and_again_by_what_the_node_s
     run = measured(("copies", [copy]), ("expected_copies", low), what=("collectives", "copies"))
     assert of_run(report_on(run, machine()))["run.copies"] == "pass"
     facts = rejudged(run_facts(run), [machine()])
-    again = diagnose(ask(parse(()), ("doctor",), Job(), MEASURED), [machine()], facts)
+    again = diagnose(ask(parse(()).judging, ("doctor",), Job(), MEASURED), [machine()], facts)
     assert of_run(again)["run.copies"] == "fail"
     assert [(row.status, row.threshold_GBps) for row in again.copies] == [("fail", pytest.approx(49.8, abs=0.1))]

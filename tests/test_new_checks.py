@@ -89,7 +89,7 @@ def test_a_site_chooses_by_option_or_file(
     monkeypatch.setattr(diagnose, "every_check", lambda *_: (rule,))
     path = tmp_path / "site.toml"
     path.write_text(text)
-    question = diagnose.ask(diagnose.Asked(config=path, new_checks=option), ("doctor",), Job())
+    question = diagnose.ask(diagnose.Judging(config=path, new_checks=option), ("doctor",), Job())
     (asked,) = question.checks
     assert next(iter(asked.run(Job()))).severity is severity
 
@@ -98,5 +98,5 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text('new_checks = "ignore"\n')
     with pytest.raises(UsageError, match="new_checks: 'ignore' is unknown; choose from warn, fail"):
-        diagnose.ask(diagnose.Asked(config=path), ("doctor",), Job())
+        diagnose.ask(diagnose.Judging(config=path), ("doctor",), Job())
     assert main(["doctor", "--new-checks", "ignore"]) == ExitCode.USAGE

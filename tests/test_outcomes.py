@@ -18,6 +18,7 @@ from test_diagnose_samples import pair
 from ncclprobe.checks.run import arrival, pairs, rows, traffic
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands import COMMANDS, main
+from ncclprobe.commands.arguments import judging
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import UsageError
@@ -96,8 +97,9 @@ def on_the_machine(name: str, number: int = 0) -> dict[type, Any]:
 
 def question(command: str, options: Sequence[str], checks: Sequence[Check], sources: Any) -> Question:
     module = importlib.import_module(f"ncclprobe.commands.{command}")
-    given = module.parse(options) if command in MEASURING else module._parser().parse_args(options)
-    return replace(ask(given, (command, *options), Job(), sources), checks=tuple(checks))
+    measures = command in MEASURING
+    asked = module.parse(options).judging if measures else judging(module._parser().parse_args(options))
+    return replace(ask(asked, (command, *options), Job(), sources), checks=tuple(checks))
 
 
 def looked(command: str, name: str, options: Sequence[str]) -> Report:

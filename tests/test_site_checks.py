@@ -13,7 +13,7 @@ from ncclprobe import bounds
 from ncclprobe.commands import checks as command
 from ncclprobe.commands import explain
 from ncclprobe.engine import site, stability, suppressions
-from ncclprobe.engine.diagnose import MACHINE, Asked, ask, diagnose, every_check
+from ncclprobe.engine.diagnose import MACHINE, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.memory import Memory
@@ -223,7 +223,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_configured_folders_checks_are_asked_and_may_be_accepted(folder: Path, tmp_path: Path) -> None:
     entry = '[[ignore]]\ncheck = "site-bios.*"\nreason = "known"\n'
     for text, status in (("", Status.FAIL), (entry, Status.PASS)):
-        options = Asked(select=("site-bios.*",), config=config(tmp_path, f'checks = "{folder}"\n{text}'))
+        options = Judging(select=("site-bios.*",), config=config(tmp_path, f'checks = "{folder}"\n{text}'))
         question = ask(options, ("doctor",), Job(backend="gloo", local=True), MACHINE)
         assert [check.id for check in question.checks] == ["site-bios.little-memory"]
         report = diagnose(question, [SMALL])

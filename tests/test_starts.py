@@ -153,7 +153,7 @@ def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, 
         verdict = told(each)["env.transport"]
         assert verdict.status is status
         assert of in verdict.findings[0].message
-    question = diagnose.ask(diagnose.Asked(), ("doctor", "--local"), Job(local=True))
+    question = diagnose.ask(diagnose.Judging(), ("doctor", "--local"), Job(local=True))
     report = diagnose.diagnose(question, [seen])
     (area,) = [each for each in report.areas if each.name == "transport"]
     assert area.values.startswith("NCCL → sockets over ")

@@ -17,6 +17,7 @@ from ncclprobe.model import outcomes
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
 
 if TYPE_CHECKING:
+    from ncclprobe.engine.diagnose import Judging
     from ncclprobe.redact.redactor import Redactor
 import glob
 import stat
@@ -255,6 +256,21 @@ def selection(parser: argparse.ArgumentParser) -> None:
         help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip
     accepted.add_argument("--no-config", dest="config", action="store_const", const=NO_FILE,
         help="Do not read ./ncclprobe.toml.")  # fmt: skip
+
+
+def judging(given: argparse.Namespace) -> "Judging":
+    """Return what a command line says of judging."""
+    from ncclprobe.engine.diagnose import Judging  # and with it all that judges, which `--help` does without
+
+    return Judging(
+        select=tuple(given.select),
+        ignore=tuple(given.ignore),
+        config=given.config,
+        fail_on=given.fail_on,
+        new_checks=given.new_checks,
+        pictures=bool(given.verbose or given.json or given.html),
+        gates=getattr(given, "exit_code", True),
+    )
 
 
 def folder(text: str) -> Path:

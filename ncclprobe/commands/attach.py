@@ -38,9 +38,8 @@ def main(argv: Sequence[str]) -> int:
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
     from ncclprobe.engine import diagnose
     from ncclprobe.model.snapshot import Job
-    from ncclprobe.model.values import replace
 
-    question = replace(diagnose.ask(options, ("attach", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
+    question = diagnose.ask(arguments.judging(options), ("attach", *argv), Job(), diagnose.LEFT)
     end = time.monotonic() + options.timeout
     report = _watched(options, question, end) if options.watch else _looked(options, question, end)
     report = redactor.report(report) if redactor else report
@@ -74,6 +73,7 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
 def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
     from ncclprobe.engine import running
     from ncclprobe.engine.diagnose import diagnose as report_on
+    from ncclprobe.engine.job_files import JobFiles
     from ncclprobe.engine.observe import observed
     from ncclprobe.host import SAMPLE, files
     from ncclprobe.host.capture import dump
@@ -87,7 +87,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     if options.keep:
         files.write(options.keep / files.named_after(snapshot.node), dump(answers | asked, snapshot.node), private=True)
         notes = [f"kept: {options.keep} (ncclprobe explain {options.keep})"]
-    return report_on(question, [], notes=notes, left=found)
+    return report_on(question, facts={JobFiles: found}, notes=notes)
 
 
 def _parser() -> argparse.ArgumentParser:

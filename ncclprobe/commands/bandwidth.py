@@ -10,7 +10,7 @@ from ncclprobe.commands import arguments, measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine.diagnose import MEASURED, Asked, Question, ask
+from ncclprobe.engine.diagnose import MEASURED, Judging, Question, ask
 from ncclprobe.errors import UsageError
 from ncclprobe.model.measurement import Band, Mode
 from ncclprobe.model.report import Report
@@ -78,7 +78,7 @@ class InGroup(Struct, frozen=True, kw_only=True):
     require_judged: bool
 
 
-def in_group(group: Any, asked: InGroup, judging: Asked, timeout_s: float, began: float) -> Report:
+def in_group(group: Any, asked: InGroup, judging: Judging, timeout_s: float, began: float) -> Report:
     """Measure inside the caller's process `group`, on all of its ranks; returns the report on each.
 
     `began`: when the caller asked, on time.monotonic(); its imports count.
@@ -126,7 +126,7 @@ def _bytes(asked: InGroup) -> tuple[int, ...]:
     return tuple(bytes_of("sizes", each) if isinstance(each, str) else each for each in asked.sizes)
 
 
-def _options_in_group(asked: InGroup, judging: Asked, backend: Backend, timeout_s: float) -> Options:
+def _options_in_group(asked: InGroup, judging: Judging, backend: Backend, timeout_s: float) -> Options:
     """Return the options of a command line without any, but for what was asked."""
     given = _parser().parse_args(["--quiet"])
     given.select, given.ignore = judging.select, judging.ignore

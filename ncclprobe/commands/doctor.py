@@ -24,7 +24,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.report import delivery
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
@@ -65,11 +65,21 @@ def main(argv: Sequence[str]) -> int:
         return _look_and_judge(options, argv, flags, launch, waiting)
 
 
+def _question(options: argparse.Namespace, argv: Sequence[str]) -> diagnose.Question:
+    """Return the doctor's question. Raises UsageError."""
+    job = Job(options.backend, options.expect_gpus, options.expect_nics, options.local, options.mixed_gpus)
+    if options.baseline:
+        from ncclprobe.expect.baselines import expected_paths  # and with it what was measured of collectives
+
+        job = replace(job, path_rates=expected_paths(options.baseline))
+    return diagnose.ask(arguments.judging(options), ("doctor", *argv), job)
+
+
 def _look_and_judge(
     options: argparse.Namespace, argv: Sequence[str], flags: Flags, launch: Launch, waiting: Waiting
 ) -> int:
     """Return the exit code, once `waiting` has made room for the report. Raises UsageError."""
-    question = diagnose.doctor_question(options, argv)
+    question = _question(options, argv)
     if options.captures:
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
         return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
@@ -141,7 +151,7 @@ def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[
     """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
     if len(logs) > 1:
         raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
-    question = diagnose.ask(options, ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
+    question = diagnose.ask(arguments.judging(options), ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
     with Waiting("judging the run", wanted=not options.quiet) as waiting:
         return _deliver(options, question, partial(_report_of_run, options, question, logs[0]), waiting)
 

@@ -34,13 +34,12 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine.explain import explain
     from ncclprobe.host import job_files
     from ncclprobe.model.snapshot import Job
-    from ncclprobe.model.values import replace
     from ncclprobe.report import delivery
     from ncclprobe.report import json as as_json
 
     redactor = arguments.redactor(options)
     files = job_files.named(options.what)
-    question = replace(diagnose.ask(options, ("explain", *argv), Job(), diagnose.LEFT), gates=options.exit_code)
+    question = diagnose.ask(arguments.judging(options), ("explain", *argv), Job(), diagnose.LEFT)
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
         report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
     report = redactor.report(report) if redactor else report

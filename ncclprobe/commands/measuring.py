@@ -91,7 +91,7 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
     """Return the options of `command`: those in `given` by their names, and its `own`."""
-    ours = {**own, "select": tuple(given.select), "ignore": tuple(given.ignore)}
+    ours = {**own, "judging": arguments.judging(given)}
     named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
     return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
@@ -118,7 +118,7 @@ def main(
     try:
         options = parse(argv)
         job = Job(options.backend or "nccl", options.expect_gpus)
-        question = ask(options, (options.command, *argv), job, MEASURED if options.what else MACHINE)
+        question = ask(options.judging, (options.command, *argv), job, MEASURED if options.what else MACHINE)
         if log := os.environ.get(LOG):
             return _report_on(Path(log), options, question)
         expected = expected_bands(options.expect, options.tolerance)

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
         raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else rail_options.ALONE)
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
-    question = diagnose.ask(options, ("rails", *argv), Job())
+    question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     words = ("rails", *rail_options.given(options))
     return nodes.meet(options, launch, question, said, words, rail_options.wanted(options))

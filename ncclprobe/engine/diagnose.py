@@ -1,79 +1,49 @@
 """From facts to the report: the only place where one is made. Nothing here looks at a machine, and nothing is written.
 
 A **question** names the sources that it asks: the doctor a machine, a measuring run the machine and its own samples.
-A check is asked if the sources of all its needs are.
+A check is asked if the sources of all its needs are. Each source has a **topic**, which learns, judges, weighs and
+concludes; the last one that is asked concludes for all.
 """
 
-import argparse
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ncclprobe import __version__, page, run_clock
-from ncclprobe.engine import evidence_excerpts, inventory, site, stability, suppressions
-from ncclprobe.engine.collect import Facts, with_choices
-from ncclprobe.engine.judge import Share, conclude, coverage, judge, selected, shares, suppress
+from ncclprobe.engine import evidence_excerpts, site, stability, suppressions
+from ncclprobe.engine.collect import Facts
+from ncclprobe.engine.judge import Share, coverage, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
-from ncclprobe.facts.data_paths import DataRates
-from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.reach import Rails
-from ncclprobe.facts.software import Software
-from ncclprobe.facts.system import System
-from ncclprobe.model.findings import ExitCode, Status, Suppression, Verdict
-from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.pair_results import RailWay
-from ncclprobe.model.path_rates import PathRate
+from ncclprobe.model.findings import ExitCode, Suppression, Verdict
 from ncclprobe.model.registry import Check, Source, discover
-from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
+from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.units import printable
-
-if TYPE_CHECKING:
-    from ncclprobe.engine.job_files import JobFiles
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
 LEFT: frozenset[Source] = frozenset({"files", "job"})
 
 
-class Judging(Protocol):
-    """The options that every command has which judges."""
+class Judging(Struct, frozen=True):
+    """What every command that judges is asked of judging.
 
-    @property
-    def select(self) -> Sequence[str]: ...
-    @property
-    def ignore(self) -> Sequence[str]: ...
-    @property
-    def config(self) -> Path | None: ...
-    @property
-    def fail_on(self) -> str: ...
-    @property
-    def verbose(self) -> bool: ...
-    @property
-    def json(self) -> str | None: ...
-    @property
-    def html(self) -> str | None: ...
-    @property
-    def new_checks(self) -> str | None: ...
-
-
-class Asked(Struct, frozen=True):
-    """The same without a command line. The report holds all that its JSON does."""
+    `pictures`: the report holds all that its JSON does. `gates`: what is found makes the exit code, as it does not
+    where a job is explained, unless that is asked for.
+    """
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     config: Path | None = suppressions.NO_FILE
     fail_on: str = "fail"
-    verbose: bool = True
-    json: str | None = None
-    html: str | None = None
     new_checks: str | None = None
+    pictures: bool = True
+    gates: bool = True
 
 
 class Question(Struct, frozen=True):
@@ -81,53 +51,41 @@ class Question(Struct, frozen=True):
 
     `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
     `pictures`: whether topology and NCCL's choices are to be in the report; the last line of accept says widths.
-    `gates`: whether what is found makes the exit code. It is not where files are explained, unless that is asked for.
     """
 
     command: tuple[str, ...]
+    sources: frozenset[Source]
     checks: tuple[Check, ...]
     left_out: tuple[str, ...]
-    ignore: tuple[str, ...]
     accepted: suppressions.Accepted
-    fail_on: str
+    judging: Judging
     job: Job
     pictures: bool
     started: datetime
     clock: float
-    gates: bool = True
 
 
-def ask(options: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
-    """Return the question that `options` put to `sources`, in the run that has begun. Raises UsageError."""
+def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
+    """Return the question that `judging` puts to `sources`, in the run that has begun. Raises UsageError."""
     clock = run_clock.began()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
-    accepted = accepted_by(options.config)
-    found = stability.judged_as(options.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
-    for option, patterns in (("--select", options.select), ("--ignore", options.ignore)):
+    accepted = accepted_by(judging.config)
+    found = stability.judged_as(judging.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
+    for option, patterns in (("--select", judging.select), ("--ignore", judging.ignore)):
         _refuse_unknown(option, patterns, found)
-    checks, wanted = selected(found, options.select, options.ignore), selected(found, options.select)
+    checks, wanted = selected(found, judging.select, judging.ignore), selected(found, judging.select)
     return Question(
         command=("ncclprobe", *command),
+        sources=sources,
         checks=checks,
         left_out=tuple(c.id for c in wanted if c not in checks),
-        ignore=tuple(options.ignore),
         accepted=accepted,
-        fail_on=options.fail_on,
+        judging=judging,
         job=job,
-        pictures=bool(options.verbose or options.json or options.html) or command[:1] == ("accept",),
+        pictures=judging.pictures or command[:1] == ("accept",),
         started=started,
         clock=clock,
     )
-
-
-def doctor_question(options: argparse.Namespace, argv: Sequence[str]) -> Question:
-    """Return the doctor's question. Raises UsageError."""
-    job = Job(options.backend, options.expect_gpus, options.expect_nics, options.local, options.mixed_gpus)
-    if options.baseline:
-        from ncclprobe.expect.baselines import expected_paths  # and with it what was measured of collectives
-
-        job = replace(job, path_rates=expected_paths(options.baseline))
-    return ask(options, ("doctor", *argv), job)
 
 
 def accepted_by(config: Path | None) -> suppressions.Accepted:
@@ -156,76 +114,81 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
             raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 
 
+class Known(Struct, frozen=True):
+    """What is known where a report is made: of each node, and `facts` of the run or of the job; nothing is None.
+
+    `missing`: the nodes that could not be looked at. `verdicts`: of the topics that have judged.
+    """
+
+    question: Question
+    job: Job
+    snapshots: tuple[Snapshot, ...] = ()
+    facts: Facts = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def unchanged(known: Known) -> Known:
+    """Add nothing to what is known."""
+    return known
+
+
+class Topic(Struct, frozen=True):
+    """What is judged together, in steps of which each adds to what is known.
+
+    `learn`: facts that follow from others. `judge`: verdicts. `weigh`: how verdicts count, and what explains them, once
+    those are left out that the site accepts. `conclude`: fields of the report, of which ``status``, ``exit_code`` and
+    ``notes`` are always there.
+    """
+
+    judge: Callable[[Known], Known]
+    conclude: Callable[[Known], dict[str, Any]]
+    learn: Callable[[Known], Known] = unchanged
+    weigh: Callable[[Known], Known] = unchanged
+
+
+_TOPICS: Mapping[Source, str] = {"machine": "doctor", "run": "measured", "files": "job_files", "job": "job_files"}
+"""The module of each source's topic, in the order in which they build on each other; imported where it is asked."""
+
+
 def diagnose(
     question: Question,
-    snapshots: Sequence[Snapshot],
-    run: Facts | None = None,
+    snapshots: Sequence[Snapshot] = (),
+    facts: Facts | None = None,
     missing: Sequence[str] = (),
     notes: Sequence[str] = (),
-    left: "JobFiles | None" = None,
 ) -> Report:
-    """Make the report on all nodes of a job and on what it measured.
+    """Make the report on all nodes of a job, on what a run of it measured, or on what it left.
 
-    `run`: the facts of a measuring run; null: nothing was measured. `missing`: the nodes that could not be looked at.
-    `left`: what the files say that a job left.
+    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at.
     """
-    if run is not None:
-        from ncclprobe.engine import measured  # imports of what was measured, which the doctor does without
-
-        run = measured.concluded(run)
-    job = question.job if run is None else measured.job_of(run, question.job)
-    snapshots = with_choices(snapshots, question.checks)
-    if left is None:
-        verdicts = judge(snapshots, question.checks, job, run)
-    else:
-        from ncclprobe.engine import job_files  # and with it the readers of logs
-
-        notes = (*notes, *job_files.notes(left))
-        verdicts = job_files.judged(question.checks, left.facts, job)
-    verdicts, suppressed, announced = _without_accepted(question, verdicts)
-    if run is not None:
-        unused = {s.node: measured.unused_devices(s, run) for s in snapshots}
-        verdicts = measured.weighed(verdicts, question.checks, unused, run)
-        verdicts = measured.relate(verdicts, question.checks, unused)
-    counted = verdicts if run is None else measured.counted(verdicts, question.checks, run)
-    status, code = conclude(counted, question.fail_on, inconclusive=bool(missing) and run is None)
-    launch = _launch_row(snapshots) if run is None else measured.launch_row(run)
-    environment = {s.node: _environment(s) for s in snapshots}
-    notes = (*announced, *notes, *_plans(snapshots), *(() if run is None else measured.notes(run)))
-    if left is not None:
-        said = job_files.sections(left, verdicts, question.checks)
-        status, code = job_files.conclusion(said, verdicts)
-        code = code if question.gates else ExitCode.OK
-        notes = (*notes, *said.pop("slow"))
-    else:
-        rows = "" if run is None else measured.in_words(run)
-        said = {
-            "scope": inventory.scope(snapshots, job),
-            "areas": inventory.areas(snapshots, verdicts, job, launch.nnodes, rows),
-        }
+    names = dict.fromkeys(name for source, name in _TOPICS.items() if source in question.sources)
+    topics: list[Topic] = [import_module(f"ncclprobe.engine.{name}").TOPIC for name in names]
+    known = Known(question, question.job, tuple(snapshots), facts or {}, tuple(missing))
+    for topic in topics:
+        known = topic.learn(known)
+    for topic in topics:
+        known = topic.judge(known)
+    verdicts, suppressed, announced = _without_accepted(question, known.verdicts)
+    known = replace(known, verdicts=verdicts)
+    for topic in topics:
+        known = topic.weigh(known)
+    said = topics[-1].conclude(known)
+    notes = (*announced, *notes, *said.pop("notes"))
     return Report(
         tool=Tool("ncclprobe", __version__),
         started=question.started.isoformat(timespec="seconds"),
         duration_s=round(time.monotonic() - question.clock, 3),
         command=printable(shlex.join(question.command)),
-        status=status,
-        exit_code=code,
-        launch=launch,
-        nodes=_nodes(snapshots, verdicts, question.fail_on) if run is None else measured.node_rows(run, counted),
         missing_nodes=tuple(missing),
-        checks=verdicts,
-        pages={verdict.id: page(verdict.id) for verdict in verdicts if verdict.findings},
-        coverage=coverage(verdicts),
+        checks=known.verdicts,
+        pages={verdict.id: page(verdict.id) for verdict in known.verdicts if verdict.findings},
+        coverage=coverage(known.verdicts),
         suppressed=suppressed,
-        environment=environment if run is None else measured.environments(run, environment),
-        path_rates=_path_rates(snapshots),
-        **(_pictures(snapshots, job) if question.pictures and snapshots else {}),
-        **({} if run is None else measured.sections(run)),
-        **said,
-        rails=_rail_ways(snapshots),
-        explained=evidence_excerpts.explained(verdicts, question.checks),
-        excerpts=evidence_excerpts.of_machines(verdicts, snapshots) if question.pictures else (),
+        explained=evidence_excerpts.explained(known.verdicts, question.checks),
+        excerpts=evidence_excerpts.of_machines(known.verdicts, snapshots) if question.pictures else (),
         notes=tuple(dict.fromkeys(notes)),
+        **said,
     )
 
 
@@ -235,26 +198,11 @@ def _without_accepted(
     """Return the verdicts without what --ignore and the site's configuration accept, all that is so accepted, and the
     notes on what is not ncclprobe's own.
     """
-    judged, ignored = suppress(verdicts, question.ignore)
+    judged, ignored = suppress(verdicts, question.judging.ignore)
     judged, accepted = suppressions.suppress(judged, question.accepted.entries)
     left_out = (Suppression(name, "every subject", "--ignore") for name in question.left_out)
     notes = (*question.accepted.announce(accepted), *site.origins(question.checks))
     return judged, (*ignored, *accepted, *left_out), notes
-
-
-def _rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
-    """Return the report's `rails`: imported only where some were tried."""
-    if not any(isinstance(snapshot.facts.get(Rails), Rails) for snapshot in snapshots):
-        return ()
-    from ncclprobe.engine.rails import rail_ways
-
-    return rail_ways(snapshots)
-
-
-def _plans(snapshots: Sequence[Snapshot]) -> list[str]:
-    """Return what was asked of the fabric, as node 0 planned it."""
-    seen = (snapshot.facts.get(Rails) for snapshot in snapshots)
-    return [f"rails: {each.plan}" for each in seen if isinstance(each, Rails) and each.plan]
 
 
 def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share]:
@@ -266,62 +214,3 @@ def leaves(report: Report, fail_on: str, whole: bool = False) -> dict[str, Share
     found = shares(names, report.checks, fail_on)
     code = ExitCode(report.exit_code)
     return found | {name: replace(found[name], exit_code=code) for name in (names if whole else names[:1])}
-
-
-def launch_of(snapshot: Snapshot) -> Launch:
-    """Return how this node's process was started; of kind none where that is not known."""
-    launch = snapshot.facts.get(Launch)
-    return launch if isinstance(launch, Launch) else Launch()
-
-
-def _launch_row(snapshots: Sequence[Snapshot]) -> LaunchRow:
-    launch = launch_of(snapshots[0]) if snapshots else Launch()
-    return LaunchRow(launch.kind, launch.nnodes, launch.world_size)
-
-
-def _pictures(snapshots: Sequence[Snapshot], job: Job) -> dict[str, Any]:
-    """Return the report's `topology` and `choices`, by node: made, and imported, only where a reader will see them."""
-    from ncclprobe.nccl.selection import choose
-    from ncclprobe.topology.node import layout
-
-    chosen = {s.node: s.facts.get(Choices) or choose(s) for s in snapshots} if job.backend == "nccl" else {}
-    return {"topology": {s.node: layout(s) for s in snapshots}, "choices": chosen}
-
-
-def _path_rates(snapshots: Sequence[Snapshot]) -> tuple[PathRate, ...]:
-    said = {s.node: s.facts.get(DataRates) for s in snapshots}
-    return tuple(
-        replace(row, node=node) for node, rates in said.items() if isinstance(rates, DataRates) for row in rates.rows
-    )
-
-
-def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:
-    each = shares([s.node for s in snapshots], verdicts, fail_on)
-    return tuple(_node_row(s, place, each[s.node].status) for place, s in enumerate(snapshots))
-
-
-def _node_row(snapshot: Snapshot, place: int, status: Status) -> NodeRow:
-    system = snapshot.facts.get(System)
-    hostname = system.hostname if isinstance(system, System) else snapshot.node
-    rank = launch_of(snapshot).node_rank
-    return NodeRow(snapshot.node, place if rank is None else rank, hostname, status)
-
-
-def _environment(snapshot: Snapshot) -> NodeEnvironment:
-    """Return versions and settings for the report; what is not known is null."""
-    settings = snapshot.facts.get(Settings)
-    rows: tuple[Setting, ...] = tuple(settings.effective.values()) if isinstance(settings, Settings) else ()
-    return NodeEnvironment(_versions(snapshot.facts), rows)
-
-
-def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
-    system, software, gpus = (facts.get(kind) for kind in (System, Software, Gpus))
-    versions: dict[str, str | None] = {"kernel": None, "torch": None, "nccl": None, "driver": None}
-    if isinstance(system, System):
-        versions |= {"kernel": system.kernel, "distribution": system.distribution or None}
-    if isinstance(software, Software):
-        nccl = ".".join(map(str, software.nccl_version or ()))
-        versions |= {**software.packages, "nccl": nccl or "none found"}
-    if isinstance(gpus, Gpus):
-        versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
-    return versions

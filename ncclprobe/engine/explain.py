@@ -40,7 +40,7 @@ def explain(
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     found = replace(with_running_job(looked_at(files, signs, show)), failed=failed)
     refuse_nothing_read(found, files)
-    report = diagnose(question, [], left=found)
+    report = diagnose(question, facts={JobFiles: found})
     if question.pictures:
         report = replace(report, excerpts=excerpts(report.causes, files))
     if not (found.reports or found.captures):

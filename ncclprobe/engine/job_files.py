@@ -16,6 +16,7 @@ import msgspec
 
 from ncclprobe.checks.log.harmless import harmless, understood
 from ncclprobe.engine.collect import Facts
+from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import HostError, ParseError, UsageError
@@ -39,7 +40,7 @@ from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Excerpt
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Job, learned
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import plural, size
 
@@ -312,30 +313,6 @@ def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mappi
     return causes(verdicts, {check.id: check.cause for check in checks if check.cause}, ahead_s)
 
 
-def conclusion(said: Mapping[str, Any], verdicts: Sequence[Verdict]) -> tuple[Status, ExitCode]:
-    """Return the status, and the code for ``--exit-code``: of a cause that is named, and of a failure without one.
-
-    `said`: the sections of the report.
-    """
-    found = said["causes"]
-    named = {each.severity for each in found if each.confidence == "named"}
-    if said["outcome"] == "ended-well":
-        return Status.PASS, ExitCode.OK
-    if named:
-        return Status.FAIL if Severity.FAIL in named else Status.WARN, ExitCode.FAIL
-    if found or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
-        return Status.UNKNOWN, ExitCode.INCONCLUSIVE
-    return Status.PASS, ExitCode.OK
-
-
-def notes(left: JobFiles) -> tuple[str, ...]:
-    """Return what a reader must know of the files as a whole: whose clocks agree, and what was not read."""
-    log = left.facts.get(JobLog)
-    return (
-        tuple(filter(None, (clocks(log).in_words(), *_cut_short(log), *log.unread))) if isinstance(log, JobLog) else ()
-    )
-
-
 def _cut_short(log: JobLog) -> Iterator[str]:
     """Yield which logs end within a line of NCCL's, which does not flush what it writes to standard output."""
     cut = {number for number, stream in enumerate(log.streams) if stream.cut_short}
@@ -348,41 +325,70 @@ def _cut_short(log: JobLog) -> Iterator[str]:
         )
 
 
-def _slow(found: Sequence[Cause]) -> Iterator[str]:
-    """Yield what may have made a job slow that ended well all the same."""
-    return (f"it may have been slow: {each.message} ({each.code})" for each in found)
+def _learn(known: Known) -> Known:
+    """Add the facts that files hold, with the files themselves as one of them."""
+    return replace(known, facts={**known.facts, **known.facts[JobFiles].facts})
 
 
-def sections(left: JobFiles, verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, Any]:
-    """Return the sections of a report that say why a job failed."""
-    log, records = left.facts.get(JobLog), left.facts.get(FlightRecords)
+def _judge(known: Known) -> Known:
+    return replace(known, verdicts=judged(known.question.checks, known.facts, known.job))
+
+
+def _conclude(known: Known) -> dict[str, Any]:
+    """Return the fields of a report that say why a job failed. One that runs has come to no end."""
+    left, verdicts, checks = known.facts[JobFiles], known.verdicts, known.question.checks
+    log, records = learned(known.facts, JobLog), FlightRecords in known.facts
+    stand = learned(known.facts, Stand)
     times = clocks(log) if log else Clocks()
-    stand = left.facts.get(Stand)
     found = _causes(verdicts, checks, times.ahead_s)
     failing = _failing(_without_the_silent(verdicts), checks)
     well: tuple[Evidence, ...] = ()
     slow: tuple[str, ...] = ()
-    if log and not stand:  # a job that runs has come to no end
-        well = () if left.failed or FlightRecords in left.facts else ended_well(log, failing)
-        slow = tuple(_slow(found)) if well else ()
+    if log and not stand:
+        well = () if left.failed or records else ended_well(log, failing)
+        slow = tuple(f"it may have been slow: {each.message} ({each.code})" for each in found if well)
         found = () if well else with_the_unknown_line(log, found, _unknown_line(left, log, verdicts, found))
     found = with_suspects(found, log, failing) if log else found
-    found = found if stand else with_next_steps(found, log, records=records is not None)
+    found = found if stand else with_next_steps(found, log, records=records)
+    ended = "" if stand else outcome(found, well)
+    status, code = _status(found, ended, verdicts)
     return {
+        "status": status,
+        "exit_code": code if known.question.judging.gates else ExitCode.OK,
         "files": left.kinds,
-        "outcome": "" if stand else outcome(found, well),
+        "outcome": ended,
         "ended_well": well,
-        "slow": slow,
         "causes": found,
         "timeline": timeline(log, verdicts, times.ahead_s),
-        "ranks": ranks(log, records),
+        "ranks": ranks(log, learned(known.facts, FlightRecords)),
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
         "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
+        "notes": [*(_of_whole_logs(log, times) if log else ()), *slow],
     }
+
+
+def _status(found: Sequence[Cause], ended: str, verdicts: Sequence[Verdict]) -> tuple[Status, ExitCode]:
+    """Return the status, and the code for ``--exit-code``: of a cause that is named, and of a failure without one."""
+    named = {each.severity for each in found if each.confidence == "named"}
+    if ended == "ended-well":
+        return Status.PASS, ExitCode.OK
+    if named:
+        return Status.FAIL if Severity.FAIL in named else Status.WARN, ExitCode.FAIL
+    if found or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
+        return Status.UNKNOWN, ExitCode.INCONCLUSIVE
+    return Status.PASS, ExitCode.OK
+
+
+def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
+    """Yield what a reader must know of the logs as a whole: whose clocks agree, and what was not read."""
+    yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
 
 
 def _unknown_line(left: JobFiles, log: JobLog, verdicts: Sequence[Verdict], found: Sequence[Cause]) -> LogEvent | None:
     """Return the line that most likely says why, if no check knows it; None: there is none."""
     known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
     return likeliest(log, known, harmless, any_level=left.failed, launcher=not found)
+
+
+TOPIC = Topic(_judge, _conclude, learn=_learn)

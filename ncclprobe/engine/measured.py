@@ -10,10 +10,12 @@ Slow results are related to findings on machines that may explain them; no findi
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+from ncclprobe.engine import doctor, inventory
 from ncclprobe.engine.collect import Facts, collect
-from ncclprobe.engine.judge import shares, worst
+from ncclprobe.engine.diagnose import Known, Topic, unchanged
+from ncclprobe.engine.judge import conclude, shares, worst
 from ncclprobe.errors import ParseError
 from ncclprobe.expect import copies, expected, expected_of_run
 from ncclprobe.expect.bands import judge_rows
@@ -47,14 +49,13 @@ from ncclprobe.model.findings import Finding, Related, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow
 from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
-from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
+from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.training.ladder import climbed
 from ncclprobe.units import plural, size
 
-T = TypeVar("T")
 _USED_SHARE = 0.1
 """A NIC that carried this share of its node's bytes was used."""
 
@@ -72,47 +73,39 @@ def concluded(run: Facts) -> Facts:
     if not measured.rows and not measured.lost and not measured.complete:
         return {**run, Localised: Absent("the run ended before all pairs were measured", "NotCaptured")}
     try:
-        return {**run, Localised: Localised(localise(measured, _expected_pair_GBps(run, measured)))}
+        return {**run, Localised: Localised(localise(measured, _least_of_a_pair(run)))}
     except ParseError as error:
         return {**run, Localised: Absent(str(error), "ParseError")}
 
 
-def _expected_pair_GBps(run: Facts, measured: MeasuredPairs) -> float | None:
-    """The least that is expected of a pair at the size that was measured."""
-    expected = run.get(Expected)
-    if not isinstance(expected, Expected) or not measured.rows:
-        return None
-    return expected.least_pair_GBps(measured.rows[0].nbytes)
+def _least_of_a_pair(run: Facts) -> float | None:
+    """Return the least that is expected of a pair at the size that was measured, in GB/s."""
+    pairs, expected = _rows(run, MeasuredPairs), learned(run, Expected)
+    return expected.least_pair_GBps(pairs[0].nbytes) if expected and pairs else None
 
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
     """`run` judged by `bands` of the file `path`, and not by what it expected of itself."""
-    asked = run.get(Asked)
-    by_file: Facts = {Asked: replace(asked, expect=path, baseline=None)} if isinstance(asked, Asked) else {}
+    asked = learned(run, Asked)
+    by_file: Facts = {Asked: replace(asked, expect=path, baseline=None)} if asked else {}
     return {**run, **by_file, Expected: Expected(tuple(bands))}
 
 
 def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     """`run` judged by what its nodes are now known to reach; of gloo, for which links were measured, as it was."""
-    asked, who = run.get(Asked), run.get(Participants)
-    if not isinstance(asked, Asked) or not isinstance(who, Participants) or who.backend != "nccl":
+    asked, who, notes = learned(run, Asked), learned(run, Participants), learned(run, Notes) or Notes()
+    if asked is None or who is None or who.backend != "nccl":
         return run
     shape = Shape(tuple(Counter(who.hosts).values()))
     nodes = {s.node: expected_of_run.describe(s.facts) for s in snapshots if s.node in who.hosts}
-    missing = {
-        host: expected_of_run.Described(None, why="there is no capture of it")
-        for host in who.hosts
-        if host not in nodes
-    }
-    found = expected_of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, {**nodes, **missing})
-    told = run.get(Notes)
-    texts = told.texts if isinstance(told, Notes) else ()
+    unseen = expected_of_run.Described(None, why="there is no capture of it")
+    nodes |= {host: unseen for host in who.hosts if host not in nodes}
+    found = expected_of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, nodes)
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
-    again = Notes((*texts, f"judged again: {found.note}"))
+    again = Notes((*notes.texts, f"judged again: {found.note}"))
     bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
-    measured = run.get(MeasuredPairs)
-    if isinstance(measured, MeasuredPairs) and measured.rows:
-        bands = (*bands, *expected_of_run.expecting_pairs(measured.rows[0].nbytes, shape, {**nodes, **missing}).bands)
+    if pairs := _rows(run, MeasuredPairs):
+        bands = (*bands, *expected_of_run.expecting_pairs(pairs[0].nbytes, shape, nodes).bands)
     return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 
@@ -120,10 +113,10 @@ def job_of(run: Facts, job: Job) -> Job:
     """`job` whose ranks have met, with the backend that was measured; a node that is to be accepted is judged for the
     one that was meant.
     """
-    who, asked = run.get(Participants), run.get(Asked)
-    if not isinstance(who, Participants):
+    who, asked = learned(run, Participants), learned(run, Asked)
+    if who is None:
         return job
-    meant = asked.backend or "nccl" if isinstance(asked, Asked) and asked.accepts else who.backend
+    meant = asked.backend or "nccl" if asked and asked.accepts else who.backend
     return replace(job, backend="nccl" if meant == "nccl" else "gloo", met=True)
 
 
@@ -140,8 +133,8 @@ def weighed(
 
 
 def _accepts(run: Facts) -> bool:
-    asked = run.get(Asked)
-    return isinstance(asked, Asked) and asked.accepts
+    asked = learned(run, Asked)
+    return bool(asked and asked.accepts)
 
 
 def _of_used(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Verdict:
@@ -176,29 +169,25 @@ def about_only(finding: Finding, devices: frozenset[str]) -> bool:
 
 def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
     """GPUs, ports and interfaces of a node that the run did not use; empty where that is not known."""
-    who = run.get(Participants)
-    if not isinstance(who, Participants) or snapshot.node not in who.hosts:
+    who, gpus = learned(run, Participants), learned(snapshot.facts, Gpus)
+    if who is None or snapshot.node not in who.hosts:
         return frozenset()
-    gpus = _all(snapshot, Gpus, lambda fact: [f"GPU{gpu.index}" for gpu in fact.all])
-    nics = _all(snapshot, Fabric, lambda fact: [port.name for port in fact.ports])
-    interfaces = _all(snapshot, Interfaces, lambda fact: [each.name for each in fact.all])
-    return frozenset({*gpus, *nics, *interfaces} - _used(snapshot, who, run))
+    names = {f"GPU{gpu.index}" for gpu in gpus.all} if gpus else set()
+    return frozenset((names | _nics(snapshot)) - _used(snapshot, gpus.names if gpus else {}, who, run))
 
 
-def _all(snapshot: Snapshot, kind: type[T], names: Any) -> list[str]:
-    fact = snapshot.facts.get(kind)
-    return list(names(fact)) if isinstance(fact, kind) else []
+def _nics(snapshot: Snapshot) -> set[str]:
+    fabric, interfaces = learned(snapshot.facts, Fabric), learned(snapshot.facts, Interfaces)
+    ports = {port.name for port in fabric.ports} if fabric else set()
+    return ports | ({each.name for each in interfaces.all} if interfaces else set())
 
 
-def _used(snapshot: Snapshot, who: Participants, run: Facts) -> set[str]:
-    gpus = snapshot.facts.get(Gpus)
-    names = gpus.names if isinstance(gpus, Gpus) else {}
+def _used(snapshot: Snapshot, names: Mapping[str, str], who: Participants, run: Facts) -> set[str]:
     mine = [gpu for gpu, host in zip(who.gpus, who.hosts, strict=False) if host == snapshot.node]
     used = {names.get(gpu, gpu) if isinstance(gpu, str) else f"GPU{gpu}" for gpu in mine}
     if who.nodes < 2:
         return used
-    traffic = run.get(NicTraffic)
-    carried = [nic for row in traffic.rows for nic in row.nics] if isinstance(traffic, NicTraffic) else []
+    carried = [nic for row in _rows(run, NicTraffic) for nic in row.nics]
     seen = {
         nic.nic for nic in carried if nic.node == snapshot.node and (nic.expected or (nic.share or 0) >= _USED_SHARE)
     }
@@ -209,29 +198,21 @@ def _used(snapshot: Snapshot, who: Participants, run: Facts) -> set[str]:
         chosen = [each.port for each in made.hcas.chosen or ()] or [each.name for each in made.sockets.chosen or ()]
         if chosen:
             return used | set(chosen)
-    fabric, interfaces = snapshot.facts.get(Fabric), snapshot.facts.get(Interfaces)
-    ports = {port.name for port in fabric.ports} if isinstance(fabric, Fabric) else set()
-    return used | ports | ({i.name for i in interfaces.all} if isinstance(interfaces, Interfaces) else set())
-
-
-def launch_row(run: Facts) -> LaunchRow:
-    """How the ranks were started."""
-    who = run.get(Participants)
-    return LaunchRow(who.kind, who.nnodes, who.ranks) if isinstance(who, Participants) else LaunchRow()
+    return used | _nics(snapshot)
 
 
 def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
     """A row per host of the ranks; a finding on the run that names nodes is these nodes' alone."""
-    who = run.get(Participants)
-    hosts = dict.fromkeys(who.hosts) if isinstance(who, Participants) else {}
+    who = learned(run, Participants)
+    hosts = dict.fromkeys(who.hosts) if who else {}
     each = shares(list(hosts), verdicts, "fail")
     return tuple(NodeRow(host, rank, host, each[host].status) for rank, host in enumerate(hosts))
 
 
 def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, NodeEnvironment]:
     """Versions and settings by node; on rank 0's those of the libraries that were measured come first."""
-    who = run.get(Participants)
-    if not isinstance(who, Participants) or not who.hosts:
+    who = learned(run, Participants)
+    if who is None or not who.hosts:
         return looked
     first = who.hosts[0]
     seen = looked.get(first, NodeEnvironment())
@@ -244,43 +225,39 @@ def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, No
 
 def rows_of(run: Facts) -> tuple[Measurement, ...]:
     """The rows of a run with their verdicts; none where it measured none."""
-    rows, expected = run.get(Rows), run.get(Expected)
-    if not isinstance(rows, Rows):
-        return ()
-    return judge_rows(rows, expected if isinstance(expected, Expected) else Expected())
+    rows = learned(run, Rows)
+    return judge_rows(rows, learned(run, Expected) or Expected()) if rows else ()
 
 
 def copies_of(run: Facts) -> tuple[CopyRow, ...]:
     """The copies of a run with their verdicts; none where it measured none."""
-    expected = run.get(ExpectedCopies)
-    nodes = expected.nodes if isinstance(expected, ExpectedCopies) else {}
+    nodes = (learned(run, ExpectedCopies) or ExpectedCopies()).nodes
     return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
 
 
-def _bands(run: Facts) -> tuple[Band, ...]:
-    expected = run.get(Expected)
-    return expected.bands if isinstance(expected, Expected) else ()
+def _ladder(run: Facts) -> tuple[LadderRow, ...]:
+    return climbed(_rows(run, Ladder), (learned(run, Expected) or Expected()).bands)
 
 
 def sections(run: Facts) -> dict[str, Any]:
     """The report's fields that hold what was measured."""
-    first, printed, found = run.get(FirstCalls), run.get(MeasuredOn), run.get(Localised)
+    first, printed, found = learned(run, FirstCalls), learned(run, MeasuredOn), learned(run, Localised)
     rows = rows_of(run)
     return {
         "measurements": rows,
         "judged": judged(run),
         "published": expected.published_behind(rows),
         "pairs": _rows(run, MeasuredPairs),
-        "localisation": found.found if isinstance(found, Localised) else None,
+        "localisation": found.found if found else None,
         "nic_traffic": _rows(run, NicTraffic),
         "copies": copies_of(run),
         "affinity": _rows(run, Affinities),
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
-        "ladder": climbed(_rows(run, Ladder), _bands(run)),
+        "ladder": _ladder(run),
         "skipped_rows": _rows(run, Skipped),
-        "first_call": first.cost if isinstance(first, FirstCalls) else None,
-        "fingerprint": printed.fingerprint if isinstance(printed, MeasuredOn) else None,
+        "first_call": first.cost if first else None,
+        "fingerprint": printed.fingerprint if printed else None,
     }
 
 
@@ -290,11 +267,10 @@ def judged(run: Facts) -> Judged | None:
     Pairs are compared with each other: of fewer than three nodes either of two may be the slow one, so that only an
     expectation judges them. Nothing judges groups and steps.
     """
-    pairs, found, expected = _rows(run, MeasuredPairs), run.get(Localised), run.get(Expected)
-    least = isinstance(expected, Expected) and pairs and expected.least_pair_GBps(pairs[0].nbytes)
-    compared = bool(least) or (isinstance(found, Localised) and found.found.nodes >= FEWEST)
+    pairs, found = _rows(run, MeasuredPairs), learned(run, Localised)
+    compared = bool(_least_of_a_pair(run)) or bool(found and found.found.nodes >= FEWEST)
     rated = [*(row.status for row in rows_of(run)), *(row.status for row in copies_of(run))]
-    rated += [row.status for row in climbed(_rows(run, Ladder), _bands(run)) if row.busbw_GBps is not None]
+    rated += [row.status for row in _ladder(run) if row.busbw_GBps is not None]
     shown = len(_rows(run, Groups)) + len(_rows(run, Steps))
     sure = len(pairs) * compared + len(_rows(run, Affinities))
     of = len(rated) + len(pairs) + shown + len(_rows(run, Affinities))
@@ -306,28 +282,25 @@ def in_words(run: Facts) -> str:
     rows, pairs, copies = rows_of(run), _rows(run, MeasuredPairs), _rows(run, Copies)
     judged = sum(row.status != "unjudged" for row in rows)
     ways = {(row.src, row.dst) for row in pairs}
-    parts = [f"{_count(rows)}, {judged or 'none'} judged"] if rows else []
+    parts = [f"{plural(len(rows), 'row')}, {judged or 'none'} judged"] if rows else []
     parts += [plural(len({frozenset(way) for way in ways}), "pair")] if ways else []
     parts += ["1 copy" if len(copies) == 1 else f"{len(copies)} copies"] if copies else []
     return " · ".join(parts)
 
 
 def _rows(run: Facts, kind: type[Any]) -> tuple[Any, ...]:
-    fact = run.get(kind)
-    return tuple(fact.rows) if isinstance(fact, kind) else ()
+    fact = learned(run, kind)
+    return tuple(fact.rows) if fact else ()
 
 
 def notes(run: Facts) -> Iterator[str]:
     """What the reader must know of the run: how it was understood, what was found out, what was not reached."""
-    asked, told, rows = run.get(Asked), run.get(Notes), rows_of(run)
-    if isinstance(asked, Asked):
-        yield from asked.notes
-    if isinstance(told, Notes):
-        yield from told.texts
+    asked, rows = learned(run, Asked), rows_of(run)
+    yield from asked.notes if asked else ()
+    yield from (learned(run, Notes) or Notes()).texts
     yield from _left_out(_rows(run, Skipped))
-    yield from imprecise(rows, accepts=isinstance(asked, Asked) and asked.accepts)
-    if isinstance(asked, Asked):
-        yield from _judged_by(asked, rows)
+    yield from imprecise(rows, accepts=_accepts(run))
+    yield from _judged_by(asked, rows) if asked else ()
 
 
 def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
@@ -346,10 +319,10 @@ def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
     """How many rows have a verdict, where not all have one."""
     judged = sum(row.status != "unjudged" for row in rows)
     if rows and not judged and not (asked.expect or asked.baseline):
-        yield f"{_count(rows)} measured, none judged{_why_none(rows)}"
+        yield f"{plural(len(rows), 'row')} measured, none judged{_why_none(rows)}"
     elif 0 < judged < len(rows):
         by = asked.expect or asked.baseline or "what is known of this machine"
-        yield f"{judged} of {_count(rows)} judged by {by}"
+        yield f"{judged} of {plural(len(rows), 'row')} judged by {by}"
 
 
 def _why_none(rows: Sequence[Measurement]) -> str:
@@ -357,10 +330,6 @@ def _why_none(rows: Sequence[Measurement]) -> str:
     if known:
         return f"; the last of them: {known[-1]}" if known[-1] else ""
     return ": nothing is known to judge them by; --expect FILE or --baseline PATH would"
-
-
-def _count(rows: Sequence[Any]) -> str:
-    return f"{len(rows)} row" + "s" * (len(rows) != 1)
 
 
 def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
@@ -371,9 +340,9 @@ def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
         reached = "unknown" if worst.precision is None else f"±{100 * worst.precision:.3g} %"
         more = "--level long gives each row more time" if accepts else "give more --budget, or less --precision"
         yield (
-            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of {_count(rows)} did not "
-            f"reach it in time; the worst is {worst.op} {size(worst.nbytes)}, {reached} after "
-            f"{worst.batches} batches of {worst.iters}: {more}"
+            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of "
+            f"{plural(len(rows), 'row')} did not reach it in time; the worst is {worst.op} {size(worst.nbytes)}, "
+            f"{reached} after {worst.batches} batches of {worst.iters}: {more}"
         )
 
 
@@ -392,15 +361,14 @@ def relate(
     slowing = {check.id for check in checks if check.slows}
     symptoms = {check.id for check in checks if check.of_run} - slowing
     causes = [(v, f) for v in verdicts if v.id in slowing for f in v.findings if _counts(v, f, unused)]
-    return tuple(_with_causes(v, causes) if v.id in symptoms and v.findings else v for v in verdicts)
+    return tuple(
+        replace(v, findings=tuple(_with_cause(f, causes) for f in v.findings)) if v.id in symptoms and v.findings else v
+        for v in verdicts
+    )
 
 
 def _counts(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[str]]) -> bool:
     return finding.severity is not Severity.NOTE and not is_idle(verdict, finding, unused)
-
-
-def _with_causes(verdict: Verdict, causes: Sequence[tuple[Verdict, Finding]]) -> Verdict:
-    return replace(verdict, findings=tuple(_with_cause(finding, causes) for finding in verdict.findings))
 
 
 def _with_cause(finding: Finding, causes: Sequence[tuple[Verdict, Finding]]) -> Finding:
@@ -416,3 +384,36 @@ def _same_place(symptom: Finding, verdict: Verdict, cause: Finding) -> bool:
     """Return whether both are about one node; what names no node is about all."""
     nodes = {verdict.node} if verdict.node is not None else set(cause.nodes)
     return not symptom.nodes or not nodes or not nodes.isdisjoint(symptom.nodes)
+
+
+def _learn(known: Known) -> Known:
+    run = concluded(known.facts)
+    return replace(known, facts=run, job=job_of(run, known.job))
+
+
+def _weigh(known: Known) -> Known:
+    run, checks = known.facts, known.question.checks
+    unused = {s.node: unused_devices(s, run) for s in known.snapshots}
+    return replace(known, verdicts=relate(weighed(known.verdicts, checks, unused, run), checks, unused))
+
+
+def _conclude(known: Known) -> dict[str, Any]:
+    run, who = known.facts, learned(known.facts, Participants)
+    launch = LaunchRow(who.kind, who.nnodes, who.ranks) if who else LaunchRow()
+    counting = counted(known.verdicts, known.question.checks, run)
+    status, code = conclude(counting, known.question.judging.fail_on)
+    shown = doctor.sections(known)
+    return {
+        **shown,
+        **sections(run),
+        "status": status,
+        "exit_code": code,
+        "launch": launch,
+        "nodes": node_rows(run, counting),
+        "areas": inventory.areas(known.snapshots, known.verdicts, known.job, launch.nnodes, in_words(run)),
+        "environment": environments(run, shown["environment"]),
+        "notes": [*shown["notes"], *notes(run)],
+    }
+
+
+TOPIC = Topic(unchanged, _conclude, learn=_learn, weigh=_weigh)

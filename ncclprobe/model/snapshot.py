@@ -87,6 +87,12 @@ class Absent(Struct, frozen=True):
     refused: str = ""
 
 
+def learned(facts: Mapping[type, Any], kind: type[T]) -> T | None:
+    """Return the fact of this kind; None: it could not be learned, or nothing asked for it."""
+    fact = facts.get(kind)
+    return fact if isinstance(fact, kind) else None
+
+
 class Job(Struct, frozen=True):
     """What the user is about to run, as far as the command line says so. A fact like any other to a check.
 

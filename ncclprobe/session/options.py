@@ -4,6 +4,7 @@ import zlib
 from pathlib import Path
 
 from ncclprobe import stats
+from ncclprobe.engine.diagnose import Judging
 from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import Mode, SkippedRow
 from ncclprobe.model.values import Struct
@@ -38,9 +39,7 @@ class Options(Struct, frozen=True, kw_only=True):
     backend: Backend | None
     timeout_s: float
     phase_timeout_s: float
-    select: tuple[str, ...]
-    ignore: tuple[str, ...]
-    config: Path | None
+    judging: Judging
     keep: Path | None
     json: str | None
     junit: str | None
@@ -48,7 +47,6 @@ class Options(Struct, frozen=True, kw_only=True):
     html: str | None
     prometheus: str | None
     nodes_out: Path | None
-    fail_on: str
     quiet: bool
     verbose: bool
     no_color: bool
@@ -77,7 +75,6 @@ class Options(Struct, frozen=True, kw_only=True):
     expect_gpus: int | None = None
     left_out: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
-    new_checks: str | None = None
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """Return the sizes to measure with `backend`."""

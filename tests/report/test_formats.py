@@ -199,7 +199,7 @@ def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capf
 def recorder(*argv: str) -> Recorder:
     """Of two hosts that were asked for with `argv`."""
     asked = bandwidth.parse(argv)
-    return Recorder(asked, ask(asked, argv, Job(), MEASURED), Participants("environment", 2, ("h0", "h1")))
+    return Recorder(asked, ask(asked.judging, argv, Job(), MEASURED), Participants("environment", 2, ("h0", "h1")))
 
 
 def test_a_sweep_writes_every_format_when_its_record_is_closed(tmp_path: Path) -> None:

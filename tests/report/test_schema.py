@@ -47,7 +47,7 @@ def test_the_examples_are_valid(path: Path) -> None:
 def test_what_is_written_while_a_sweep_still_runs_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     asked = options.parse(["--json", str(path), "-q"])
-    record = Recorder(asked, ask(asked, (), Job(), MEASURED), Participants("environment", 2, ("h0", "h1")))
+    record = Recorder(asked, ask(asked.judging, (), Job(), MEASURED), Participants("environment", 2, ("h0", "h1")))
     record.open()
     record.add(ROW)
     partial = json.loads(path.read_text())

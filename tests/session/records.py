@@ -29,7 +29,7 @@ def recorder(path: Path | str, expected: tuple[Band, ...] = (), met: bool = True
     """The record of two ranks that were to measure all_reduce of 1 MiB."""
     given = {"json": str(path), "quiet": True, "transport": False, **options}
     asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), **given)
-    question = ask(asked, ("bandwidth",), Job("gloo"), MEASURED)
+    question = ask(asked.judging, ("bandwidth",), Job("gloo"), MEASURED)
     found = Recorder(asked, question, Participants("environment", 2, ("h0", "h1"), "gloo"), expected)
     if met:
         found.meet()

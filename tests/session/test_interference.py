@@ -54,7 +54,7 @@ def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
 def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     band = Band("all_reduce", 1, 1 << 40, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
     asked = options([])
-    question = ask(asked, (), Job(), MEASURED)
+    question = ask(asked.judging, (), Job(), MEASURED)
     record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), (band,))
     slow = replace(ROW, busbw_GBps=60.0, time_us=TimeStats(20.0), interval_us=(19.8, 20.2))
     for nbytes in (1 << 20, 1 << 22, 1 << 24):
@@ -137,7 +137,9 @@ def test_each_setting_is_named_once_with_its_ranks() -> None:
 def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
     band = Band("all_reduce", 1, 1 << 21, Expectation(100.0, 90.0, "GB/s", "user", "w", "s"))
     asked = options([])
-    record = Recorder(asked, ask(asked, (), Job(), MEASURED), Participants("none", 8, ("n0",) * 8, "nccl"), (band,))
+    record = Recorder(
+        asked, ask(asked.judging, (), Job(), MEASURED), Participants("none", 8, ("n0",) * 8, "nccl"), (band,)
+    )
     record.disturbed(of_settings([{"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}] * 8))
     for busbw, nbytes in ((60.0, 1 << 20), (1000.0, 1 << 20), (60.0, 1 << 24)):
         record.add(replace(ROW, nbytes=nbytes, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(19.8, 20.2)))

@@ -43,7 +43,7 @@ class Run:
             self.zero.add(replace(ROW, ranks=2, wrong=0))
 
     def question(self) -> Question:
-        return ask(self.options, ("bandwidth",), Job("gloo"), MEASURED)
+        return ask(self.options.judging, ("bandwidth",), Job("gloo"), MEASURED)
 
     def closes(self) -> None:
         with self.environment.context() as patch:

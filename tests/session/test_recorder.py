@@ -134,7 +134,7 @@ def test_a_log_is_judged_again_as_it_was_judged(path: Path, tmp_path: Path) -> N
     record.add_retest(ROW_OK)
     report = closed(record, path)
     asked = command_line.parse([])
-    again = diagnose(ask(asked, (), Job("gloo"), MEASURED), (), run_facts(RunLog.read(tmp_path / FILE)))
+    again = diagnose(ask(asked.judging, (), Job("gloo"), MEASURED), (), run_facts(RunLog.read(tmp_path / FILE)))
     assert (again.measurements, again.checks) == (report.measurements, report.checks)
     assert (again.exit_code, again.measurements[0].status) == (4, "fail")
 
@@ -207,7 +207,7 @@ def test_a_log_that_is_killed_after_any_line_is_no_pass(path: Path, tmp_path: Pa
     for number in range(1, len(lines)):
         (tmp_path / "cut.jsonl").write_text("".join(lines[:number]))
         found = run_facts(RunLog.read(tmp_path / "cut.jsonl"))
-        report = diagnose(ask(command_line.parse([]), (), Job("gloo"), MEASURED), (), found)
+        report = diagnose(ask(command_line.parse([]).judging, (), Job("gloo"), MEASURED), (), found)
         assert report.exit_code == 3, lines[number - 1]
 
 

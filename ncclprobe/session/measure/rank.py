@@ -203,7 +203,7 @@ class Rank:
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
         if not self._recorder:
-            explain_exit(int(code), fail_on=self._options.fail_on)
+            explain_exit(int(code), fail_on=self._options.judging.fail_on)
         exchange.collect(None)  # rank 0 may serve the store, so it leaves last
         self._watchdog.dismiss(code)
         return int(code)
@@ -341,7 +341,7 @@ class Rank:
         code = self._recorder.close(ending) if self._recorder else int(ending.code)
         if self._survivor:
             self._survivor.dismiss()
-        explain_exit(code, fail_on=self._options.fail_on)
+        explain_exit(code, fail_on=self._options.judging.fail_on)
         return code
 
     def _snapshots(self) -> list[Snapshot]:
