@@ -7,6 +7,7 @@ from ncclprobe.checks.log.launchers import signal_of_launcher
 from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, failed
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
 from ncclprobe.units import whole_words
 
@@ -76,13 +77,7 @@ def _roots(log: JobLog) -> set[int]:
     signs=("Traceback (most recent call last)", "Root Cause (first observed failure)", _IGNORED),
     bad=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
-        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n",
-        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
-        "[rank1]:     model(x)\n[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration "
-        "before starting a new one. This error indicates that your module has parameters that were not used in "
-        "producing loss. You can enable unused parameter detection by passing the keyword argument "
-        "`find_unused_parameters=True` to "
-        "`torch.nn.parallel.DistributedDataParallel`\n",
+        "[rank3]:     main()\n[rank3]: ValueError: batch 17 holds no tokens\n"
     ],
     good=lambda: [
         '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 12, in <module>\n'
@@ -241,3 +236,34 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     """
     for event in cuda_errors(log, "unspecified launch failure", "'unknown error'", "CUDA error: unknown error"):
         yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **NODE)
+
+
+_WILD_XIDS = (13, 31)
+"""Graphics engine exception and MMU fault, both of the program's own kernels: docs.nvidia.com/deploy/xid-errors."""
+
+
+@cause(
+    code="rank-crashed",
+    signs=("NVRM: Xid (",),
+    echoes=("gpu-hw-error", "rank-crashed"),
+    bad=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, name=python, Ch 00000010, intr 00000000. MMU Fault"],
+    good=lambda: [
+        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, name=python, Ch 00000010, MMU Fault\n"
+        "[rank0]: step 7 loss 2\nTraining finished successfully"
+    ],
+)
+def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
+    """A GPU's driver saw a program touch memory that is not its own.
+
+    Right: The driver saw no kernel of the job touch memory that is not its own.
+    Why: Xid 31 is a page that the program has not mapped, Xid 13 an index or instruction out of range; the GPU is well,
+    and the process that the line names gets "illegal memory access" at its next call.
+    Fix: `compute-sanitizer` on the program of that process; look for indices out of range and for buffers that are
+    freed while a kernel or a collective uses them.
+    """
+    kernels_alone = not (log.ranks or log.versions or any(stream.finished for stream in log.streams))
+    for event in log.having("NVRM: Xid (") if kernels_alone or failed(log) else ():
+        xid, pid = number(between(event.text, "): ")), number(between(event.text, "pid="))
+        if xid in _WILD_XIDS:
+            ranks = tuple(r.rank for r in log.ranks.values() if r.pid == pid is not None and r.host in ("", event.host))
+            yield said(log, event, f"the driver reports Xid {xid}: the program's own access", ranks=ranks, **JOB)

@@ -1,6 +1,7 @@
-"""What DCGM and nvidia-smi say of GPUs that failed. Kernel lines (Xid, SXid) are those of :mod:`gpus`.
+"""What DCGM, nvidia-smi and NCCL's own diagnostics say of GPUs. Kernel lines (Xid, SXid) are those of :mod:`gpus`.
 
-Sources: dcgmlib/dcgm_errors.h of NVIDIA's DCGM (the texts of `dcgmi diag` and `dcgmi health`); `nvidia-smi -q`.
+Sources: dcgmlib/dcgm_errors.h of NVIDIA's DCGM (the texts of `dcgmi diag` and `dcgmi health`); `nvidia-smi -q`;
+NCCL 2.31's documentation ("Diagnostics") and src/ras/diagnostics_xid.cc, whose lines begin with "NCCL DIAG".
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from ncclprobe.checks.log.gpus import HARMLESS_XIDS
 from ncclprobe.checks.log.lines import NODE
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.texts import between, number
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.values import replace
 
 _DCGM = (
     "had uncorrectable memory errors",
@@ -79,3 +81,49 @@ def nvidia_smi_wants_a_reset(log: JobLog) -> Iterator[Finding]:
         grave = asked == "Yes" if key.strip() in _YES else key.strip() == _RECOVERY and asked not in ("None", "N/A", "")
         if colon and grave:
             yield said(log, event, f"nvidia-smi says {key.strip()}: {asked}", **NODE)
+
+
+_DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"
+
+
+@cause(
+    code="gpu-hw-error",
+    signs=("NCCL DIAG",),
+    doctor="gpu.xid",
+    bad=lambda: [
+        "node0:24563 NCCL DIAG [INFO] Xid 79 detected 1 time on host node3. The NVIDIA Xid catalog recommends",
+    ],
+    good=lambda: [
+        "node0:24563 NCCL DIAG [INFO] Xid 43 detected 1 time on host node3. Restart the affected application.",
+    ],
+)
+def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
+    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is not as it should be.
+
+    Right: NCCL's diagnostics found nothing.
+    Why: they read the driver's Xids, write and read between every two GPUs, and measure each NIC beside the others,
+    before the job's own traffic; NCCL goes on whatever they find.
+    Fix: look at the host or pair that the line names: its kernel log, `nvidia-smi topo -p2p n`, `ibstat`.
+    """
+    for event in log.having("NCCL DIAG"):
+        text = between(event.text, "[INFO]").strip()
+        xid = number(between(text, "Xid ")) if " detected " in text and text.startswith(("Xid ", "SXid ")) else None
+        if xid is not None and not (text.startswith("X") and str(xid) in HARMLESS_XIDS):
+            host = between(text, "on host ", " ").rstrip(".")
+            message = f"NCCL's diagnostics report {text.partition(' ')[0]} {xid}"
+            yield _on(host, said(log, event, message, **NODE))
+        elif _DIAG_P2P in text:
+            codes = ("p2p-broken-acs-iommu", "gpu-hw-error")
+            yield said(log, event, "GPUs of a host read or write each other's memory wrongly", codes=codes, **NODE)
+        elif _DIAG_NET in text and (number(between(text, "): ")) or 0) < (number(between(text, "median ")) or 0):
+            rank = number(between(text, " rank "))
+            message = f"the NIC of rank {rank} is slower than the others"
+            details = {**NODE, "codes": ("ib-link-error", "gdr-off", "gpu-hw-error"), "severity": Severity.WARN}
+            yield said(log, event, message, ranks=() if rank is None else (rank,), **details)
+
+
+def _on(host: str, found: Finding) -> Finding:
+    """Return a finding as one of the host that its line names, and not of the one that wrote it."""
+    at = found.occurrence
+    own = replace(at, hosts=(host,), ranks=()) if at and host else at
+    return replace(found, occurrence=own, nodes=(host,) if host else found.nodes)

@@ -19,6 +19,7 @@ _FAULTS = (
     "Unable to determine the device handle for GPU",
 )
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
+_BUS_FATAL = ("Uncorrected (Fatal)", "Uncorrectable (Fatal)")
 _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
 HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
@@ -27,7 +28,7 @@ HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "15
 
 @cause(
     code="gpu-hw-error",
-    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED),
+    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL),
     doctor="gpu.xid",
     bad=lambda: ["[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
     good=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"],
@@ -50,9 +51,19 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"the driver reports Xid {xid}", **NODE)
         elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
+    gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}
+    for event in log.having(*_BUS_FATAL):
+        if _gpus_bus(event) or any(bus in event.text for bus in gpus):
+            yield said(log, event, "PCIe lost the connection to a GPU", **NODE)
     for event in log.having(*_DIAGNOSED):
         ranks = ranks_in(between(event.text, "on rank(s) ", " ("))
         yield said(log, event, "NCCL's diagnostics report a fault of a GPU or NVLink", peers=ranks, **NODE)
+
+
+def _gpus_bus(event: LogEvent) -> str:
+    """Return the PCI bus of the GPU that the driver speaks of, such as ``0000:5e:``; empty: it names none."""
+    of_driver = between(event.text, "nvidia ", " ") or between(event.text, "(PCI:", ")")
+    return of_driver[: of_driver.rfind(":") + 1]
 
 
 def _xid(event: LogEvent) -> str:

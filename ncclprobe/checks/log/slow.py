@@ -6,7 +6,7 @@ from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
-from ncclprobe.facts.files.texts import between
+from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding, Severity
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
@@ -176,3 +176,42 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
         if "FAILED" in event.text:
             count = between(event.text, ":").strip().partition(" ")[0]
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
+
+
+_TIMED = "Init timings - "
+_LONG_S, _LATE_SHARE = 60, 0.5
+
+
+def _timings(rank: int, bootstrap_s: float) -> str:
+    """Return NCCL's line of the seconds of each phase, for examples."""
+    phases = f"total {bootstrap_s + 2:.2f} (kernels 0.12, alloc 0.30, bootstrap {bootstrap_s:.2f}, allgathers 0.30)"
+    return f"n1:{rank + 7}:9 [{rank}] NCCL INFO {_TIMED}ncclCommInitRank: rank {rank} nranks 2 {phases}\n"
+
+
+@cause(
+    code="timeout-straggler",
+    signs=(_TIMED,),
+    doctor="run.straggler",
+    bad=lambda: [{"0.log": _timings(0, 90.0), "rank1.log": _timings(1, 0.2)}],
+    good=lambda: [{"0.log": _timings(0, 2.0), "rank1.log": _timings(1, 0.2)}],
+)
+def rank_came_late_to_nccl(log: JobLog) -> Iterator[Finding]:
+    """A rank came to NCCL's initialisation long after the others.
+
+    Right: All ranks came to NCCL's initialisation within a minute.
+    Why: in its phase "bootstrap" every rank waits for the last one, which itself waits least (NCCL from 2.22 on prints
+    the seconds of each phase); what that rank did before, such as loading a model, all others pay for.
+    Fix: let all ranks make the group before long work, and look at what slows this one down: its disk, its image, its
+    host.
+    """
+    waited = {each.rank: (_seconds(each.text, "bootstrap "), each) for each in log.having(_TIMED)}
+    longest = max((seconds for seconds, _ in waited.values()), default=0)
+    late = [each for seconds, each in waited.values() if seconds < _LATE_SHARE * longest]
+    if longest >= _LONG_S and 0 < 2 * len(late) <= len(waited):
+        for each in late:
+            yield said(log, each, f"came to NCCL up to {longest} s after the others", severity=Severity.WARN, **JOB)
+
+
+def _seconds(text: str, phase: str) -> int:
+    """Return the whole seconds of a phase, such as ``bootstrap 90.02``."""
+    return number(between(text, phase)) or 0

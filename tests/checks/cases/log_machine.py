@@ -26,6 +26,13 @@ CASES = {
             "communication collective. Device: 3, node: n1\n",
             '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
             "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
+            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+            "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new "
+            "one. This error indicates that your module has parameters that were not used in producing loss. You can "
+            "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
+            "`torch.nn.parallel.DistributedDataParallel`\n",
+            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+            "[rank1]: TypeError: Input tensor data type is not supported for NCCL process group: UInt16\n",
             "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
             "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
             '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
@@ -72,8 +79,11 @@ CASES = {
             "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
             "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
             "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in comm 0x9",
+            "[ 812.1] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0\n"
+            "[ 812.2] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
         ],
         good=[
+            "[ 812.1] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
             "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, Ch 00000010, MMU Fault: ENGINE GRAPHICS",
             "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20012, Non-fatal, Link 44 egress",
             "n1:7:7 [0] NCCL DIAG ECC: no uncorrected volatile errors across 8 ranks in comm 0x9",
@@ -148,6 +158,18 @@ CASES = {
             "GPU 3 had memory errors and row remappings are pending",
         ],
     ),
+    "log.nccl-diagnosed": Cases(
+        bad=[
+            "n1:7 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
+            "n1:7 NCCL DIAG [INFO] net bw: same-nic rank 3 (n1): 265.1 Gbit/s, >30% off median 391.5 Gbit/s in comm 9",
+            "n1:7 NCCL DIAG [INFO] SXid 20034 detected 1 time (NVSwitch driver reported Fatal, link(s) {44}) on host n",
+        ],
+        good=[
+            "n1:7 NCCL DIAG [OK]   p2p: verified P2P access in both directions between every GPU pair (56 accesses)",
+            "n1:7 NCCL DIAG [INFO] net bw: same-nic rank 3 (n1): 591.5 Gbit/s, >30% off median 391.5 Gbit/s in comm 9",
+        ],
+    ),
+    "log.driver-saw-a-wild-access": Cases(good=["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"]),
     "log.nvidia-smi-wants-a-reset": Cases(
         bad=["    Remapped Rows\n        Remapping Failure Occurred        : Yes"],
         good=[

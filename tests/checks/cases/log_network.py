@@ -55,7 +55,8 @@ CASES = {
     "log.refused": Cases(
         bad=[
             "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
-            "Connection refused, exceeded error retry count after 35 attempts"
+            "Connection refused, exceeded error retry count after 35 attempts",
+            "n1:7:9 [0] misc/socket.cc:30 NCCL WARN Call to recv from 10.0.0.2<4021> failed : Connection refused",
         ]
     ),
     "log.closed-by-the-peer": Cases(
@@ -184,7 +185,10 @@ CASES = {
     "log.container-interface": Cases(
         bad=[
             "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> failed : "
-            "Network is unreachable"
+            "Network is unreachable",
+            "n1:7:7 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.1<0>\n"
+            "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 169.254.3.2<4021> returned "
+            "Connection refused, exceeded error retry count after 35 attempts",
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
