@@ -219,6 +219,20 @@ def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
     assert detector.arrivals(out_of_time=False) is not None
 
 
+@pytest.mark.parametrize(
+    ("came", "late"),
+    [((1, 1, 2, 17), ((3, 16.0),)), ((1, 1, 1, 15), ()), ((1, 20), ((1, 19.0),)), ((1, 30, 30, 30), ())],
+)
+def test_a_rank_that_came_long_after_half_of_them_is_told_and_one_that_was_early_makes_none_late(
+    came: tuple[int, ...], late: tuple[tuple[int, float], ...]
+) -> None:
+    detector = FailureDetector(len(came), patience=60)
+    for period in range(1, max(came) + 1):
+        here = [rank for rank, at in enumerate(came) if at <= period]
+        detector.receive({rank: Heartbeat(rank, "h", 1, period, 1, "wait") for rank in here})
+    assert detector.late() == late
+
+
 def waited(periods: int, *, running: Iterable[int] = (), out_of_time: bool = False) -> Arrivals | None:
     """What is said of ranks 1 and 2, which have not come after so many periods, of 3 that they are given."""
     detector = FailureDetector(3, patience=3)

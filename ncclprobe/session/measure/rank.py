@@ -200,6 +200,9 @@ class Rank:
         self._watchdog.set_phase("collect the captures of all nodes")
         self._gather_captures(exchange)
         self._watchdog.set_phase("verdict")
+        if self._recorder:
+            for rank, late_s in self._watchdog.late():
+                self._recorder.note(f"rank {rank} came {late_s:.0f} s after half of the ranks; all waited for it")
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
         if not self._recorder:

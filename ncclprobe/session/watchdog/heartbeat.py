@@ -14,6 +14,7 @@ SILENT_PERIODS = 5
 DONE = "done"
 BY_SIGNAL = "signal "  # begins why a rank leaves
 OUT_OF_TIME_PERIODS = 10  # a phase this old when the time runs out stood still; a younger one was cut off
+LATE_PERIODS = 15
 _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 
@@ -45,6 +46,7 @@ class FailureDetector:
         self._silent_periods: dict[int, int] = {}
         self._same_phase_periods: dict[int, int] = {}
         self._waited = 0
+        self._came: dict[int, int] = {}
         self._since_symptom = 0
         self._unconfirmed: dict[int, int | None] = {}
         self._absence_s = 0.0
@@ -62,6 +64,7 @@ class FailureDetector:
                 self._same_phase_periods[rank] + 1 if old and old.step == heartbeat.step else 0
             )
             self.last[rank] = heartbeat
+            self._came.setdefault(rank, self._waited)
             self._confirm(heartbeat)
         self._since_symptom = self._since_symptom + 1 if self._leaving() else 0
 
@@ -101,6 +104,11 @@ class FailureDetector:
         alive = tuple(rank for rank in running() if rank in missing)
         found = Arrivals(self.ranks, missing, self._waited * PERIOD_S, allowed * PERIOD_S, alive)
         return found if out_of_time or found.lost else None
+
+    def late(self) -> tuple[tuple[int, float], ...]:
+        """Return the ranks that came LATE_PERIODS or more after half of all ranks, and how many seconds after these."""
+        usual = sorted(self._came.values())[(len(self._came) - 1) // 2] if self._came else 0
+        return tuple((r, (at - usual) * PERIOD_S) for r, at in self._came.items() if at - usual >= LATE_PERIODS)
 
     def unreachable(self) -> frozenset[int]:
         """Return the ranks but 0 that are silent or have said that they leave, excluded or not."""

@@ -176,6 +176,10 @@ class Watchdog:
         """Return, on rank 0, the ranks that will not answer any more, as far as heartbeats show."""
         return self._unreachable
 
+    def late(self) -> tuple[tuple[int, float], ...]:
+        """Return, on rank 0, the ranks that came long after the others, and by how many seconds."""
+        return self._detector.late()
+
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
         """Go on without `ranks`, on rank 0, and never report them again; return what was last known of each.
 
