@@ -359,7 +359,7 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
     return Redactor(key)
 
 
-_WRITTEN = (*FORMATS, "nodes_out", "nccl_tests", "output", "keep")
+_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "keep")
 _Identity = tuple[int, int]
 
 
@@ -376,9 +376,9 @@ def refuse_overwriting(parser: argparse.ArgumentParser, options: argparse.Namesp
         named = f"{_option(parser, dest)} {path}"
         if path in read:
             raise UsageError(f"{named}: not written over, for this command reads it; give another path")
-        if dest in (*FORMATS, "nodes_out"):
+        if dest in (*FORMATS, "bundle", "nodes_out"):
             try:
-                files.refuse_other(path, delivery.recognises("nodes" if dest == "nodes_out" else dest))
+                files.refuse_other(path, delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest)))
             except UsageError as error:
                 raise UsageError(f"{_option(parser, dest)} {error}") from None
 

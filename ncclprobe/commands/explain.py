@@ -1,13 +1,18 @@
 """``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: a check, a cause, or a variable."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ncclprobe import DOCS
 from ncclprobe.commands import arguments
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
+
+if TYPE_CHECKING:
+    from ncclprobe.model.report import Report
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,6 +39,7 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine.explain import explain
     from ncclprobe.host import job_files
     from ncclprobe.model.snapshot import Job
+    from ncclprobe.redact.redactor import Redactor, random_key
     from ncclprobe.report import delivery
     from ncclprobe.report import json as as_json
 
@@ -43,7 +49,21 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
         report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
     report = redactor.report(report) if redactor else report
+    if options.bundle:
+        _bundle(report if redactor else Redactor(random_key()).report(report), options.bundle)
     return delivery.deliver(report, options)
+
+
+def _bundle(report: "Report", path: str) -> None:
+    """Write what to attach to an issue. Raises UsageError where it cannot be written."""
+    from ncclprobe.report import delivery
+
+    delivery.write("json", report, path)
+    print(
+        f"ncclprobe: {path} holds the answer and the lines it rests on, with pseudonyms for names and addresses; look "
+        f"it through (`ncclprobe report {path}`) before you attach it to an issue",
+        file=sys.stderr,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "
         "one of several.",
+    )  # fmt: skip
+    parser.add_argument("--report", dest="bundle", metavar="PATH",
+        help="Also write one file to attach to an issue: the answer, the lines that it rests on and the first that was "
+        "not understood, with pseudonyms for names and addresses. `ncclprobe report PATH` shows it.",
     )  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)

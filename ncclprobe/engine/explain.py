@@ -7,6 +7,7 @@ from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.job_files import JobFiles, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.observe import replayed
+from ncclprobe.facts.files import messages
 from ncclprobe.host import job_files
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Status, Verdict
@@ -38,6 +39,7 @@ def explain(
     Raises UsageError where nothing can be read.
     """
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
+    signs += messages.use(Path(question.accepted.messages) if question.accepted.messages else None)
     found = replace(with_running_job(looked_at(files, signs, show)), failed=failed)
     refuse_nothing_read(found, files)
     report = diagnose(question, facts={JobFiles: found})

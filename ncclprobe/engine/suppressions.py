@@ -3,6 +3,7 @@
 ::
 
     checks = "/etc/ncclprobe/checks"    # a folder of the site's own checks; only in a file that --config names
+    messages = "/etc/ncclprobe/messages.tsv"    # what lines of the site's own programs mean, for `explain`; likewise
     new_checks = "fail"                 # what a check may do that this release brings; "warn" if left out
 
     [[ignore]]
@@ -55,13 +56,15 @@ class Ignore(Struct, frozen=True):
 class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
 
-    `checks`: the folder of the site's own checks, empty: there is none. `new_checks`: what checks may do that this
+    `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
+    `new_checks`: what checks may do that this
     release brings; empty: the file does not say.
     """
 
     entries: tuple[Ignore, ...] = ()
     found: str = ""
     checks: str = ""
+    messages: str = ""
     new_checks: str = ""
 
     def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
@@ -89,7 +92,7 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     seen: list[os.stat_result] = []
     text = files.read(chosen, limit=bounds.CONFIG_BYTES, refuse=seen.append if path else _refuse_foreign)
     said = parse(text, str(chosen))
-    if said.checks:
+    if said.checks or said.messages:
         _refuse_to_run(chosen, seen)
     known = tuple(checks(said.checks))
     for entry in said.entries:
@@ -99,9 +102,10 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
 
 
 def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
-    """Raise UsageError where a file names code to run that was not asked for, or that another user may have written."""
+    """Raise UsageError where a file names what judges and was not asked for, or that another user may have written."""
     if not seen:
-        raise UsageError(f"{path}: checks is not followed in a file of the working directory: pass --config ./{NAME}")
+        why = "checks and messages are not followed in a file of the working directory"
+        raise UsageError(f"{path}: {why}: pass --config ./{NAME}")
     files.refuse_foreign(path, seen[0])
 
 
@@ -123,7 +127,8 @@ def parse(text: str, path: str) -> Accepted:
     """Return what is written in TOML. Raises UsageError."""
     from ncclprobe.expect import strict  # here, because most runs have no such file
 
-    settings = {"checks": strict.KeySchema("text"), "new_checks": strict.KeySchema("text", among=NEW_CHECKS)}
+    text_ = strict.KeySchema("text")
+    settings = {"checks": text_, "messages": text_, "new_checks": strict.KeySchema("text", among=NEW_CHECKS)}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
     for key in document:

@@ -178,3 +178,54 @@ def test_of_a_long_line_the_end_is_shown_too(tmp_path: Path, capsys: pytest.Capt
     long = f"UserWarning: Unexpected error {'x' * 400} Error 802: system not yet initialized\n"
     assert explain.main([written(tmp_path, rank0=long + UNHANDLED), "--no-color"]) == 0
     assert "Error 802: system not yet initialized" in capsys.readouterr().out
+
+
+OWN = (
+    "\tour-prolog\t\tFATAL\tthe prolog found a bad GPU\tprolog.sh\tcause gpu-hw-error\t"
+    "PROLOG: GPU {number} of {host} is out"
+)
+
+
+def of_a_site(folder: Path, table: str) -> str:
+    (folder / "ours.tsv").write_text(f"# ours\n{table}\n")
+    (folder / "ours.toml").write_text(f'messages = "{folder}/ours.tsv"\n')
+    return str(folder / "ours.toml")
+
+
+def test_a_site_says_what_its_own_programs_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = f"{written(tmp_path, job='step 1 loss 2' + chr(10) + 'PROLOG: GPU 3 of n7 is out' + chr(10))}/job.log"
+    assert explain.main([log, "--config", of_a_site(tmp_path, OWN), "--no-color"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["CAUSE  gpu-hw-error  on n7", "   the prolog found a bad GPU"]
+    assert main(["explain", log, "--no-config"]) == 2  # the table is forgotten with the run that named it
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("x\ty", "has 2 columns; 8 are needed"),
+        (OWN.replace("cause gpu-hw-error", "bad"), "'bad' is no meaning"),
+        (OWN.replace("cause gpu-hw-error", "cause"), "'cause' is no meaning"),
+        (OWN.rpartition("\t")[0] + "\t{text}: {number}", "no word of three letters"),
+    ],
+)
+def test_a_sites_table_that_is_of_no_such_form_is_refused_with_its_line(tmp_path: Path, table: str, says: str) -> None:
+    with pytest.raises(UsageError, match=f"ours.tsv:2: .*{says}"):
+        explain.main([written(tmp_path, job=NO_INTERFACE), "--config", of_a_site(tmp_path, table)])
+
+
+def test_a_report_to_attach_holds_the_answer_and_no_name_of_a_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "bundle.json"
+    logs = written(tmp_path, rank3=(NO_INTERFACE + UNHANDLED).replace("node1", "secret-host-7"))
+    assert explain.main([logs, "--report", str(bundle), "--no-color"]) == 0
+    shown = capsys.readouterr()
+    assert "secret-host-7" in shown.out
+    assert f"{bundle} holds the answer" in shown.err
+    found = json.loads(bundle.read_text())
+    assert found["causes"][0]["code"] == "iface-missing"
+    assert found["causes"][0]["evidence"][0]["text"] == "Bootstrap : no socket interface found"
+    assert "secret-host-7" not in bundle.read_text()
+    with pytest.raises(UsageError, match="this command reads it"):
+        explain.main([logs, "--report", f"{logs}/rank3.log"])

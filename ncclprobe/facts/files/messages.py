@@ -24,6 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ncclprobe import bounds
+from ncclprobe.errors import UsageError
+from ncclprobe.host import files
 from ncclprobe.model.values import Struct
 
 TABLE = Path(__file__).with_name("messages.tsv")
@@ -32,6 +35,7 @@ _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
 _TALK = ("INFO", "TRACE", "DEBUG")
 FAMILY = "FAMILY"
+KINDS = ("cause", "consequence", "symptom", "harmless", "aside", "?")
 _NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch", "ofi": "aws-ofi-nccl", "gloo": "gloo"}
 _MOST_SHAPES = 4096
 _MOST_WORDS = 64
@@ -102,9 +106,9 @@ def words(text: str) -> list[str]:
 class Lookup:
     """The rows of a table by their rarest words, and the rows that a shape of line, its digits all 0, may hold."""
 
-    def __init__(self, table: Path = TABLE) -> None:
+    def __init__(self, table: Path = TABLE, more: Sequence[str] = ()) -> None:
         self._lines: dict[str, list[str]] = {}
-        for line in table.read_text(encoding="utf-8").splitlines():
+        for line in (*table.read_text(encoding="utf-8").splitlines(), *more):
             self._lines.setdefault(line.partition("\t")[0], []).append(line)
         self._by_word: dict[str, list[tuple[list[str], MessageRow]]] = {}
         self._shapes: dict[str, list[tuple[list[str], MessageRow]]] = {}
@@ -133,9 +137,43 @@ class Lookup:
         return self._by_word[word]
 
 
+_of_a_site: list[str] = []
+
+
 @lru_cache(maxsize=1)
 def _lookup() -> Lookup:
-    return Lookup()
+    return Lookup(more=_of_a_site)
+
+
+def use(table: Path | None) -> list[str]:
+    """Look lines up in a site's own table too, from now on; None: in none. Return the texts to search logs for.
+
+    Its first column may be empty, and a meaning of several causes names their codes. Raises UsageError for a line that
+    is not of this form, or has no word to be found by.
+    """
+    text = files.read(table, limit=bounds.CONFIG_BYTES) if table else ""
+    found = [_of_site(f"{table}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if _is_row(line)]
+    if _of_a_site or found:
+        _of_a_site[:] = ["\t".join(row) for row in found]
+        _lookup.cache_clear()
+    return [max(parts(row.text), key=len) for row in found]
+
+
+def _is_row(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith(("#", "\t".join(HEAD)))
+
+
+def _of_site(where: str, line: str) -> MessageRow:
+    fields = line.split("\t")
+    if len(fields) != len(HEAD):
+        raise UsageError(f"{where}: has {len(fields)} columns; {len(HEAD)} are needed: {', '.join(HEAD)}")
+    row = MessageRow(*fields)
+    kind, *codes = row.meaning.split() or [""]
+    if kind not in KINDS or bool(codes) < (kind == "cause"):
+        raise UsageError(f"{where}: {row.meaning!r} is no meaning; one of {', '.join(KINDS)}, and codes after cause")
+    if not (found := words(row.text)):
+        raise UsageError(f"{where}: the text has no word of three letters that no hole touches")
+    return row._replace(word=row.word if row.word in found else max(found, key=len))
 
 
 def message(text: str) -> Message | None:
@@ -160,7 +198,7 @@ def origin(found: Message) -> str:
         return f"{_NAMES[row.project]} says it"
     then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
     then = f" and raises {row.then}" if row.level == "RAISED" else then
-    return f"{_NAMES[row.project]} {row.releases} says it in {row.place}{then}"
+    return f"{_NAMES.get(row.project, row.project)} {row.releases} says it in {row.place}{then}"
 
 
 def _stands(fixed: Sequence[str], text: str) -> bool:
