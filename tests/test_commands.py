@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -189,7 +190,7 @@ def test_the_quiet_report_is_one_line() -> None:
     done = ncclprobe("doctor", "--backend", "gloo", "-q", NCCL_IB_DISABLE="true")
     (line,) = done.stdout.splitlines()
     assert line.startswith("FAIL env.bool-word NCCL_IB_DISABLE")
-    assert line.endswith(" (exit 4)")
+    assert line.endswith(f" (on {socket.gethostname()}, exit 4)")
 
 
 def test_the_schema_is_shown() -> None:

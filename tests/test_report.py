@@ -170,10 +170,10 @@ def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
 def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> None:
     line = as_text.quiet(with_findings(fail("eth0", message), warn("eth1", message)))
     assert line.startswith(f"FAIL a.b eth0: {message}")
-    assert line.endswith(" (+1 more, exit 4)\n")
+    assert line.endswith(" (on n0, +1 more, exit 4)\n")
     short = as_text.shortened(line, 80)
     assert len(short.rstrip("\n")) <= 80
-    assert short.endswith(" (+1 more, exit 4)\n")
+    assert short.endswith(" (on n0, +1 more, exit 4)\n")
 
 
 @pytest.mark.parametrize("width", [80, rows.ROOM_FOR_ALL])

@@ -60,18 +60,21 @@ def render(
 
 
 def quiet(report: Report) -> str:
-    """Return one line: the worst finding or what is not known, how much more there is, and the exit code."""
+    """Return one line: the worst finding or what is not known, on which nodes, how much more, and the exit code."""
+    every = [node.name for node in report.nodes]
     wrong = [p for p in digest.problems(report) if p.finding.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
     if wrong:
         worst = wrong[0]
         text = f"{worst.finding.severity.value.upper()} {worst.id} {worst.subject}: {worst.finding.message}"
+        where = worst.nodes or every
     elif blind:
-        text = f"UNKNOWN {blind[0].id}: {blind[0].why}"
+        text, where = f"UNKNOWN {blind[0].id}: {blind[0].why}", digest.own_node(blind[0]) or every
     else:
-        return digest.verdict_line(report) + "\n"
+        text, where = digest.verdict_line(report).rpartition("  (")[0], every
     more = len(wrong or blind) - 1
-    return f"{printable(text)} ({f'+{more} more, ' if more else ''}exit {report.exit_code})\n"
+    end = (f"on {shorten(fold(where), 40)}" if where else "", f"+{more} more" if more > 0 else "")
+    return f"{printable(text)} ({', '.join((*filter(None, end), f'exit {report.exit_code}'))})\n"
 
 
 def shortened(line: str, width: int) -> str:
