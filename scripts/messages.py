@@ -3,6 +3,7 @@
 
     scripts/messages.py nccl=2.23.4:DIR nccl=2.30.7:DIR torch=2.13.0:DIR      # how the table and the sources differ
     scripts/messages.py … --write                                             # write the table; meanings stay
+    scripts/messages.py --coverage LOG…                                       # how much has a meaning
 
 DIR is a source tree, or for torch the folder site-packages/torch of an installed wheel. All releases of a project are
 given together. A row is one text: words with holes (``{rank}``), the releases that have it, its level, what follows
@@ -26,8 +27,14 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ncclprobe.checks.log.harmless import understood
 from ncclprobe.engine.diagnose import LEFT, every_check
+from ncclprobe.engine.job_files import judged
+from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.log_ranks import joined
+from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.messages import FAMILY, HEAD, TABLE, MessageRow, parts, rows, words
+from ncclprobe.model.snapshot import Job
 
 LICENCES = {
     "nccl": "NVIDIA, BSD-3-Clause to 2.29, since 2.30 Apache-2.0: github.com/NVIDIA/nccl",
@@ -329,13 +336,43 @@ def differences(old: Sequence[MessageRow], new: Sequence[MessageRow]) -> Iterato
             yield f"~ {two.project} {one.releases} -> {two.releases} {two.level} {one.then} -> {two.then} {two.text}"
 
 
+def coverage(known: Sequence[MessageRow], logs: Sequence[Path]) -> Iterator[str]:
+    """Yield by project how many texts have a meaning, and how many of the lines of `logs` that tell of something.
+
+    Lines are those of levels WARN, ERROR and EXCEPTION, each form once in a log; a line on which a check's finding
+    rests has a meaning too.
+    """
+    for project, rows_of in sorted(Counter(row.project for row in known).items()):
+        judged_ = sum(row.project == project and row.meaning != "?" for row in known)
+        yield f"{project}: {judged_} of {rows_of} texts have a meaning"
+    if not logs:
+        return
+    checks = [check for check in every_check(LEFT) if check.cause]
+    reader = Reader([sign for check in checks if check.cause for sign in check.cause.signs])
+    total = meant = 0
+    for path in logs:
+        log = joined([reader.read_one(path.name, [path.read_bytes()])])
+        verdicts = judged(checks, {JobLog: log}, Job())
+        told = {(o.stream, o.line) for each in verdicts for found in each.findings if (o := found.occurrence)}
+        forms = {re.sub(r"\d+", "0", e.text): e for e in log.events if e.level in ("WARN", "ERROR", "EXCEPTION")}
+        with_meaning = [e for e in forms.values() if (e.stream, e.line) in told or understood(e)]
+        total, meant = total + len(forms), meant + len(with_meaning)
+    yield f"{meant} of {total} forms of lines in {len(logs)} logs have a meaning"
+
+
 def main() -> int:
     """Print the differences, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", metavar="PROJECT=RELEASE:DIR")
+    parser.add_argument("sources", nargs="*", metavar="PROJECT=RELEASE:DIR")
+    parser.add_argument(
+        "--coverage", nargs="*", type=Path, metavar="LOG", help="count what has a meaning, also in logs"
+    )
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--table", type=Path, default=TABLE, help="the table (default: the package's)")
     options = parser.parse_args()
+    if options.coverage is not None:
+        print("\n".join(coverage([*rows(options.table)], options.coverage)))
+        return 0
     signs = [
         sign for check in every_check(LEFT) if check.cause for sign in check.cause.signs if len(sign) >= LEAST_FIXED
     ]

@@ -62,6 +62,40 @@ def test_texts_have_typed_holes_and_say_what_follows(tmp_path: Path) -> None:
     }
 
 
+CPP = r"""
+void f() {
+  GLOO_ENFORCE_NE(rv, -1, "bind to ", attr.name, ": ", strerror(errno));
+  GLOO_ENFORCE(ex_ == nullptr);
+  signalException(GLOO_ERROR_MSG("Frobnication stopped by ", peer_.str(), ". Look there."));
+  TORCH_CHECK(key != "none", "Expected as many ", things, " as rank ", getRank(), " has \"things\"");
+  TORCH_CHECK_WITH(DistStoreError, false, fmt::format("waited {}ms for {}", timeout, key));
+  LOG(ERROR) << logPrefix() << "Frobnicated; too late";
+  const std::string msg = c10::str("Module was built ", n, " times");
+  C10D_INFO("nobody reads this sentence");
+}
+"""
+
+
+def test_texts_that_cpp_puts_together_have_their_values_as_holes(tmp_path: Path) -> None:
+    (tmp_path / "gloo").mkdir()
+    (tmp_path / "gloo" / "x.cc").write_text(CPP)
+    assert {(level, text, then) for (level, text), (then, _) in extracted("gloo", tmp_path, []).items()} == {
+        ("RAISED", "[enforce fail at {text}. bind to {text}: {error}", "RuntimeError"),
+        ("RAISED", "Frobnication stopped by {address}. Look there.", "RuntimeError"),
+        ("RAISED", 'Expected as many {text} as rank {rank} has "things"', "RuntimeError"),
+        ("RAISED", "waited {text}ms for {text}", "DistStoreError"),
+        ("ERROR", "{text}Frobnicated; too late", "goes on"),
+        ("RAISED", "Module was built {text} times", "RuntimeError"),
+    }
+
+
+def test_a_text_that_means_what_its_family_means_has_no_row() -> None:
+    family = MessageRow("OFI", "ofi", "", "FAMILY", "", "ofi", "symptom", "NET/OFI {text}")
+    known = [family, MessageRow("Frob", "ofi", "1.1", "WARN", "goes on", "a.cc", "harmless", "NET/OFI Frobnicated")]
+    made = table({"ofi": {"1.2.3": {**of("NET/OFI Frobnicated"), **of("NET/OFI Other words")}}}, known)
+    assert [(row.releases, row.meaning, row.text) for row in made] == [("1.2", "harmless", "NET/OFI Frobnicated")]
+
+
 def of(text: str, place: str = "a.cc") -> dict[tuple[str, str], tuple[str, str]]:
     return {("WARN", text): ("goes on", place)}
 
