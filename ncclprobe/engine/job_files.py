@@ -310,7 +310,16 @@ def _failing(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> frozenset[
 
 
 def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mapping[str, float]) -> tuple[Cause, ...]:
-    return causes(verdicts, {check.id: check.cause for check in checks if check.cause}, ahead_s)
+    found = causes(verdicts, {check.id: check.cause for check in checks if check.cause}, ahead_s)
+    return tuple(_with_remedy(each, checks) if each.confidence == "named" else each for each in found)
+
+
+def _with_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
+    """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
+    own = [check for check in checks if check.cause and check.cause.code == cause.code]
+    if cause.id != "log.known-message" or len(own) != 1 or not own[0].cause:
+        return cause
+    return replace(cause, remedy=own[0].fix, doctor=own[0].cause.doctor)
 
 
 def _cut_short(log: JobLog) -> Iterator[str]:

@@ -229,3 +229,25 @@ def test_a_report_to_attach_holds_the_answer_and_no_name_of_a_host(
     assert "secret-host-7" not in bundle.read_text()
     with pytest.raises(UsageError, match="this command reads it"):
         explain.main([logs, "--report", f"{logs}/rank3.log"])
+
+
+def test_a_cause_that_only_the_table_knows_has_the_remedy_of_its_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "n1:7:9 [0] x.cc:7 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error: "
+    assert explain.main([written(tmp_path, a=f"{line}Cannot allocate memory\n{UNHANDLED}"), "--no-color"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("CAUSE  memlock  on n1\n   memory cannot be registered: Cannot allocate memory\n")
+    assert "what to do: `ulimit -l unlimited` in the job" in said
+    assert said.splitlines()[-1].endswith("`ncclprobe doctor` host.memlock")
+
+
+def test_a_plugin_that_is_not_needed_is_no_cause_where_nothing_failed(tmp_path: Path) -> None:
+    tried = "n1:7:9 [0] x.cc:7 NCCL WARN NET/OFI Unable to find a protocol that worked.  Failing initialization.\n"
+    report = tmp_path / "report.json"
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    explain.main(
+        [written(folder, a=f"{tried}n1:7:9 [0] NCCL INFO Using network Socket\n"), "-q", "--json", str(report)]
+    )
+    assert json.loads(report.read_text())["causes"] == []

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, NODE, each, failed, of_peer
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, each, failed, of_peer
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, number
@@ -53,18 +53,23 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     what follows it there, and whether it says why or only that something failed.
     Fix: look at what the same rank, and the peer that the line names, said before.
     """
-    kinds = ("cause", "symptom", "consequence") if failed(log) else ("cause",)
+    failure = failed(log)
     for event in log.events:
         if event.level not in ("INFO", "TRACE", "DEBUG") and (event.stream, event.line) not in explained.lines:
             found = messages.said(event.text, event.level)
-            if found and _speaks(event, found, kinds) and not lived_on(log, event):
+            if found and _speaks(event, found, failure) and not lived_on(log, event):
                 yield _finding(log, event, found)
 
 
-def _speaks(event: LogEvent, found: messages.Message, kinds: tuple[str, ...]) -> bool:
+def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
+    """Return whether a line counts. `failure`: the job failed; else only causes do, and none of a plugin, without which
+    NCCL goes on.
+    """
     if found.row.level == "FATAL":
         return found.kind in ("cause", "symptom", "consequence")
-    return event.level in ("WARN", "ERROR", "EXCEPTION") and found.kind in kinds
+    alone = found.kind == "cause" and found.row.project != "ofi"
+    counts = alone or (failure and found.kind in ("cause", "symptom", "consequence"))
+    return event.level in ("WARN", "ERROR", "EXCEPTION") and counts
 
 
 def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
@@ -77,13 +82,15 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     codes, why = (found.codes, text) if found.codes else _by_error(event, found)
     if not codes:
         return consequence(log, event, text, action="none", **details)
-    whose = NODE if host else JOB if "rank-crashed" in codes else {}
+    whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
     if host and told.occurrence:
         told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
     return told
 
 
+_OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
+_OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
 _NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"
 _PINS = ("regist", "reg_mr", "regattr")
 _OPENS = ("domain", "endpoint", "CQ", "completion queue")
