@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from statistics import median
 
-from ncclprobe.checks.rail import choices, name, tests, why
+from ncclprobe.checks.rail import choices, name
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Rails
-from ncclprobe.localise.rails import Seen, Tried, Way
+from ncclprobe.localise.rails import Seen, Tried, Way, tests
 from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.snapshot import Every, Snapshot
 from ncclprobe.model.values import Struct, field
@@ -87,5 +87,5 @@ def _made(seen: _Seen, rails: Every[Rails]) -> RailWay:
         latency_us=round(min(seen.latencies), 3) if seen.latencies else None,
         src_choices=choices(seen.src),
         dst_choices=choices(seen.dst),
-        why="" if state == "ok" else why(seen.tests[-1]),
+        why="" if state == "ok" else seen.tests[-1].why,
     )

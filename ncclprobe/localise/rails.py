@@ -2,15 +2,24 @@
 
 Reliable connections need both directions: a writer whose data arrives, and who fails all the same, has lost the way
 back. So a dead way is told from what its two ends saw, never from one of them.
+
+Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, where none of
+these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any, Literal, NamedTuple
 
-from ncclprobe.facts.reach import RailRow
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
-from ncclprobe.model.rails import RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
-from ncclprobe.model.values import Struct
+from ncclprobe.localise.reach import Suspect, blame
+from ncclprobe.model.rails import RailAddress, RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
+from ncclprobe.model.snapshot import Every
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.gids import family
 
 Way = tuple[End, End]
 _OPENING = ("open", "prepare")
@@ -23,6 +32,12 @@ _SHORTEST_S = 1e-3
 """No step has less time, whatever a row says."""
 _TOLD = ("peer", "channel")
 """Failures that say nothing of the end that reports them."""
+Reason = Literal["gid", "pkey", "mtu", "dead"]
+_FULL_MEMBER, _KEY = 0x8000, 0x7FFF
+_MOST_SUSPECTS = 20
+_V1 = "IB/RoCE v1"
+_SILENT = (0, 5, 12)
+"""ibv_wc_status when nothing answers: none, WR_FLUSH_ERR behind the first error, and RETRY_EXC_ERR."""
 
 
 class Seen(NamedTuple):
@@ -30,6 +45,17 @@ class Seen(NamedTuple):
 
     end: End
     outcome: RailOutcome | None
+
+    @property
+    def address(self) -> RailAddress | None:
+        """Return what this end says of itself."""
+        return self.outcome.own if self.outcome else None
+
+    @property
+    def failed(self) -> str:
+        """Return what failed here, in its own words; empty: nothing but what it heard of the other."""
+        failures = self.outcome.failures if self.outcome else ()
+        return "; ".join(dict.fromkeys(each.text for each in failures if each.kind not in _TOLD))
 
 
 class Tried(Struct, frozen=True):
@@ -61,6 +87,17 @@ class Tried(Struct, frozen=True):
         return self.leads, self.other
 
     @property
+    def both(self) -> tuple[Way, Way]:
+        """Return both ways."""
+        return (self.leads.end, self.other.end), (self.other.end, self.leads.end)
+
+    @property
+    def why(self) -> str:
+        """Return what failed, in the words of the ends."""
+        told = [f"{each.end.node}: {text}" for each in self.seen if (text := each.failed)]
+        return "; ".join(told) or "neither end says why"
+
+    @property
     def met(self) -> bool:
         """Return whether both ends told what they saw, and could reach each other to agree on it."""
         outcomes = [each.outcome for each in self.seen]
@@ -81,6 +118,11 @@ class Tried(Struct, frozen=True):
     def usable(self) -> bool:
         """Return whether both ends came so far that something could be sent."""
         return self.met and not any(self.own_failure(each) for each in self.seen)
+
+    @property
+    def comparable(self) -> bool:
+        """Return whether it tells of one rail: between equal ones, in host memory, and something could be sent."""
+        return self.straight and not self.gpu and self.usable
 
     def ways(self) -> Iterator[tuple[Way, bool, float | None]]:
         """Yield each way, whether the other was at work as well, and what it carried, GB/s; None: it is dead.
@@ -108,9 +150,8 @@ class Tried(Struct, frozen=True):
         """Return the ways through which nothing came."""
         if not self.usable:
             return []
-        ends = self.leads.end, self.other.end
         if any(failure.step == "connect" or self._failed_to_and_fro(failure) for _, failure in self.failures()):
-            return [ends, ends[::-1]]
+            return [*self.both]
         found: dict[Way, None] = {}
         for writer, reader, direction in self._writes():
             if _failure(writer, reader, direction) and not self._is_late(writer, reader, direction):
@@ -169,7 +210,7 @@ def unmet(found: Iterable[Tried]) -> list[Tried]:
     """Return a test of each two ends that met in none: whether anything passes between them is not known."""
     by_ends: dict[frozenset[End], list[Tried]] = {}
     for each in found:
-        by_ends.setdefault(frozenset((each.leads.end, each.other.end)), []).append(each)
+        by_ends.setdefault(frozenset(each.both[0]), []).append(each)
     return [tests[-1] for tests in by_ends.values() if not any(each.met for each in tests)]
 
 
@@ -177,13 +218,8 @@ def _most(row: RailRow) -> float:
     return row.nbytes / max(row.patience_s, _SHORTEST_S) / 1e9 if row.patience_s > 0 else 0.0
 
 
-def results(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Result]:
+def results(found: Iterable[Tried]) -> list[Result]:
     """Return the samples of pairs, for the search: rails of equal number, in host memory, all of two nodes together."""
-    return results_of(tried(rows, names))
-
-
-def results_of(found: Iterable[Tried]) -> list[Result]:
-    """Return the samples of these tests."""
     return [result for each in found for result in _results(each)]
 
 
@@ -191,13 +227,197 @@ def _results(each: Tried) -> Iterable[Result]:
     if not each.straight or each.gpu:
         return
     if not each.usable:
-        ends = [seen.end for seen in each.seen]
-        yield from (Lost(one, other, "not connected", each.step) for one, other in (ends, ends[::-1]))
+        yield from (Lost(*way, "not connected", each.step) for way in each.both)
     for (src, dst), both, rate in each.ways():
         if rate is None:
             yield Lost(src, dst, "nothing came", each.step)
         elif rate > 0:
             yield Sample(src, dst, rate, both, each.step)
+
+
+def tests(rails: Every[Rails]) -> list[Tried]:
+    """Return all tests of all nodes. Raises Unlearned where there was none."""
+    rows: dict[str, tuple[RailRow, ...]] = {node: each.rows for node, each in rails.items()}
+    names = next((each.names for _, each in rails.items()), {})
+    found = tried(rows, names)
+    if not any(each.met for each in found):
+        whys = [each.untested or each.why for _, each in rails.items() if each.untested or not each.ports]
+        raise Unlearned(f"no rail was tried: {whys[0] if whys else 'the run had no time, or no two nodes met'}")
+    return found
+
+
+class Broken(Struct, frozen=True):
+    """One cause of dead ways: whom it blames on all of `rails`, the tests that show it, and what at both ends is wrong.
+
+    Nodes of `suspect` are names, its pairs are ways. `at_times`: another write over one of these came to its end.
+    """
+
+    suspect: Suspect[Any]
+    rails: tuple[int, ...]
+    tests: tuple[Tried, ...]
+    reason: Reason
+    at_times: bool = False
+
+
+def broken(found: Iterable[Tried]) -> list[Broken]:
+    """Return what explains the dead ways between equal rails, the one with most ways first."""
+    straight = [each for each in found if each.comparable]
+    last = {way: each for each in straight for way in each.both}  # the last test of a way counts
+    dead = {way: each for way, each in last.items() if way in each.dead()}
+    suspects: dict[tuple[str, tuple[str, ...]], dict[int, Suspect[End]]] = {}
+    for rail in dict.fromkeys(src.rail for src, _ in last):
+        for one in blame([way for way in last if way[0].rail == rail], [way for way in dead if way[0].rail == rail]):
+            suspects.setdefault((one.kind, tuple(end.node for end in one.nodes)), {})[rail] = one
+    carried = {way for each in straight for way in _carried(each)}
+    keys = _usual_keys(straight)
+    made = [_explained(nodes, each, dead, carried, keys) for (_, nodes), each in suspects.items()]
+    return sorted(made, key=lambda each: -len(each.suspect.pairs))[:_MOST_SUSPECTS]
+
+
+def _carried(each: Tried) -> set[Way]:
+    """Return the ways over which something came to its end."""
+    return {way for way, _, rate in each.ways() if rate is not None}
+
+
+def _explained(
+    nodes: tuple[str, ...],
+    by_rail: Mapping[int, Suspect[End]],
+    dead: Mapping[Way, Tried],
+    carried: Collection[Way],
+    keys: Mapping[int, int],
+) -> Broken:
+    ways = tuple(way for one in by_rail.values() for way in one.pairs)
+    shown = {dead[way].number: dead[way] for way in ways}
+    reasons = [_reason(each) for each in shown.values()]
+    usual = max(dict.fromkeys(reasons), key=reasons.count)
+    typical = sorted(zip(reasons, shown.values(), strict=True), key=lambda each: each[0] != usual)
+    tests = tuple(test for _, test in typical)
+    suspect = Suspect(next(iter(by_rail.values())).kind, nodes, ways, sum(one.tests for one in by_rail.values()))
+    if suspect.kind == "pair" and (odd := _odd_node(tests, usual, keys)):
+        suspect = replace(suspect, kind="node", nodes=(odd,))
+    return Broken(suspect, tuple(sorted(by_rail)), tests, usual, any(way in carried for way in ways))
+
+
+def _odd_node(found: Sequence[Tried], reason: Reason, keys: Mapping[int, int]) -> str:
+    """Return which of two nodes has the GID that reaches no other's, or is in another partition than most others of
+    its rail, where only these two can be compared; empty: neither, or both.
+    """
+    odd: set[str] = set()
+    for each in found:
+        own, peer = (one.address for one in each.seen)
+        if reason == "gid" and own and peer and (at := gid_problem(own, peer)[1]) is not None:
+            odd.add(each.seen[at].end.node)
+        if reason == "pkey":
+            ends = ((one.end, one.address) for one in each.seen)
+            odd |= {end.node for end, own in ends if own and own.pkey & _KEY != keys.get(end.rail, -1)}
+    return odd.pop() if len(odd) == 1 else ""
+
+
+def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
+    """Return the partition of most ends of each rail, where three ends or more are known and most have one."""
+    keys: dict[int, dict[End, int]] = {}
+    for seen in (one for each in found for one in each.seen):
+        if own := seen.address:
+            keys.setdefault(seen.end.rail, {})[seen.end] = own.pkey & _KEY
+    counts = {rail: Counter(each.values()).most_common(1)[0] for rail, each in keys.items()}
+    return {rail: key for rail, (key, count) in counts.items() if count > max(1, len(keys[rail]) / 2)}
+
+
+def _reason(each: Tried) -> Reason:
+    """Return what at the two ends keeps them from talking; ``dead``: nothing that they say."""
+    own, peer = (seen.address for seen in each.seen)
+    if own is None or peer is None:
+        return "dead"
+    if own.link_layer == peer.link_layer == "Ethernet" and gid_problem(own, peer)[0]:
+        return "gid"
+    if own.link_layer == peer.link_layer == "InfiniBand" and pkey_problem(own, peer):
+        return "pkey"
+    if any(failure.status not in _SILENT for _, failure in each.failures()):
+        return "dead"  # an answer came, and says what is wrong
+    if not _carried(each).isdisjoint(each.dead()):
+        return "dead"  # large messages passed too
+    small = any(seen.outcome.half_round_trip_us for seen in each.seen if seen.outcome)
+    return "mtu" if small else "dead"
+
+
+def gid_problem(own: RailAddress, peer: RailAddress) -> tuple[str, int | None]:
+    """Return why two RoCE GIDs cannot reach each other, in words (empty: they fit), and which of the two is at fault by
+    itself, 0 or 1; None: neither or both.
+    """
+    ends = (own, peer)
+    addresses = [gid_address(each.gid) for each in ends]
+    for what, wrong in (
+        ("empty", [not int(address) for address in addresses]),
+        ("link-local", [address.is_link_local for address in addresses]),
+    ):
+        if any(wrong):
+            end, one = ends[wrong.index(True)], sum(wrong) == 1
+            return f"GID {end.gid_index} of {end.device} is {what}", wrong.index(True) if one else None
+    types = [each.gid_type for each in ends]
+    if all(types) and types[0] != types[1]:  # NCCL's own choice is version 2 wherever a port has it
+        return f"one end has {types[0]} and the other {types[1]}", types.index(_V1) if _V1 in types else None
+    families = [family(address) for address in addresses]
+    return "one GID is an IPv4 address and the other an IPv6 address" if families[0] != families[1] else "", None
+
+
+def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
+    """Return why two P_Keys do not let ports talk, in words; empty: they do (InfiniBand Architecture 1, 10.9.3)."""
+    if own.pkey & _KEY != peer.pkey & _KEY:
+        return "the P_Keys differ"
+    limited = not (own.pkey | peer.pkey) & _FULL_MEMBER
+    return "both are limited members of the partition, which may not talk to each other" if limited else ""
+
+
+def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:
+    """Return all tests of each way between equal rails, and those that failed where the last one did not.
+
+    One whose small messages were lost has failed as well, whatever passed after them.
+    """
+    every: dict[Way, list[Tried]] = {}
+    failed_so: dict[Way, list[Tried]] = {}
+    for each in found:
+        small = any(failure.step == "latency" for _, failure in each.failures())
+        for way in each.both if each.comparable else ():
+            every.setdefault(way, []).append(each)
+            if small or way in each.dead():
+                failed_so.setdefault(way, []).append(each)
+    # what is dead explains what comes back: one direction of it is all that the other one waited for
+    return every, {way: those for way, those in failed_so.items() if not every[way][-1].dead()}
+
+
+def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[End]]:
+    """Explain bad ways: all at once where all are bad, else each rail by itself, for ends of different rails are never
+    compared; then ways between rails of different numbers that no bad end explains.
+    """
+    bad = frozenset(bad)
+    whole = blame(tested, bad)
+    if len(whole) == 1 and not whole[0].nodes:
+        yield whole[0]
+        return
+    known: set[End] = set()
+    for rail in (*sorted({src.rail for src, dst in bad if src.rail == dst.rail}), None):
+        own = [way for way in tested if (way[0].rail if way[0].rail == way[1].rail else None) == rail]
+        for suspect in blame(own, [way for way in own if way in bad and known.isdisjoint(way)]):
+            known |= {end for way in suspect.pairs for end in way} if not suspect.at_one_node else {*suspect.nodes}
+            yield suspect
+
+
+def own_failures(found: Iterable[Tried]) -> dict[End, list[RailFailure]]:
+    """Return what failed at each end by itself, in the order of the tests."""
+    own: dict[End, list[RailFailure]] = {}
+    for each in found:
+        for one in each.seen:
+            if failure := each.own_failure(one):
+                own.setdefault(one.end, []).append(failure)
+    return dict(sorted(own.items()))
+
+
+def gid_address(gid: str) -> IPv6Address:
+    """Return a GID of 32 digits as an address; another node may send anything, which is none."""
+    try:
+        return IPv6Address(int(gid[:32] or "0", 16))
+    except ValueError:
+        return IPv6Address(0)
 
 
 def _is_own(failure: RailFailure) -> bool:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ncclprobe.checks.rail import asked, both_ends, name, named, tests, why
+from ncclprobe.checks.rail import asked, both_ends, name, named
 from ncclprobe.checks.rail.fixtures import World, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Tried, Way, unmet
+from ncclprobe.localise.rails import Tried, Way, tests, unmet
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import ONCE, Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
@@ -82,8 +82,7 @@ def _late(found: Iterable[Tried]) -> list[Way]:
     """Return the ways whose last test came to no end in time: no rate is known of them, only the most it can be."""
     last: dict[Way, bool] = {}
     for tried in found:
-        ends = (tried.leads.end, tried.other.end)
-        last |= {way: way in tried.late() for way in (ends, ends[::-1])}
+        last |= {way: way in tried.late() for way in tried.both}
     return [way for way, is_late in last.items() if is_late]
 
 
@@ -124,7 +123,7 @@ def cross(rails: Every[Rails]) -> Iterator[Finding]:
     bad = [each for each in tried if each.dead()]
     if not bad:
         return
-    suspects = blame([way for each in tried for way in _ways(each)], [way for each in bad for way in each.dead()])
+    suspects = blame([way for each in tried for way in each.both], [way for each in bad for way in each.dead()])
     where = named(suspects[0], rails) if len(suspects) == 1 and suspects[0].nodes else "rails of all nodes"
     yield fail(
         where,
@@ -132,7 +131,7 @@ def cross(rails: Every[Rails]) -> Iterator[Finding]:
         f"({_needed(rails)})",
         blame="fabric",
         action="repair",
-        evidence=[*(seen(both_ends(each), why(each)) for each in bad[:2])],
+        evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
     )
 
 
@@ -141,8 +140,3 @@ def _needed(rails: Every[Rails]) -> str:
     numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
     uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if len(numbers) > 1 else "asked for by --cross-rails"
     return next((each.cross for _, each in rails.items() if each.cross), uneven)
-
-
-def _ways(each: Tried) -> tuple[Way, Way]:
-    """Return both ways of a test."""
-    return (each.leads.end, each.other.end), (each.other.end, each.leads.end)

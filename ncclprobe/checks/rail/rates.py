@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
 from typing import TYPE_CHECKING
 
-from ncclprobe.checks.rail import asked, both_ends, by_rail, connected, name, named, own_failures, tests, why
+from ncclprobe.checks.rail import asked, both_ends, connected, name, named
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End, Result
-from ncclprobe.localise.rails import Seen, Tried, Way, results_of
+from ncclprobe.localise.rails import Seen, Tried, Way, by_rail, own_failures, results, tests
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
@@ -65,7 +65,7 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     expected = _expected(found, fabrics, buses)
     from ncclprobe.localise.pairs.suspects import verdict as weigh
 
-    samples = results_of(found)
+    samples = results(found)
     judged = weigh(samples, expected_GBps=expected * _TOLERANCE if expected else None)
     usual, ports = _usual(judged), _port_rates(found)
     for each in judged.confirmed:
@@ -335,7 +335,7 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
             named(suspect, rails), f"{what}, compared with host memory over the same rail",
             blame="node" if own else "unknown", action="repair", loss=round(1 - share, 4),
             nodes=tuple(end.node for end in suspect.nodes) if own else (),
-            evidence=seen(both_ends(each), why(each) if not share else ""),
+            evidence=seen(both_ends(each), each.why if not share else ""),
         )  # fmt: skip
 
 

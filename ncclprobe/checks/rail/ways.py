@@ -3,33 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.checks.rail import (
-    Broken,
-    Reason,
-    asked,
-    broken,
-    by_rail,
-    certainty,
-    choices,
-    connected,
-    counted,
-    failed,
-    faltering,
-    fold_numbers,
-    gid_problem,
-    name,
-    named,
-    own_failures,
-    pkey_problem,
-    subject,
-    tests,
-    why,
-)
+from ncclprobe.checks.rail import asked, certainty, choices, connected, counted, fold_numbers, name, named, subject
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Tried
+from ncclprobe.localise.rails import (
+    Broken,
+    Reason,
+    Tried,
+    broken,
+    by_rail,
+    faltering,
+    gid_problem,
+    own_failures,
+    pkey_problem,
+    tests,
+)
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.rails import RailAddress, RailFailure
@@ -222,9 +212,9 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
     InfiniBand at its LID and the subnet manager's log; then `ib_write_bw -d DEVICE` between the two.
     """
     for each in _because(rails, "dead"):
-        if not each.one_way:
+        if not each.suspect.one_way:
             passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
-            message = f"{passed}: {counted(each)} ways are dead; {why(each.tests[0])}"
+            message = f"{passed}: {counted(each)} ways are dead; {each.tests[0].why}"
             own = each.suspect.at_one_node
             blame: Blame = "link" if own else "fabric"
             yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
@@ -240,10 +230,10 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         first = next(iter(bad.values()))
         yield warn(
             named(suspect, rails),
-            f"{len(bad)} of {plural(count, 'test')} failed, and data passed all the same: {why(first)}",
+            f"{len(bad)} of {plural(count, 'test')} failed, and data passed all the same: {first.why}",
             blame="link" if suspect.at_one_node else "fabric", action="retest",
             nodes=(suspect.nodes[0].node,) if suspect.at_one_node else (),
-            evidence=[seen(choices(end), failed(end)) for end in first.seen],
+            evidence=[seen(choices(end), end.failed) for end in first.seen],
         )  # fmt: skip
 
 
@@ -263,7 +253,7 @@ def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     back that is missing, rp_filter or a firewall on the end that receives nothing.
     """
     for each in _because(rails, "dead"):
-        if each.one_way:
+        if each.suspect.one_way:
             kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
             times = " at times" if each.at_times else ""
             message = (
@@ -274,11 +264,11 @@ def one_way(rails: Every[Rails]) -> Iterator[Finding]:
 
 def _told(each: Tried) -> list[RailAddress]:
     """Return what the ends tell of themselves: both, where more is known than that they are dead."""
-    return [end.outcome.own for end in each.seen if end.outcome and end.outcome.own]
+    return [end.address for end in each.seen if end.address]
 
 
 def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
-    yield from (each for each in broken(tests(rails), rails) if each.reason == reason)
+    yield from (each for each in broken(tests(rails)) if each.reason == reason)
 
 
 def _by_efa(each: Broken) -> bool:
@@ -287,7 +277,7 @@ def _by_efa(each: Broken) -> bool:
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
     """Make a finding of dead ways: its evidence is what each end chose, and what failed there."""
-    evidence = [seen(choices(end), failed(end)) for end in each.tests[0].seen]
+    evidence = [seen(choices(end), end.failed) for end in each.tests[0].seen]
     nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
     return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
 

@@ -34,7 +34,7 @@ from ncclprobe.host import Host
 from ncclprobe.localise.pairs.retests import PairRound
 from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
-from ncclprobe.localise.rails import results
+from ncclprobe.localise.rails import results, tried
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.selection import MOST_QUEUE_PAIRS
 
@@ -192,7 +192,8 @@ class RailRun:
             with contextlib.suppress(msgspec.ValidationError):
                 seen[rank] = _asked(orders[rank], msgspec.convert(said.get("rows", ()), list[RailRow]))
                 self._rows.setdefault(rank, []).extend(seen[rank])
-        return [] if gpu else results({self._fleet.names[rank]: rows for rank, rows in seen.items()}, self._fleet.names)
+        names = self._fleet.names
+        return [] if gpu else results(tried({names[rank]: rows for rank, rows in seen.items()}, names))
 
     def _count(self, rank: int) -> None:
         self._planned[rank] = self._planned.get(rank, 0) + 1
