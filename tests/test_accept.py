@@ -18,7 +18,7 @@ from ncclprobe.model.measurement import Band
 from ncclprobe.ops import OPS
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import judgeable
-from ncclprobe.session.measure.parts import too_late
+from ncclprobe.session.measure.rank import too_late
 from ncclprobe.session.ranks.identity import Devices
 
 SIZES = (1 << 30, 256 << 20, 64 << 20, 4 << 20, 64 << 10, 8)

@@ -29,8 +29,8 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import delivery
 from ncclprobe.session.measure import single_rank
-from ncclprobe.session.measure.publish import Publisher
 from ncclprobe.session.measure.rank import Rank, devices
+from ncclprobe.session.measure.recorder import Publisher
 from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch

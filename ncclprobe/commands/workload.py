@@ -9,8 +9,7 @@ from ncclprobe.commands.arguments import count, known, positive
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.errors import UsageError
 from ncclprobe.ops import DTYPES
-from ncclprobe.session.measure.training import Training
-from ncclprobe.session.options import Options
+from ncclprobe.session.options import Options, Training
 from ncclprobe.training import groups
 from ncclprobe.training.workload import STRATEGIES, Model, Strategy
 from ncclprobe.units import parse_size

@@ -9,12 +9,22 @@ from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import Mode, SkippedRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
-from ncclprobe.session.measure.training import Training
 from ncclprobe.session.ranks.identity import Backend
+from ncclprobe.training.groups import Grid
+from ncclprobe.training.workload import Model, Strategy
 from ncclprobe.units import plural, size
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
 """Bytes of the largest message without -e, by backend."""
+
+
+class Training(Struct, frozen=True):
+    """The parts of real training to measure: the groups of `grid`, and the steps of `strategies`."""
+
+    grid: Grid | None
+    strategies: tuple[Strategy, ...]
+    model: Model
+    compute_s: float | None
 
 
 class Options(Struct, frozen=True, kw_only=True):

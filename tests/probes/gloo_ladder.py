@@ -10,8 +10,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ncclprobe.model.values import asdict
-from ncclprobe.probes.ladder import LadderSizes, run
 from ncclprobe.probes.plan import Plan
+from ncclprobe.session.measure.ladder import LadderSizes, climb
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.training.ladder import plan
@@ -30,7 +30,7 @@ def main() -> None:
     )
     asked = Plan(ops=("all_reduce",), sizes=(64 << 10,), rank=RANK, ranks=RANKS, backend="gloo", nodes=2)
     sizes = LadderSizes(step_bytes=64 << 10, nbytes=64 << 10, budget_s=4.0)
-    rows = run(asked, plan(HOSTS, pairs=True), sizes, 60.0, exchange, lambda phase: None)
+    rows = climb(asked, plan(HOSTS, pairs=True), sizes, 60.0, exchange, lambda phase: None)
     print(json.dumps([asdict(row) for row in rows]))
     exchange.collect(None)
     dist.destroy_process_group()

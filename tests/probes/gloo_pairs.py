@@ -20,8 +20,8 @@ from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.data import Pattern
-from ncclprobe.probes.intra_node import measure_intra_node, turn_of
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
+from ncclprobe.session.measure.pairs import measure_intra_node, turn_of
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ncclprobe.errors import ProbeError
-from ncclprobe.probes import copies
+from ncclprobe.session.measure import copies
+from ncclprobe.session.measure.affinity import bound
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -34,13 +35,13 @@ def bystander() -> Iterator[int]:
 
 
 def test_all_threads_move_together_and_go_back(bystander: int) -> None:
-    with copies.bound(CPUS[:1]):
+    with bound(CPUS[:1]):
         assert os.sched_getaffinity(0) == os.sched_getaffinity(bystander) == set(CPUS[:1])
     assert os.sched_getaffinity(0) == os.sched_getaffinity(bystander) == set(CPUS)
 
 
 def test_processors_that_are_not_there_are_refused_and_nothing_moves() -> None:
-    with pytest.raises(ProbeError, match="processors"), copies.bound([8000]):
+    with pytest.raises(ProbeError, match="processors"), bound([8000]):
         pass
     assert os.sched_getaffinity(0) == set(CPUS)
 

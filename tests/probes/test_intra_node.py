@@ -21,7 +21,7 @@ from ncclprobe.localise.pairs.samples import Rules
 
 pytest.importorskip("torch")
 
-from ncclprobe.probes.intra_node import measure_intra_node
+from ncclprobe.session.measure.pairs import measure_intra_node
 
 NBYTES = 1 << 20
 

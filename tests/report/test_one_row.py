@@ -19,7 +19,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.report import html, junit, markdown, prometheus, rows
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from ncclprobe.session.measure.publish import Publisher
+from ncclprobe.session.measure.recorder import Publisher
 from ncclprobe.units import size
 
 from .samples import SICK

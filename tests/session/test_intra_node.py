@@ -19,7 +19,6 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.probes import copies as probes
 from ncclprobe.session.measure import affinity, copies
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
@@ -90,11 +89,11 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    monkeypatch.setattr(probes, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
+    monkeypatch.setattr(copies, "gpu_buffers", lambda device, nbytes, cpus: bound.append(tuple(cpus)))
     monkeypatch.setattr(
-        probes, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "bidirectional"))
+        copies, "host_copies", lambda kept: ((kind, samples) for kind in ("h2d", "d2h", "bidirectional"))
     )
-    monkeypatch.setattr(probes, "peer_copy", lambda device, peer, nbytes: samples)
+    monkeypatch.setattr(copies, "peer_copy", lambda device, peer, nbytes: samples)
     monkeypatch.setattr(copies, "by_kind", lambda facts: GEN5)
     monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
@@ -138,13 +137,13 @@ def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytes
         raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(probes, "peer_copy", busy)
+    monkeypatch.setattr(copies, "peer_copy", busy)
     identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
     measuring = copies.Copies(identity, answers({}), Together(), print, NodeSnapshot("n0"), "cuda:0")
     assert [row for source in range(8) for row in measuring._to_peers(source)] == []
     assert len(asked) == 1  # it is not tried 56 times
     assert "EXCLUSIVE_PROCESS" in measuring.note
-    monkeypatch.setattr(probes, "peer_copy", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
+    monkeypatch.setattr(copies, "peer_copy", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
     measuring.note = ""
     with pytest.raises(RuntimeError, match="out of memory"):
         list(measuring._to_peers(0))

@@ -8,12 +8,12 @@ import pytest
 
 from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host.capture import Replay
-from ncclprobe.session.measure import retest
 
 pytest.importorskip("torch")
 from probes.plans import plan
 
 from ncclprobe.probes import sweep
+from ncclprobe.session.measure import collectives
 
 NO_ROOM = "64 KiB: two buffers need 128 KiB per rank and rank 1 has only 0 B free; choose a smaller -b and -e"
 
@@ -53,7 +53,7 @@ def played(again: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Recorder
 
     monkeypatch.setattr(sweep, "run", run)
     recorder = Recorder()
-    retest.sweep(plan(), Alone(), lambda phase: None, Replay({}), recorder, 1)  # type: ignore[arg-type]
+    collectives.sweep(plan(), Alone(), lambda phase: None, Replay({}), recorder, 1)  # type: ignore[arg-type]
     return recorder
 
 

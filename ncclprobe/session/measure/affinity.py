@@ -5,23 +5,39 @@ nodes; any of them will do: pinning to one processor only helps where nothing el
 """
 
 import contextlib
+import math
 import os
 import threading
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ncclprobe import stats
-from ncclprobe.errors import HostError, ParseError
+from ncclprobe.errors import HostError, ParseError, ProbeError
 from ncclprobe.facts.cpu import cpu
 from ncclprobe.host import Host
+from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import AffinityRow
-from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.probes.buffers import allocate, footprint
+from ncclprobe.probes.clock import clock_of, time_batch
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
+from ncclprobe.probes.probe import Probe
+from ncclprobe.session.measure.context import RankContext
+from ncclprobe.session.ranks.identity import RankIdentity, pci_address
 from ncclprobe.topology.node import ranges
 
 if TYPE_CHECKING:
     from ncclprobe.probes.plan import Exchange, SetPhase  # which imports torch
 
+OP = "all_reduce"
+ROUNDS = 12
+_BATCH_S, _MOST_CALLS = 0.1, 2000
+"""Of calls: several turns of the kernel's balancing of threads over processors."""
 _PCI = "/sys/bus/pci/devices"
 _MOST_CPUS = 8192
 """NR_CPUS of the largest kernels; bits of absent processors do no harm."""
@@ -60,44 +76,35 @@ def node_of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
     import torch
 
     try:
-        address = _address(torch.cuda.get_device_properties(torch.device(device)))
+        address = pci_address(torch.cuda.get_device_properties(torch.device(device)))
         number = int(host.ask("read", f"{_PCI}/{address}/numa_node"))
     except (HostError, ValueError):
         return None
     return number if number in nodes else None
 
 
-def gpu_identity(number: int) -> str:
-    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID where torch lacks it.
-
-    CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers and not these, by which
-    `Gpus.names` finds what NVML calls it.
-    """
-    import torch
-
-    properties = torch.cuda.get_device_properties(number)
-    return _address(properties) or str(getattr(properties, "uuid", f"cuda:{number}"))
-
-
-def _address(properties: Any) -> str:
-    """Return the PCI address of a GPU; empty before torch 2.7, which brings it."""
-    if not hasattr(properties, "pci_bus_id"):
-        return ""
-    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-
-
 ALREADY = "every rank already has the processors of its NUMA node, so there was nothing to compare"
 
 
+def play(run: RankContext) -> bool:
+    """Measure what other processors would bring, on all ranks that should have others at the same time.
+
+    Rank 0 records a row for each of these, and a note where there is none. Raises ProbeError.
+    """
+    rows, note = measured(run.plan(), run.identity, run.node.node, run.host, run.exchange, run.set_phase)
+    if run.recorder:
+        run.recorder.add_affinity(rows)
+    run.note(note)
+    return True
+
+
 def measured(
-    plan: Any, identity: RankIdentity, name: str, host: Host, exchange: "Exchange", set_phase: "SetPhase"
+    plan: Plan, identity: RankIdentity, name: str, host: Host, exchange: Exchange, set_phase: SetPhase
 ) -> tuple[tuple[AffinityRow, ...], str]:
     """Return a row for each rank that should have other processors, and a note where there is none; on rank 0.
 
     All such ranks change their processors at the same time. Raises ProbeError.
     """
-    from ncclprobe.probes.affinity import alternate
-
     set_phase("affinity, NUMA node of each rank")
     nodes, mine = numa_nodes(host), set(os.sched_getaffinity(0))
     node = _node(plan.device, identity, host, sorted(nodes))
@@ -142,3 +149,83 @@ def how(info: dict[str, Any], infos: Collection[dict[str, Any]], cpus: str, node
     here = sorted((each for each in infos if each["node"] == info["node"]), key=lambda each: int(each["local"]))
     domains = ",".join(str(each["numa"]) for each in here)
     return f"numactl --cpunodebind={node} --membind={node} PROGRAM, or srun --cpu-bind=map_ldom:{domains}"
+
+
+def alternate(
+    plan: Plan, better: Collection[int] | None, exchange: Exchange, set_phase: SetPhase
+) -> tuple[list[float], list[float]]:
+    """Return seconds per call of each round, as it is and on `better` processors (None: this rank stays).
+
+    All ranks call this together, over the default group, and change sides together. Raises ProbeError.
+    """
+    device = torch.device(plan.device)
+    shape = OPS[OP].shape(plan.sizes[-1], plan.ranks, DTYPES[plan.dtype])
+    buffers = allocate(footprint(shape.nbytes, 1), getattr(torch, plan.dtype), device)
+    context = SweepContext(plan, exchange, set_phase, clock_of(device), buffers)
+    call = next(probe for probe in discover("ncclprobe.probes", Probe) if probe.name == OP).run(
+        context.views(shape, OPS[OP].places[0])[0]
+    )
+    number = _calls(context, call)
+    sides: tuple[list[float], list[float]] = ([], [])
+    for turn in range(ROUNDS):
+        with context.phase(f"affinity, round {turn + 1} of {ROUNDS}"):
+            for side in _order(turn):
+                with bound(better) if side and better else nullcontext():
+                    context.clock.barrier()
+                    time_batch([call] * (1 + number // 2), plan.timing, context.clock)  # until the threads have moved
+                    context.clock.barrier()
+                    batch = time_batch([call] * number, plan.timing, context.clock)
+                sides[side].append(batch.seconds)
+    return sides
+
+
+def _order(turn: int) -> Sequence[int]:
+    return (0, 1) if turn % 2 == 0 else (1, 0)
+
+
+def _calls(context: SweepContext, call: object) -> int:
+    """Return how many calls make a batch, by the slowest rank's time of one."""
+    assert callable(call)
+    with context.phase("affinity, first calls"):
+        for _ in range(2):
+            context.clock.barrier()
+            started = context.clock.now()
+            call()
+            context.clock.synchronise()
+            took = context.clock.now() - started
+    slowest = context.exchange.collect(took)
+    most = max(1, min(_MOST_CALLS, math.ceil(_BATCH_S / max(max(slowest), 1e-6)))) if slowest else None
+    return int(context.exchange.share(most))
+
+
+@contextlib.contextmanager
+def bound(cpus: Collection[int]) -> Iterator[None]:
+    """Run all threads of this process on `cpus` meanwhile, those of torch's pool too; then each as before."""
+    before = {thread: _affinity(thread) for thread in _threads()}
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise ProbeError(f"processors {sorted(cpus)[:8]} may not be used: {error.strerror}") from error
+    try:
+        for thread in before:
+            _bind(thread, cpus)
+        yield
+    finally:
+        for thread in _threads():
+            _bind(thread, before.get(thread) or before[threading.get_native_id()])
+
+
+def _threads() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+
+
+def _affinity(thread: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(thread)
+    except ProcessLookupError:
+        return set()
+
+
+def _bind(thread: int, cpus: Collection[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cpus)

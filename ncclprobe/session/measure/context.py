@@ -1,8 +1,11 @@
 """One rank of a run, and what it measures with."""
 
+import socket
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ncclprobe.host import Host
+from ncclprobe.model.traffic import GroupRow, StepRow
 from ncclprobe.model.values import Struct
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.measure.recorder import Recorder
@@ -12,6 +15,8 @@ from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.session.watchdog.watchdog import Watchdog
 
+TORCH_SLACK_S = 30.0
+"""torch's own deadlines come so much after ours, so that ours names the rank."""
 _LONGEST_BUDGETS = 4.0
 """A row of a size that the user did not ask for takes no longer than so many budgets."""
 
@@ -73,10 +78,27 @@ class RankContext(Struct, frozen=True):
     watchdog: Watchdog
     recorder: Recorder | None
 
+    @property
+    def node(self) -> NodeSnapshot:
+        """Return the snapshot of this rank's node, or an empty one where another rank has it."""
+        return self.look or NodeSnapshot(socket.gethostname())
+
+    @property
+    def set_phase(self) -> Callable[[str], None]:
+        """Return what tells the watchdog of the next step."""
+        return self.watchdog.set_phase
+
+    def record(self, rows: Iterable[GroupRow | StepRow]) -> None:
+        """Record rows of training as they come."""
+        for row in rows:
+            if self.recorder:
+                self.recorder.add_trained(row)
+
+    def note(self, text: str) -> None:
+        """Note `text` in the report, if there is any."""
+        if text and self.recorder:
+            self.recorder.note(text)
+
     def plan(self) -> Any:
         """Return the probes.plan.Plan of this run."""
         return plan_of(self.options, self.identity, self.config, self.device, sizes=self.sizes)
-
-    def look_at(self, node: str) -> NodeSnapshot:
-        """Return the snapshot of this rank's node, or an empty one where another rank has it."""
-        return self.look or NodeSnapshot(node)

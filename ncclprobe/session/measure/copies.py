@@ -4,11 +4,17 @@ The ranks of a node take turns, on all nodes at the same time; then all copy at 
 slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with the copies; nothing is judged here.
 """
 
+import ctypes
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
+
+import torch
 
 from ncclprobe.expect.copies import by_kind
 from ncclprobe.facts.nvml import Gpus
@@ -16,18 +22,38 @@ from ncclprobe.facts.run.samples import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
+from ncclprobe.probes.probe import Call
 from ncclprobe.session.measure import affinity
+from ncclprobe.session.measure.affinity import bound
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
-from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.identity import RankIdentity, gpu_identity
 
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
 _TAKEN = "busy or unavailable"
 """CUDA's words (cudaErrorDevicesUnavailable) for a GPU that another process has to itself."""
+SAMPLES = 7
+_SAMPLE_S = 0.03
+"""Of copies back to back in one sample: a thousand times what handing one over takes."""
+_LEAST_SAMPLES, _ENOUGH_S = 3, 2.0
+"""Samples, and seconds of all, where a copy is slow: a rank with a sick slot does not stand still."""
+_MOST_THREADS = 64
 Rates = Sequence[float]
+
+
+def play(run: RankContext) -> bool:
+    """Measure the copies of all nodes at the same time. Raises ProbeError."""
+    measuring = Copies(run.identity, run.host, run.exchange, run.set_phase, run.node, run.device)
+    rows = measuring.play()
+    if run.recorder:
+        run.recorder.add_copies(rows, measuring.expected)
+    run.note(measuring.note)
+    return True
 
 
 class Copies:
@@ -117,47 +143,35 @@ class Copies:
 
     def _copy_alone(self) -> Any:
         """Copy with this GPU alone: near memory, far memory; without a peer its own. Return near buffers."""
-        import torch
-
-        from ncclprobe.probes import copies
-
         device, near = torch.device(self._device), self._numa()
         torch.cuda.set_device(device)
         far = next((node for node in self._nodes if near is not None and node != near), None)
         self._nbytes = max(_LEAST_NBYTES, self._size())
-        kept = copies.gpu_buffers(device, self._nbytes, self._cpus(near))
-        for kind, rates in copies.host_copies(kept):
+        kept = gpu_buffers(device, self._nbytes, self._cpus(near))
+        for kind, rates in host_copies(kept):
             yield self._row(kind, rates, numa=near, near=None if near is None else True)
         if far is not None:
-            other = copies.gpu_buffers(device, self._nbytes, self._cpus(far))
-            for kind, rates in copies.host_copies(other):
+            other = gpu_buffers(device, self._nbytes, self._cpus(far))
+            for kind, rates in host_copies(other):
                 yield self._row(kind, rates, numa=far, near=False)
         if torch.cuda.device_count() == 1:
-            yield self._row("device", copies.peer_copy(device, device, self._nbytes))
+            yield self._row("device", peer_copy(device, device, self._nbytes))
         return kept
 
     def _to_peers(self, source: int) -> Iterator[CopyRow]:
         """Copy from a rank's GPU to every other, all from this process: its contexts stay, half a GB on each GPU."""
-        import torch
-
         count = torch.cuda.device_count()
         if source < min(self._identity.local_ranks, count):
             for peer in range(count):
                 if peer != source and (rates := self._to_peer(source, peer)):
-                    yield self._row(
-                        "d2d", rates, device=affinity.gpu_identity(source), peer=affinity.gpu_identity(peer)
-                    )
+                    yield self._row("d2d", rates, device=gpu_identity(source), peer=gpu_identity(peer))
 
     def _to_peer(self, source: int, peer: int) -> Rates:
         """Return the rates from one GPU to another; nothing, and a note, where another process has one to itself."""
-        import torch
-
-        from ncclprobe.probes import copies
-
         if self.note:
             return ()
         try:
-            return copies.peer_copy(torch.device("cuda", source), torch.device("cuda", peer), self._nbytes)
+            return peer_copy(torch.device("cuda", source), torch.device("cuda", peer), self._nbytes)
         except RuntimeError as error:
             if _TAKEN not in str(error):
                 raise
@@ -166,26 +180,20 @@ class Copies:
 
     def _copy_concurrently(self, kept: Any) -> Iterator[CopyRow]:
         """Copy with all GPUs at once, from near memory, and each to the next."""
-        import torch
-
-        from ncclprobe.probes import copies
-
         near = self._numa()
         self._barrier()
         with phase(self._identity.rank, self._set_phase, "copies of all GPUs at once"):
-            for kind, rates in copies.host_copies(kept):
+            for kind, rates in host_copies(kept):
                 yield self._row(kind, rates, numa=near, near=None if near is None else True, concurrent=True)
         count = torch.cuda.device_count()
         if count > 1:
             number = torch.device(self._device).index
             peer = (number + 1) % count
             if reached := self._to_peer(number, peer):
-                yield self._row("d2d", reached, peer=affinity.gpu_identity(peer), concurrent=True)
+                yield self._row("d2d", reached, peer=gpu_identity(peer), concurrent=True)
 
     def _of_host(self) -> Iterator[CopyRow]:
         """Copy within each NUMA node's memory, by its own processors and by another node's."""
-        from ncclprobe.probes import copies
-
         nbytes = self._size()
         if nbytes < _LEAST_NBYTES:
             self.note = f"{self._node} has too little memory left to copy within it"
@@ -195,17 +203,13 @@ class Copies:
             others = [numbers[place - 1]] if len(numbers) > 1 else []
             for processors in (memory, *others):
                 near = processors == memory if others else None
-                for by, rates in copies.memory_copies(nbytes, self._cpus(processors), self._cpus(memory)):
+                for by, rates in memory_copies(nbytes, self._cpus(processors), self._cpus(memory)):
                     device = "cpu" if by == "torch" else f"cpu {by}"
                     row = self._row("host", rates, numa=memory, near=near, nbytes=nbytes)
                     yield replace(row, device=device)
 
     def _size(self) -> int:
         """Return the bytes of one copy: four such buffers per rank take at most an eighth of the free memory."""
-        import torch
-
-        from ncclprobe.probes.buffers import free_bytes
-
         free = free_bytes(torch.device("cpu"), self._host)
         return NBYTES if free is None else min(NBYTES, free // 32 // self._identity.local_ranks)
 
@@ -225,7 +229,7 @@ class Copies:
 
     def _gpu(self) -> str:
         """Return the identity of this rank's GPU; rank 0 names it as NVML does."""
-        return affinity.gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
+        return gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
 
     def _numa(self) -> int | None:
         return affinity.node_of_gpu(self._device, self._host, self._nodes)
@@ -238,3 +242,135 @@ class Copies:
 def _named(row: CopyRow, names: Mapping[str, str]) -> CopyRow:
     """Return `row` with its GPUs called as NVML calls them, as far as `names` holds their identities."""
     return replace(row, device=names.get(row.device, row.device), peer=names.get(row.peer, row.peer))
+
+
+def rates(call: Call, nbytes: int, synchronise: Callable[[], None], samples: int = SAMPLES) -> list[float]:
+    """Return GB/s of each sample of `call`, which moves `nbytes`: as many calls as take a moment, and one wait."""
+    call()
+    synchronise()
+    first = max(1e-9, _seconds(call, synchronise, 1))
+    number = max(1, math.ceil(_SAMPLE_S / first))
+    samples = min(samples, max(_LEAST_SAMPLES, int(_ENOUGH_S / (first * number))))
+    return [nbytes / _seconds(call, synchronise, number) / 1e9 for _ in range(samples)]
+
+
+def _seconds(call: Call, synchronise: Callable[[], None], number: int) -> float:
+    started = time.perf_counter()
+    for _ in range(number):
+        call()
+    synchronise()
+    return (time.perf_counter() - started) / number
+
+
+class GpuBuffers(Struct, frozen=True):
+    """What the copies of one GPU work on: two buffers of the device, two pinned ones of the host."""
+
+    device: torch.device
+    there: tuple[torch.Tensor, torch.Tensor]
+    here: tuple[torch.Tensor, torch.Tensor]
+
+
+def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> GpuBuffers:
+    """Allocate buffers of `nbytes` each, those of the host where `cpus` are. Raises RuntimeError without memory."""
+    with bound(cpus):
+        here = tuple(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).zero_() for _ in range(2))
+    there = tuple(torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(2))
+    return GpuBuffers(device, (there[0], there[1]), (here[0], here[1]))
+
+
+def host_copies(buffers: GpuBuffers) -> Iterator[tuple[str, list[float]]]:
+    """Return GB/s of host to device, device to host, and both at once (of each direction), as samples."""
+    there, here, device = buffers.there, buffers.here, buffers.device
+    nbytes = there[0].numel()
+    streams = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def synchronise() -> None:
+        torch.cuda.synchronize(device)
+
+    def down() -> None:
+        there[0].copy_(here[0], non_blocking=True)
+
+    def up() -> None:
+        here[1].copy_(there[1], non_blocking=True)
+
+    def both() -> None:
+        with torch.cuda.stream(streams[0]):
+            down()
+        with torch.cuda.stream(streams[1]):
+            up()
+
+    for kind, call in (("h2d", down), ("d2h", up), ("bidirectional", both)):
+        yield kind, rates(call, nbytes, synchronise)
+
+
+def peer_copy(device: torch.device, peer: torch.device, nbytes: int) -> list[float]:
+    """Return GB/s from one GPU to another, as samples."""
+    mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    theirs = torch.zeros(nbytes, dtype=torch.uint8, device=peer)
+
+    def synchronise() -> None:
+        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(peer)
+
+    return rates(lambda: theirs.copy_(mine, non_blocking=True), nbytes, synchronise)
+
+
+def memory_copies(nbytes: int, cpus: Sequence[int], memory_cpus: Collection[int]) -> Iterator[tuple[str, list[float]]]:
+    """Return GB/s of copies within host memory (each byte read and written once), by torch and by memcpy."""
+    with bound(memory_cpus):
+        source, target = _touched(nbytes), _touched(nbytes)
+    before, number = torch.get_num_threads(), min(len(cpus), _MOST_THREADS)
+    torch.set_num_threads(number)
+    try:
+        with bound(cpus):
+            yield "torch", rates(lambda: target.copy_(source), nbytes, _done)
+            with _Crew(number, source, target) as crew:
+                yield "memcpy", rates(crew.copy, nbytes, _done)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _done() -> None:
+    """Do nothing: a copy of the host is over when it returns."""
+
+
+def _touched(nbytes: int) -> torch.Tensor:
+    """Allocate memory whose pages this thread writes first."""
+    fresh = torch.empty(nbytes, dtype=torch.uint8)
+    ctypes.memset(fresh.data_ptr(), 1, nbytes)
+    return fresh
+
+
+class _Crew:
+    """Threads that each copy a part by libc's memcpy on demand: ctypes lets them run at the same time."""
+
+    def __init__(self, number: int, source: torch.Tensor, target: torch.Tensor) -> None:
+        nbytes, part = source.numel(), -(-source.numel() // number)
+        cuts = [(start, min(part, nbytes - start)) for start in range(0, nbytes, part)]
+        self._go, self._over = threading.Barrier(len(cuts) + 1), False
+        self._parts = [(target.data_ptr() + start, source.data_ptr() + start, length) for start, length in cuts]
+        self._threads = [threading.Thread(target=self._work, args=one, daemon=True) for one in self._parts]
+
+    def __enter__(self) -> "_Crew":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over = True
+        self._go.wait()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, target: int, source: int, nbytes: int) -> None:
+        while True:
+            self._go.wait()
+            if self._over:
+                return
+            ctypes.memmove(target, source, nbytes)
+            self._go.wait()
+
+    def copy(self) -> None:
+        """Make one copy of all parts."""
+        self._go.wait()
+        self._go.wait()

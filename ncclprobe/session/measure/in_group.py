@@ -29,7 +29,8 @@ from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.report import json as as_json
-from ncclprobe.session.measure import joining, retest
+from ncclprobe.session.measure import joining
+from ncclprobe.session.measure.collectives import sweep
 from ncclprobe.session.measure.context import plan_of
 from ncclprobe.session.measure.expectations import learn
 from ncclprobe.session.measure.node_snapshot import LOOK_S, NodeSnapshot, gather_captures, share_gpus
@@ -203,7 +204,7 @@ class _Run:
         learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)
         with self._own_group() as group:
             plan = plan_of(options, self._identity, config, self._who.on, group=group)
-            retest.sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
+            sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
 
     def leave(self, within_s: float) -> None:
         """Leave nothing of ours that the caller's process could wait for, whatever a thread of ours is stuck in."""

@@ -13,11 +13,10 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.probes import nccl_library
 from ncclprobe.session.measure import interference
-from ncclprobe.session.measure.affinity import gpu_identity
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import RankInfo, RunConfig
-from ncclprobe.session.ranks.identity import Backend
+from ncclprobe.session.ranks.identity import Backend, gpu_identity
 
 _MOST_CHARACTERS = 64
 """Of a setting's value."""

@@ -8,28 +8,32 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
+
+from ncclprobe import units
 from ncclprobe.errors import HostError
 from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
 from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
+from ncclprobe.model.registry import discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.traffic import OperationTraffic
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.gloo import named
 from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, attribute_bytes, transport
+from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.probes.buffers import allocate, footprint
+from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
+from ncclprobe.probes.probe import Probe
 from ncclprobe.session.measure import rank_nics
-from ncclprobe.session.measure.node_snapshot import NodeSnapshot
-from ncclprobe.session.ranks.identity import RankIdentity
-from ncclprobe.session.ranks.store import Exchange
-
-if TYPE_CHECKING:
-    from ncclprobe.probes.plan import SetPhase
+from ncclprobe.session.measure.context import RankContext
 
 _CALLS_S = 0.25
 """Of calls between two readings: long against a barrier, short against the sweep."""
@@ -41,21 +45,61 @@ _IPOIB = "32"
 """ARPHRD_INFINIBAND, in /sys/class/net/<name>/type."""
 
 
+class Calls(Struct, frozen=True):
+    """So many calls of `nbytes` (as printed) of one operation."""
+
+    op: str
+    nbytes: int
+    number: int
+
+
+def count_traffic(
+    plan: Plan, wanted: Mapping[str, Calls], exchange: Exchange, set_phase: SetPhase, read_counters: Callable[[], Any]
+) -> Iterator[tuple[Calls, Any, Any]]:
+    """Make the calls of each operation over the default group, on all ranks, between two `read_counters`.
+
+    Raises ProbeError where a call fails.
+    """
+    if not wanted:
+        return
+    device, itemsize = torch.device(plan.device), DTYPES[plan.dtype]
+    shapes = {name: OPS[name].shape(calls.nbytes, plan.ranks, itemsize) for name, calls in wanted.items()}
+    need = footprint(max(max(shape.send_bytes, shape.recv_bytes) for shape in shapes.values()), 1)
+    buffers = allocate(need, getattr(torch, plan.dtype), device)
+    context = SweepContext(plan, exchange, set_phase, clock_of(device), buffers)
+    probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
+    for name, calls in wanted.items():
+        phase_name = f"{name} {units.size(calls.nbytes)} counted"
+        view = context.views(shapes[name], OPS[name].places[0])[0]
+        call = probes[name].run(view)
+        set_phase(f"{phase_name}, first look")
+        before = read_counters()
+        _barrier(exchange)
+        with context.phase(f"{phase_name}, {calls.number} calls"):
+            for _ in range(calls.number):
+                call()
+            context.clock.synchronise()
+        set_phase(f"{phase_name}, last look")
+        _barrier(exchange)
+        yield calls, before, read_counters()
+
+
+def _barrier(exchange: Exchange) -> None:
+    exchange.collect(None)
+    exchange.share(None)
+
+
 class TransportDetection:
     """One rank's part in finding the transports. Every rank makes the same calls in the same order."""
 
-    def __init__(
-        self,
-        identity: RankIdentity,
-        host: Host,
-        exchange: Exchange,
-        set_phase: "SetPhase",
-        backend: str,
-        look: NodeSnapshot,
-        hosts: Sequence[str],
-    ):
-        self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
-        self._backend, self._node, self._hosts = backend, look, tuple(hosts)
+    def __init__(self, run: RankContext) -> None:
+        self._identity, self._host, self._exchange, self._set_phase = (
+            run.identity,
+            run.host,
+            run.exchange,
+            run.set_phase,
+        )
+        self._backend, self._node, self._hosts = run.config.backend, run.node, run.hosts
         self._logs: tuple[log.Log, ...] = ()
         self._sockets: str | None = None
         self._own_names: list[str] | None = None
@@ -93,8 +137,6 @@ class TransportDetection:
 
         On one node no byte should leave it, and nothing is counted.
         """
-        from ncclprobe.probes.nic_counters import Calls, count_traffic
-
         self._set_phase("choose the calls to count")
         wanted = self._exchange.share(self._wanted() if self._identity.rank == 0 else None)
         calls = {name: Calls(**one) for name, one in wanted.items()}

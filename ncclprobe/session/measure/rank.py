@@ -8,6 +8,7 @@ import socket
 import time
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,12 +18,12 @@ from ncclprobe.facts.environment import of_measuring
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
-from ncclprobe.model.measurement import Band
+from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.report.progress import Progress
-from ncclprobe.session.measure import joining, parts
-from ncclprobe.session.measure.context import RankContext
+from ncclprobe.session.measure import joining
+from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.expectations import judgeable, learn
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot, gather_captures, share_gpus, write_captures
 from ncclprobe.session.measure.recorder import Recorder
@@ -37,8 +38,6 @@ from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 from ncclprobe.units import size
-
-_SLACK_S = 30.0  # torch's own deadlines come this much after ours, so that ours names the rank
 
 
 def devices(host: Host) -> Devices:
@@ -93,6 +92,24 @@ def _began(question: Question) -> float:
 def _kind(identity: RankIdentity) -> str:
     """Return how the ranks were started, as the report says it: ``self`` under ``--nproc``."""
     return "self" if rank_files.FOLDER in os.environ else identity.kind
+
+
+_LEAST_SHARE = 0.2
+"""The share of --timeout that must be left for one of several parts: with less it is skipped."""
+
+
+def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
+    """Return why `part` is skipped with `left_s` of `whole_s` seconds left; None: it may begin."""
+    least_s = _LEAST_SHARE * whole_s
+    if left_s >= least_s:
+        return None
+    why = f"{max(0.0, left_s):.0f} s were left of {whole_s:g}, and it is given {least_s:.0f} or more"
+    return SkippedRow(part, None, "time", why)
+
+
+def without_all(part: What) -> SkippedRow:
+    """Return why `part` is skipped after pairs whose ranks did not all take part to the end."""
+    return SkippedRow(part, None, "lost", "it takes all ranks, and a pair before it brought nothing")
 
 
 class Rank:
@@ -184,7 +201,7 @@ class Rank:
         resolve(self._identity)
         self._watchdog.set_phase(f"reach the store at {self._identity.address}:{self._identity.port}")
         rest_s = self._deadline - time.monotonic()  # which a rank that imports torch slowly may take
-        slack_s = max(self._options.phase_timeout_s + self._watchdog.late_s, rest_s) + _SLACK_S
+        slack_s = max(self._options.phase_timeout_s + self._watchdog.late_s, rest_s) + TORCH_SLACK_S
         store = connect(self._identity, serve=self._identity.serves, timeout_s=slack_s)
         self._watchdog.attach(connect(self._identity, serve=False, timeout_s=slack_s), store)
         self._watchdog.set_phase("wait for the other ranks")
@@ -241,12 +258,14 @@ class Rank:
 
     def _measure_parts(self, context: RankContext, group_s: float) -> bool:
         """Measure all that was asked for; return whether the group can still be closed in good order."""
-        parts.first_calls(context, group_s)
+        from ncclprobe.session.measure import collectives  # and torch, as all parts
+
+        collectives.first_calls(context, group_s)
         self._progress.finish("torch, process group and first calls")
         intact = True
         for part in self._options.what:
             if self._begins(part, intact, context.exchange):
-                intact = parts.measure(part, context, self._hostname) and intact
+                intact = import_module(f"ncclprobe.session.measure.{part}").play(context) and intact
                 self._progress.finish(part)
         return intact
 
@@ -254,8 +273,8 @@ class Rank:
         """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""
         if len(self._options.what) < 2:
             return True
-        skipped = parts.too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
-        skipped = skipped if intact else parts.without_all(part)
+        skipped = too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        skipped = skipped if intact else without_all(part)
         begins = bool(exchange.share(skipped is None))
         if skipped and self._recorder:
             self._recorder.skip(skipped)
@@ -327,7 +346,7 @@ class Rank:
             torch.cuda.set_device(self._device)
         self._backend = backend
         phase_s = self._options.phase_timeout_s
-        took_s = group.open_group(self._identity, backend, phase_s + _SLACK_S)
+        took_s = group.open_group(self._identity, backend, phase_s + TORCH_SLACK_S)
         self._watchdog.set_phase("meet in the process group")
         group.barrier(backend, phase_s / 2)
         return took_s

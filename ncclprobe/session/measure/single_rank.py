@@ -15,12 +15,10 @@ from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Progress, Waiting
-from ncclprobe.session.measure.affinity import gpu_identity
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot, write_captures
-from ncclprobe.session.measure.publish import Publisher
-from ncclprobe.session.measure.recorder import Recorder
+from ncclprobe.session.measure.recorder import Publisher, Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.identity import Backend, RankIdentity
+from ncclprobe.session.ranks.identity import Backend, RankIdentity, gpu_identity
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, derived_port, no_master
@@ -130,3 +130,22 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
 def device_index(identity: RankIdentity, usable: int) -> int:
     """Return the CUDA index for this rank: its local rank, or 0 where the launcher left one GPU visible."""
     return identity.local_rank if identity.local_rank < usable else 0
+
+
+def gpu_identity(number: int) -> str:
+    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID where torch lacks it.
+
+    CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers and not these, by which
+    `Gpus.names` finds what NVML calls it.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    return pci_address(properties) or str(getattr(properties, "uuid", f"cuda:{number}"))
+
+
+def pci_address(properties: Any) -> str:
+    """Return the PCI address of a GPU; empty before torch 2.7, which brings it."""
+    if not hasattr(properties, "pci_bus_id"):
+        return ""
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"

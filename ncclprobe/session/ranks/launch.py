@@ -28,8 +28,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.node_snapshot import captures_in, replayed_nodes, write_captures
-from ncclprobe.session.measure.publish import Publisher
-from ncclprobe.session.measure.recorder import asked, log_path
+from ncclprobe.session.measure.recorder import Publisher, asked, log_path
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files

@@ -22,16 +22,43 @@ from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.steps import play_step, views_of
 from ncclprobe.probes.work import Bench, Work
-from ncclprobe.training import workload
+from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
+from ncclprobe.session.measure.training import room_of
+from ncclprobe.training import ladder, workload
 from ncclprobe.training.ladder import Rung
 from ncclprobe.training.workload import Call, Compute, Model, Step
 
+STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
+"""Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
+LARGEST = {"nccl": 1 << 30, "gloo": 4 << 20}
+"""Of the all_reduce alone: with NCCL the size that can be judged, with gloo one that any network carries in time."""
+_SHARE = 1 / 8
+_BUFFERS = 6
+"""So many messages must fit: the buffers of the steps of two rungs, and that of the all_reduce."""
 STEPS, _WARM_UPS = 7, 2
 _MOST_WORK_S = 0.1
 _TOKENS = 8192
 """Of one rank's step: its work is 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
 _BATCHES, _BATCH_S, _MOST_CALLS = 7, 0.05, 200
 _LAYERS = 8
+
+
+def play(run: RankContext) -> bool:
+    """Measure all rungs, on every rank, within a share of --timeout. Raises ProbeError."""
+    plan, exchange, timeout_s = run.plan(), run.exchange, run.options.timeout_s
+    rungs = ladder.plan(exchange.share(list(run.hosts)), pairs=plan.backend == "gloo")
+    room = room_of(plan, run.host, exchange)
+
+    def fitting(nbytes: int) -> int:
+        return nbytes if room is None else max(1 << 20, min(nbytes, room // _BUFFERS // 512 * 512))
+
+    sizes = LadderSizes(
+        fitting(STEP_BYTES[plan.backend]), fitting(min(LARGEST[plan.backend], max(plan.sizes))), _SHARE * timeout_s
+    )
+    rows = climb(plan, rungs, sizes, timeout_s + TORCH_SLACK_S, exchange, run.set_phase)
+    if run.recorder:
+        run.recorder.add_ladder(rows)
+    return True
 
 
 class LadderSizes(Struct, frozen=True):
@@ -51,7 +78,7 @@ class _Part(Struct):
     call: Callable[[], object] | None
 
 
-def run(
+def climb(
     plan: Plan, rungs: Sequence[Rung], sizes: LadderSizes, timeout_s: float, exchange: Exchange, set_phase: SetPhase
 ) -> tuple[LadderRow, ...]:
     """Measure `rungs` from the lowest on; rows come on rank 0. All ranks must call it. Raises ProbeError.

@@ -1,22 +1,88 @@
-"""The sweep of a run, and a retest of what failed in it: a single slow row may be chance."""
+"""First calls, the sweep of collectives, which NICs carry it, and a retest of what failed: one slow row may be chance.
+
+What is paid once, a job feels at its start and nowhere else: the first call of its kind opens connections.
+"""
 
 import socket
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from ncclprobe import units
 from ncclprobe.errors import UsageError
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Disturbance, SkippedRow
+from ncclprobe.model.measurement import Disturbance, FirstCall, SkippedRow
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.ops import OPS
-from ncclprobe.probes.plan import Exchange, Plan, SetPhase
+from ncclprobe.probes import sweep as probe
+from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.session.measure import interference
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.interference import Reading
+from ncclprobe.session.measure.nic_traffic import TransportDetection
 from ncclprobe.session.measure.recorder import Recorder
 
 MOST = 64
 """Operations and sizes that are measured again, the largest first. A row beyond these is not said to fail."""
+
+
+def first_calls(run: RankContext, group_s: float) -> None:
+    """Make the default group's first collective, the same again, and its first pairs, and record what that takes.
+
+    One rank has no pair. `group_s` is what torch took to make the group. Raises ProbeError where a call fails.
+    """
+    rank, ranks, device = dist.get_rank(), dist.get_world_size(), torch.device(run.device)
+    one, other, clock = torch.zeros(1, device=device), torch.zeros(1, device=device), clock_of(device)
+
+    def pairs() -> None:
+        """Send and receive between each rank and both its neighbours."""
+        to_next = dist.P2POp(dist.isend, one, (rank + 1) % ranks)
+        from_previous = dist.P2POp(dist.irecv, other, (rank - 1) % ranks)
+        for work in dist.batch_isend_irecv([to_next, from_previous]):
+            work.wait()
+
+    seconds = [group_s]
+    calls = (
+        ("communicator (first all_reduce)", lambda: dist.all_reduce(one)),
+        ("second all_reduce", lambda: dist.all_reduce(one)),
+        ("first pairs", pairs),
+    )
+    for name, call in calls if ranks > 1 else calls[:2]:
+        with phase(rank, run.set_phase, name):
+            started = clock.now()
+            call()
+            clock.synchronise()
+            seconds.append(clock.now() - started)
+    rows = run.exchange.collect(seconds)
+    if rows and run.recorder:
+        run.recorder.first_calls(_slowest(rows))
+
+
+def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
+    """Return the slowest rank's seconds of each kind, and which rank that is."""
+    worst = [max((row[kind], -rank) for rank, row in enumerate(rows)) for kind in range(len(rows[0]))]
+    (group, collective, second), pair = worst[:3], worst[3] if len(worst) > 3 else (None, 0)
+    return FirstCall(group[0], -group[1], collective[0], -collective[1], second[0], pair[0], -pair[1])
+
+
+def play(run: RankContext) -> bool:
+    """Measure collectives, and which NICs they use."""
+    plan, options, recorder = run.plan(), run.options, run.recorder
+    detection = TransportDetection(run)
+    if options.transport:
+        detection.before(plan, options.phase_timeout_s / 2)
+        if recorder:
+            recorder.with_transport = detection.with_transport
+    sweep(plan, run.exchange, run.set_phase, run.host, recorder, options.repeat)
+    if options.transport:
+        counted = detection.count(plan)
+        if recorder and len(set(run.hosts)) > 1:
+            recorder.add_traffic(counted)
+    run.note(detection.note)
+    return True
 
 
 def sweep(
@@ -26,13 +92,11 @@ def sweep(
 
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
-    from ncclprobe.probes import sweep
-
     before = interference.read(host)
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
     reach = recorder.progress.reach if recorder else _unheard
-    for row in sweep.run(plan, exchange, set_phase, host=host, reach=reach):
+    for row in probe.run(plan, exchange, set_phase, host=host, reach=reach):
         if recorder is None:
             continue
         if isinstance(row, SkippedRow):
@@ -47,7 +111,7 @@ def sweep(
         for op, nbytes in failing:
             again = replace(plan, ops=(op,), sizes=(nbytes,))
             try:
-                for row in sweep.run(again, exchange, set_phase, host=host, reach=reach):
+                for row in probe.run(again, exchange, set_phase, host=host, reach=reach):
                     if recorder and not isinstance(row, SkippedRow):
                         recorder.add_retest(row)
             except UsageError as error:  # on all ranks: the memory that the row had is no longer free
