@@ -50,6 +50,9 @@ LICENCES = {
     "nvshmem": "NVIDIA, NVSHMEM licence: github.com/NVIDIA/nvshmem",
     "libfabric": "OFIWG, BSD-2-Clause or GPL-2.0: github.com/ofiwg/libfabric",
     "kubernetes": "Kubernetes authors, Apache-2.0: github.com/kubernetes/kubernetes",
+    "slurm": "SchedMD, GPL-2.0, short fragments by hand: github.com/SchedMD/slurm",
+    "python": "Python Software Foundation, PSF-2.0: github.com/python/cpython",
+    "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -15,11 +15,12 @@ _NOT_OWN = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
     "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
-    "CUDA ", "cudaGetDeviceCount", "CUBLAS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
+    "CUDA ", "cudaGetDeviceCount", "CUBLAS",
+    "CUDNN_STATUS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
     "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
-    "ncclSystemError", "libnccl", "undefined symbol", "rror: NVML", "RayTaskError", "ActorDiedError",
+    "ncclSystemError", "libnccl", "rror: NVML", "RayTaskError", "ActorDiedError",
     "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
     "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
     "orovod has been shut down",
@@ -219,8 +220,16 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, "a kernel of the program failed", **JOB)
 
 
+_LIBRARIES = (
+    "CUBLAS_STATUS_EXECUTION_FAILED",
+    "CUBLAS_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+)
+
+
 @cause(
-    signs=CUDA_SIGNS,
+    signs=(*CUDA_SIGNS, *_LIBRARIES),
     echoes=("gpu-hw-error", "oom"),
     doctor="gpu.xid",
     bad=lambda: ["[rank1]: RuntimeError: CUDA error: unspecified launch failure"],
@@ -230,11 +239,13 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     """A kernel failed on a GPU, and CUDA does not say why.
 
     Right: No kernel failed without a reason.
-    Why: "unspecified launch failure" and "unknown error" come from a kernel that reads wild memory as well as from a
-    GPU that fails.
+    Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that
+    reads wild memory as well as from a GPU that fails.
     Fix: the kernel log of this host: an Xid of 48, 63, 74, 79, 94 or 95 is the GPU, 13 or 31 the program.
     """
-    for event in cuda_errors(log, "unspecified launch failure", "'unknown error'", "CUDA error: unknown error"):
+    lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
+    errors = ("unspecified launch failure", "'unknown error'", "CUDA error: unknown error")
+    for event in (lines | {(e.stream, e.line): e for e in cuda_errors(log, *errors)}).values():
         yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **NODE)
 
 

@@ -206,6 +206,7 @@ FAILURES = (
     "marked dead", "is dead", "is terminated", "issing ranks", "xit with status", "ABORT", "BAD TERMINATION",
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
+    "can't open file",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 

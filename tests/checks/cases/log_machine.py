@@ -32,6 +32,8 @@ CASES = {
             "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
             "`torch.nn.parallel.DistributedDataParallel`\n",
             '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+            "[rank1]: ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n",
+            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
             "[rank1]: TypeError: Input tensor data type is not supported for NCCL process group: UInt16\n",
             "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
             "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
@@ -70,7 +72,10 @@ CASES = {
         ]
     ),
     "log.launch-failed": Cases(
-        bad=["n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'"]
+        bad=[
+            "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'",
+            "[rank1]: RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(`",
+        ]
     ),
     "log.gpu-failed": Cases(
         bad=[
