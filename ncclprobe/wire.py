@@ -23,7 +23,7 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from ncclprobe import bounds
@@ -50,6 +50,8 @@ Kind = Literal[
 SMALL_SEGMENT = 536
 """Bytes of TCP payload that every IPv4 network carries in one packet (RFC 9293, 3.7.1)."""
 
+SocketOptions = Sequence[tuple[int, int, int]]
+"""Level, name and value, as setsockopt(2) takes them."""
 SECRET_BYTES = 32
 """Of a key that one side hands to the other: see :meth:`Wire.seal`."""
 
@@ -186,15 +188,16 @@ async def connect(
     deadline: float,
     source: str = "",
     *,
-    small: bool = False,
+    options: SocketOptions = (),
     patience_s: float = STRANGERS_PATIENCE_S,
 ) -> Wire:
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
-    `small`: in packets of SMALL_SEGMENT bytes both ways, which pass where larger ones are lost. `patience_s` is for the
-    greeting: a process of ours on a busy node may take longer than what is left to a stranger.
+    `options` are set before the first packet: with :func:`segments_of` SMALL_SEGMENT, packets pass both ways where
+    larger ones are lost. `patience_s` is for the greeting: a process of ours on a busy node may take longer than what
+    is left to a stranger.
     """
-    return await hail(*await _call(address, port, deadline, source, small), key, deadline, patience_s)
+    return await hail(*await _call(address, port, deadline, source, options), key, deadline, patience_s)
 
 
 async def hail(
@@ -278,16 +281,17 @@ async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
 
 
 async def _call(
-    address: str, port: int, deadline: float, source: str, small: bool
+    address: str, port: int, deadline: float, source: str, options: SocketOptions
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     async def calling() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if not small:
+        if not options:
             return await asyncio.open_connection(address, port, local_addr=(source, 0) if source else None)
         family, *_, to = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
         sock = socket.socket(family)
         try:
             sock.setblocking(False)
-            keep_small(sock)
+            for option in options:
+                sock.setsockopt(*option)
             if source:
                 sock.bind((source, 0))
             await asyncio.get_running_loop().sock_connect(sock, to)
@@ -305,9 +309,12 @@ async def _call(
         raise WireError(kind, f"{address} port {port}: {error.strerror or error}") from None
 
 
-def keep_small(sock: socket.socket) -> None:
-    """Make both sides of what `sock` connects to, or accepts, send small packets: TCP_MAXSEG, tcp(7)."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
+def segments_of(nbytes: int) -> SocketOptions:
+    """Return what makes both sides of what a socket connects to, or accepts, send packets of so many bytes of TCP.
+
+    tcp(7), TCP_MAXSEG: headers are added to it; options, as time stamps, take their room of it.
+    """
+    return ((socket.IPPROTO_TCP, socket.TCP_MAXSEG, nbytes),)
 
 
 async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:

@@ -1,4 +1,4 @@
-"""The quality of paths between nodes: large packets, rate, loss and round trip."""
+"""The quality of paths between nodes: large packets, rate, loss, round trip and route."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -21,7 +21,8 @@ from ncclprobe.checks.launch.mesh import (
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.reach import Path, Paths
-from ncclprobe.localise.reach import DISTANT, DISTANT_S, SLOW, Suspect, lossy
+from ncclprobe.facts.routes import Route, Routes
+from ncclprobe.localise.reach import DISTANT, DISTANT_S, LEAST_GBPS, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every
@@ -72,8 +73,12 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     """
     failed: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
-    for each in tries(paths):
+    all_tries = tries(paths)
+    slow = {(each.one, each.path.role) for each in all_tries if each.path.outcome == "ok" and each.path.streams > 1}
+    for each in all_tries:
         for pair, stalls in _large(each):
+            if stalls and (pair[0], each.path.role) in slow:
+                continue  # its own second look: not for the size of packets
             tried.setdefault(each.path.role, set()).add(pair)
             if stalls:
                 failed.setdefault(each.path.role, {})[pair] = each.path
@@ -84,9 +89,29 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
         known = "; ".join(filter(None, (ends, f"path MTU {min(kernel)} in the kernel's route cache" if kernel else "")))
-        message = f"large messages stall on {counted(suspects, bad)}; small ones pass"
+        sized = max(bad, key=lambda path: (path.drops == "here", bool(path.drops)))
+        stops = f"packets of {sized.passes} bytes pass, of {sized.stops} not" if sized.passes else "small ones pass"
+        message = f"large messages stall on {counted(suspects, bad)}; {stops}"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
-        yield _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
+        found = _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
+        remedy = _DROPS[sized.drops].format(nic=sized.interface, mtu=sized.passes)
+        own = {"blame": "node", "action": "fix-image"} if sized.drops == "here" and suspect.at_one_node else {}
+        yield replace(found, remedy=remedy, **own)
+
+
+_DROPS = {
+    "": "",
+    "here": "on that node: `nft list ruleset`; `iptables -S`: remove what drops packets by their length",
+    "whole": (
+        "a router on the way has a smaller MTU, and its ICMP does not come back: let ICMP type 3 code 4 through, or on "
+        "all nodes `ip link set dev {nic} mtu {mtu}`"
+    ),
+    "any": (
+        "a switch port, a tunnel or a firewall on the way drops by size: give its ports the MTU of the interfaces, or "
+        "on all nodes `ip link set dev {nic} mtu {mtu}`"
+    ),
+}
+"""What to do, by Path.drops."""
 
 
 def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
@@ -128,9 +153,11 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         message = f"{_spread(rates_seen)} Gb/s on {counted(suspects, slow_paths)}; {against}{wired}"
         sure = _beyond_one_path(suspect) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
         evidence = f"one TCP stream to {slow_paths[0].address}"
-        yield _tell(
-            warn if sure else note, suspect, message, evidence, "repair", max(path.streams for path in slow_paths)
-        )
+        looks = max(path.streams for path in slow_paths)
+        useless = any(map(_useless, slow_paths))
+        if useless:
+            message += "; 4 MiB do not arrive within 10 s"
+        yield _tell(fail if useless else warn if sure else note, suspect, message, evidence, "repair", looks)
 
 
 @check(
@@ -278,14 +305,65 @@ def _slow_paths(
         bad[role] = {pair: each.path for pair, each in rates.items() if _slow(each, usual[role], nics)}
     lossy = {id(path) for slow in bad.values() for pair in _lossy(slow) for path in (slow[pair],)}
     found_slow = _explained(tried, bad)
-    return usual, [(suspects, slow) for suspects, slow in found_slow if not all(id(path) in lossy for path in slow)]
+    known = [each for each in found_slow if any(_useless(path) or id(path) not in lossy for path in each[1])]
+    return usual, known
+
+
+def _useless(path: Path) -> bool:
+    """Return whether 4 MiB do not arrive within ten seconds, for which the whole time was waited."""
+    return path.streams > 1 and path.rate_gbps is not None and path.rate_gbps < LEAST_GBPS
+
+
+_ETH0_ALONE = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.254"), Route("10.1.0.0/24", "eth0")), ())
+_BY_ETH1 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.254"), Route("10.1.0.0/24", "eth1")), ())
+
+
+@check(
+    bad=lambda: [(HEALTHY, Every({"n0": _BY_ETH1, "n1": _ETH0_ALONE, "n2": _BY_ETH1}))],
+    good=lambda: [(HEALTHY, Every(dict.fromkeys(("n0", "n1", "n2"), _BY_ETH1)))],
+    requires="sync.address-twice",
+    applies=several,
+)
+def route(paths: Every[Paths], routes: Every[Routes | Absent]) -> Iterator[Finding]:
+    """Packets to other nodes leave by another interface than the one that NCCL uses.
+
+    Right: Packets to other nodes leave by the interface that NCCL uses.
+    Why: NCCL binds to an interface's address, and the kernel's routes decide by which interface packets leave: what
+    comes in by one card goes out by the other. One card carries all, firewalls and switches that saw one direction
+    drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
+    Fix: give each interface a subnet, or a table and a rule of its own: `ip route add SUBNET dev INTERFACE table N`,
+    `ip rule add from ADDRESS table N`; to see it: `ip route get ADDRESS from SOURCE`.
+    """
+    judged = False
+    for node, each in paths.items():
+        known = routes.by_node.get(node)
+        if not isinstance(known, Routes) or isinstance(known.rules, Absent) or isinstance(known.tables, Absent):
+            continue
+        judged = True
+        for (nic, source, other), to in _strays(each, known).items():
+            message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave by {other}"
+            evidence = seen(f"ip route get {to[0]} from {source}", f"dev {other}")
+            rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
+            yield warn(node, message, blame="image", action="fix-image", nodes=(node,), evidence=evidence, remedy=rule)
+    if not judged and any(each.rows for _, each in paths.items()):
+        raise Unlearned("the routes and rules of no node are known")
+
+
+def _strays(paths: Paths, routes: Routes) -> dict[tuple[str, str, str], list[str]]:
+    """Return the addresses to which NCCL's packets leave by another interface, by both interfaces and the source."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for row in paths.rows:
+        way = routes.leaving(row.address, row.source) if row.role.startswith("nccl") and "." in row.address else None
+        if way and way.interface not in ("", row.interface):
+            found.setdefault((row.interface, row.source, way.interface), []).append(row.address)
+    return found
 
 
 def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:
     speeds = [_speed(nics.by_node.get(node), each.path) for node in each.pair]
     rate_gbps = each.path.rate_gbps or 0
     wired = min((speed for speed in speeds if speed), default=0) if all(speeds) else 0
-    return rate_gbps < SLOW * max(usual, min(wired, _STREAM_GBPS))
+    return _useless(each.path) or rate_gbps < SLOW * max(usual, min(wired, _STREAM_GBPS))
 
 
 def _carried(path: Path) -> bool:

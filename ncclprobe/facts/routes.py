@@ -6,7 +6,7 @@ what decides.
 
 import json
 import struct
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from ncclprobe.errors import Missing, ParseError
@@ -52,6 +52,11 @@ class Rule(Struct, frozen=True):
     interface: str = ""
     action: str = ""
 
+    def takes(self, source: str, destination: str) -> bool:
+        """Return whether the rule is for packets from `source`, which may be unknown (empty), to `destination`."""
+        pairs = ((self.source, source), (self.destination, destination))
+        return all(prefix == "all" or (each and ip_address(each) in ip_network(prefix)) for prefix, each in pairs)
+
 
 class Routes(Struct, frozen=True):
     """Routes of this network namespace: IPv4's main table, and those of IPv6 but to itself, multicast and anycast.
@@ -68,6 +73,20 @@ class Routes(Struct, frozen=True):
         """Return interfaces with a default route in the main tables."""
         names = [route.interface for route in self.main if route.destination in ("0.0.0.0/0", "::/0")]
         return tuple(dict.fromkeys(names))
+
+    def leaving(self, address: str, source: str = "") -> Route | None:
+        """Return the route of a packet from `source` to `address`; None: there is none.
+
+        By the rules in their order, the longest prefix, the smallest metric. Not by rules of IPv6 or an interface.
+        """
+        own = self.tables if isinstance(self.tables, tuple) else ()
+        names = [rule.table for rule in self.policy if not rule.interface and rule.takes(source, address)]
+        for table in (*names, "main"):
+            found = [each for each in (self.main if table == "main" else own) if each.table == table]
+            fitting = [each for each in found if ip_address(address) in ip_network(each.destination)]
+            if fitting:
+                return max(fitting, key=lambda each: (ip_network(each.destination).prefixlen, -each.metric))
+        return None
 
     @property
     def policy(self) -> tuple[Rule, ...]:

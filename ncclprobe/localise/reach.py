@@ -33,6 +33,10 @@ SLOW = 0.2
 """Of the median of all pairs. A link that came up one kind lower, as far as a single stream can show it (1 instead of
 10 Gbit/s), is at 0.1; the slowest of healthy pairs was at 0.3 where 16 hosts shared two busy processors."""
 
+LEAST_BYTES, LEAST_S = 4 << 20, 10.0
+LEAST_GBPS = LEAST_BYTES * 8 / LEAST_S / 1e9
+"""What every path carries that a job can use: a gradient bucket of torch (25 MB) takes a minute at that rate."""
+
 LOSSY, LOSSY_SEGMENTS, LOSSY_RESENT = 0.01, 100, 5
 """TCP's rate falls with one over the root of the loss (Mathis et al. 1997), and one per cent ruins it. Tail probes
 (RFC 8985) of a peer that is slow to answer are no loss: healthy pairs sent up to 2 of 200 segments again."""

@@ -9,6 +9,7 @@ from fake_paths import Change, fleet
 from ncclprobe.checks import path
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.localise.reach import SLOW
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
@@ -51,6 +52,68 @@ def test_a_black_hole_is_named_with_its_node_and_direction(nodes: int) -> None:
     assert (finding.severity.value, finding.nodes, finding.blame) == ("fail", ("n1",), "link")
     assert f"{nodes - 1} of {nodes - 1} paths out of n1 (eth1)" in finding.message
     assert "MTU 9000 on n1" in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("drops", "blame", "remedy"),
+    [("here", "node", "nft list ruleset"), ("whole", "link", "ICMP type 3 code 4"), ("any", "link", "mtu 1400")],
+)
+def test_who_drops_large_packets_decides_what_to_do(drops: str, blame: str, remedy: str) -> None:
+    def change(one: int, other: int, role: str) -> dict[str, Any] | None:
+        found = holed(one, other, role)
+        known = {"passes": None if drops == "here" else 1400, "stops": 1420, "drops": drops}
+        return found | known if found and (one, other) == (1, 0) else found
+
+    (finding,) = seen(path.mtu, 3, change, UNKNOWN)
+    assert (finding.nodes, finding.blame) == (("n1",), blame)
+    assert remedy in finding.remedy
+    assert ("packets of 1400 bytes pass, of 1420 not" in finding.message) == (drops != "here")
+
+
+def test_large_messages_that_were_only_slow_are_no_black_hole() -> None:
+    def change(one: int, other: int, _: str) -> dict[str, Any] | None:
+        if one == 1:
+            return {"rate_gbps": 0.002, "streams": 2} if other == 0 else {"outcome": "stalled-out"}
+        return {"outcome": "stalled-back"} if other == 1 else None
+
+    assert seen(path.mtu, 3, change, UNKNOWN) == []
+    (finding,) = seen(path.rate, 3, change, UNKNOWN)
+    assert (finding.severity.value, finding.subject) == ("fail", "n1 -> n0")
+    assert "4 MiB do not arrive within 10 s" in finding.message
+
+
+@pytest.mark.parametrize(("streams", "severity"), [(1, "warn"), (2, "fail")])
+def test_a_path_that_no_job_can_use_fails_once_it_was_looked_at_twice(streams: int, severity: str) -> None:
+    slow = both_ways(1, rate_gbps=0.001, streams=streams, resent=900)
+    found = seen(path.rate, 4, slow, UNKNOWN)
+    assert [each.severity.value for each in found] == ([severity] if streams == 2 else [])  # else path.loss says it
+
+
+def routed(interface: str, *more: Route, rules: Any = ()) -> Routes:
+    return Routes((Route("10.1.0.0/16", interface),), rules, more)
+
+
+def test_packets_that_leave_by_another_card_are_named_with_the_cards() -> None:
+    nodes, role = fleet(3, lambda *_: None), Every({"n0": routed("eth1"), "n1": routed("eth0"), "n2": routed("eth1")})
+    (finding,) = path.route.run(nodes, role)
+    assert (finding.severity.value, finding.nodes) == ("warn", ("n1",))
+    assert "(eth1) to 2 of 2 listeners leave by eth0" in finding.message
+    assert "ip rule add from 10.1.0.2" in finding.remedy
+
+
+def test_a_rule_for_the_source_and_the_default_interface_are_no_detour() -> None:
+    own = Route("0.0.0.0/0", "eth1", "10.1.0.254", table="101")
+    ruled = routed("eth0", own, rules=(Rule(100, "101", "10.1.0.2/32"),))
+    others = {"n0": routed("eth1"), "n2": routed("eth1")}
+    assert list(path.route.run(fleet(3, lambda *_: None), Every({**others, "n1": ruled}))) == []
+    default = fleet(3, lambda *_: None, roles=("default",))
+    assert list(path.route.run(default, Every({**others, "n1": routed("eth7")}))) == []
+
+
+def test_routes_that_are_not_known_pass_no_path() -> None:
+    unknown = Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there"))))
+    with pytest.raises(Unlearned):
+        list(path.route.run(fleet(3, lambda *_: None), unknown))
 
 
 def test_a_black_hole_between_two_nodes_is_a_direction() -> None:

@@ -77,6 +77,47 @@ def mtu_black_hole(host: Host, *, above: int = 1400, peer: Host | None = None) -
 
 
 @contextmanager
+def single_packets(host: Host, nic: int = 0) -> Iterator[None]:
+    """The card is given packets as they are on a wire, where a veth pair passes 64 KiB of a stream as one."""
+    host.ip(f"link set eth{nic} gso_max_segs 1")
+    try:
+        yield
+    finally:
+        host.ip(f"link set eth{nic} gso_max_segs 65535")
+
+
+@contextmanager
+def router_black_hole(host: Host, *others: Host, above: int = 1400) -> Iterator[None]:
+    """What `host` sends goes through a router with a smaller MTU, and what ICMP the router sends is filtered."""
+    router = host.lab.ctl
+    gateway = router.address(0, 4)
+    ways = [f"{other.address(0, 4)}/32" for other in others]
+    with ExitStack() as undo:
+        undo.enter_context(single_packets(host))
+        undo.enter_context(rules(router, ["meta l4proto icmp drop"], "out"))
+        undo.enter_context(sysctl(router, "net.ipv4.ip_forward", "1"))
+        router.ip(*(f"route add {way} dev br0 mtu lock {above}" for way in ways))
+        host.ip(*(f"route add {way} via {gateway}" for way in ways))
+        try:
+            yield
+        finally:
+            host.ip(*(f"route del {way}" for way in ways))
+            router.ip(*(f"route del {way} dev br0" for way in ways))
+
+
+@contextmanager
+def routed_by(host: Host, nic: int, other: int) -> Iterator[None]:
+    """What leaves for the network of card `nic` leaves by the card `other`."""
+    network = f"{host.lab.ctl.address(nic, 4).rpartition('.')[0]}.0/24"
+    host.ip(f"route replace {network} dev eth{other}")
+    try:
+        yield
+    finally:
+        host.ip(f"route del {network} dev eth{other}")
+        host.configure(nic)
+
+
+@contextmanager
 def mtu(host: Host, nbytes: int, nic: int = 0) -> Iterator[None]:
     """Another MTU than the others' 1500."""
     host.ip(f"link set eth{nic} mtu {nbytes}")

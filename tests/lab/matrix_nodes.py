@@ -70,6 +70,14 @@ def slower(mbits: float, others_mbits: float) -> Callable[[Setup], object]:
     return make
 
 
+def dropped_by_size(setup: Setup) -> None:
+    """All others' firewalls drop what the victim sends in large packets, as a switch port of a smaller MTU would."""
+    setup.use(faults.single_packets(setup.victim))
+    for host in setup.lab.hosts:
+        if host is not setup.victim:
+            setup.use(faults.rules(host, [f"ip saddr {setup.victim.address()} meta length > 1400 drop"], "in"))
+
+
 def lossy_link(percent: int) -> Callable[[Setup], object]:
     """What the victim sends is lost on its way: a drop in its own output hook would only make its TCP wait (EPERM)."""
 
@@ -207,17 +215,54 @@ def _paths() -> tuple[Row, ...]:
         Row(
             "packets above 1400 bytes vanish on their way out of one node",
             lambda s: s.use(faults.mtu_black_hole(s.victim)),
-            (Named("path.mtu", "{victim}", says="out of {victim}"),),
+            (Named("path.mtu", "{victim}", says="out of {victim}", blame="node"),),
             ONE_IS_BAD,
             hosts=(3, 8),
-            deadline_s=20.0,
+            deadline_s=30.0,
         ),
         Row(
             "packets above 1400 bytes vanish from one node to another",
             lambda s: s.use(faults.mtu_black_hole(s.victim, peer=s.other)),
             (Named("path.mtu", "{victim} -> {other}", ("@victim", "@other")),),
             Codes(4, 4, None),
-            deadline_s=20.0,
+            deadline_s=30.0,
+        ),
+        Row(
+            "packets above 1400 bytes vanish on their way from one node, and nobody says so",
+            dropped_by_size,
+            (Named("path.mtu", "{victim}", says="packets of 1400 bytes pass, of 1420 not", blame="link"),),
+            ONE_IS_BAD,
+            hosts=(3,),
+            deadline_s=30.0,
+        ),
+        Row(
+            "a router of MTU 1400 on the way from one node, whose ICMP is filtered",
+            lambda s: s.use(
+                faults.router_black_hole(s.victim, *(each for each in s.lab.hosts if each is not s.victim))
+            ),
+            (Named("path.mtu", "{victim}", says="packets of 1400 bytes pass, of 1420 not", blame="link"),),
+            ONE_IS_BAD,
+            hosts=(3,),
+            deadline_s=30.0,
+        ),
+        Row(
+            "one of two nodes sends 2 Mbit/s, too little for any job",
+            slower(2, 500),
+            (Named("path.rate", "{victim} -> n0", ("@victim", "n0"), "4 MiB do not arrive within 10 s"),),
+            hosts=(2,),
+            also=("path.delay",),  # what waits in a full shaper waits for long
+            timed=True,
+            deadline_s=40.0,
+        ),
+        Row(
+            "packets of one node's second card leave by its first",
+            both(named("=eth1"), lambda s: s.use(faults.routed_by(s.victim, 1, 0))),
+            (Named("path.route", "{victim}", says="leave by eth0", severity="warn"),),
+            WELL,
+            also=("launch.route",),
+            hosts=(3,),
+            nics=2,
+            gpus=True,
         ),
         Row(
             "one node's interface has an MTU of 9000 among 1500",

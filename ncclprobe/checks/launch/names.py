@@ -179,7 +179,7 @@ def route(
     if master.failure:
         raise Unlearned(f"MASTER_ADDR does not resolve: {master.failure}")
     elsewhere = {a.partition("%")[0] for a in master.addresses if a not in master.loopback} - own_addresses(interfaces)
-    leaves_by = {route.interface: address for address in sorted(elsewhere) if (route := _route(routes, address))}
+    leaves_by = {route.interface: address for address in sorted(elsewhere) if (route := routes.leaving(address))}
     if elsewhere and not leaves_by:
         if isinstance(routes.rules, Absent) or routes.policy:
             raise Unlearned("the main table has no route to MASTER_ADDR, and which other table applies is not known")
@@ -221,12 +221,6 @@ def _shared_subnet(chosen: Interface, others: Sequence[Interface]) -> str:
         return {str(ip_network(f"{a.address}/{a.netmask}", strict=False)) for a in found}
 
     return next(iter(sorted(subnets(chosen).intersection(*map(subnets, others)))), "") if others else ""
-
-
-def _route(routes: Routes, address: str) -> Route | None:
-    """Return the route of the main table to `address`: the longest prefix, then the smallest metric."""
-    fitting = [route for route in routes.main if ip_address(address) in ip_network(route.destination)]
-    return max(fitting, key=lambda route: (ip_network(route.destination).prefixlen, -route.metric), default=None)
 
 
 def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | Absent) -> Interface | None:

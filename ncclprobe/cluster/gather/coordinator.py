@@ -39,6 +39,7 @@ from ncclprobe.model.values import Struct, asdict, replace
 
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
 _RESOLVE_S = 5.0
+_THOROUGH_S = 20.0  # for streams of which all must arrive, and for the size of packets that pass
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
 _SILENT = "silent: it did not tell in time what it saw of the others"
@@ -182,7 +183,8 @@ async def _run_plans(
     began = time.monotonic()
     asking = asyncio.create_task(coordinator.mesh(orders, deadline + PARTING_S))
     here = await walk(plans[0], listeners, deadline) if 0 in plans else None
-    patience_s = _STRAGGLERS_S + 2 * (time.monotonic() - began)
+    thorough = any(plan.thorough for plan in plans.values())
+    patience_s = _STRAGGLERS_S + 2 * (time.monotonic() - began) + _THOROUGH_S * thorough
     await asyncio.wait({asking}, timeout=min(patience_s, deadline + PARTING_S - time.monotonic()))
     asking.cancel()
     remote = {peer.hello.id: peer.samples for peer in coordinator.peers if peer.hello.id in orders and peer.samples}

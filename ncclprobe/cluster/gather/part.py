@@ -28,7 +28,7 @@ from ncclprobe.units import printable
 UNPROVEN = "the nodes have no secret by which to prove who they are"
 _LATEST_SHARE = 0.75
 """Of the time of a run: when waiting for nodes is over, however late this one began."""
-_MESH_S = 30.0
+_MESH_S = 45.0
 _DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""

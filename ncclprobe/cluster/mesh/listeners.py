@@ -21,7 +21,8 @@ CHUNK_BYTES = 256 << 10
 """Bytes of filler at a time: larger than the packets of any network, so that the path's largest packets are used."""
 
 FILLER = bytes(CHUNK_BYTES)
-STREAM_S = 3.0  # that one caller may keep the others waiting
+STREAM_S, WHOLE_S = 3.0, 10.0
+"""That one caller may keep the others waiting: with a stream, and with one of which all must arrive."""
 _MESSAGE_BYTES = 4096
 _CALLERS = 256
 _FROM_ONE_ADDRESS = 32  # that have not proved the key: a node calls with AT_ONCE at a time
@@ -103,7 +104,7 @@ class Listeners(Struct):
             elif asked.get("do") == "give":
                 await connection.send_filler(FILLER, until)
             elif asked.get("do") == "stream":
-                await self._stream(connection, until)
+                await self._stream(connection, until, WHOLE_S if asked.get("whole") is True else STREAM_S)
             elif asked.get("do") == "rail":
                 if self.visits:
                     await self.visits(asked.get("number"), connection)
@@ -111,7 +112,7 @@ class Listeners(Struct):
             else:
                 await connection.send({"echo": asked.get("echo")}, until)
 
-    async def _stream(self, connection: Wire, until: float) -> None:
+    async def _stream(self, connection: Wire, until: float, seconds: float) -> None:
         """Receive one stream after earlier ones have ended, so that each is measured alone at this end."""
         try:
             await asyncio.wait_for(self._turn.acquire(), max(0.0, until - time.monotonic()))
@@ -119,7 +120,7 @@ class Listeners(Struct):
             return
         try:
             await connection.send({"go": True}, until)
-            until = min(until, time.monotonic() + STREAM_S)
+            until = min(until, time.monotonic() + seconds)
             nbytes, began, most = 0, None, bounds.STREAM_BYTES
             while (await connection.receive(until, _MESSAGE_BYTES)).get("do") == "take" and nbytes < most:
                 began = began or time.monotonic()

@@ -32,12 +32,17 @@ class Call(Struct, frozen=True):
 
 
 class NodePlan(Struct, frozen=True):
-    """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role."""
+    """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role.
+
+    `thorough`: a second look at what was bad. Each stream is to arrive whole, in ten seconds, and where large messages
+    stall again, the size of packets that pass is looked for.
+    """
 
     me: int
     names: dict[int, str] = field(default_factory=dict)
     calls: tuple[Call, ...] = ()
     rates: tuple[Call, ...] = ()
+    thorough: bool = False
 
     def check(self) -> None:
         """Raise ValueError for an impossible call, or more than any plan has: a plan comes from another node."""
@@ -90,7 +95,7 @@ def answering(plan: NodePlan, answer: Paths) -> Paths:
 
 
 def _can_be(row: Path) -> bool:
-    numbers = (row.rtt_s, row.path_mtu, row.rate_gbps, row.resent, row.segments, row.tries)
+    numbers = (row.rtt_s, row.path_mtu, row.rate_gbps, row.resent, row.segments, row.tries, row.passes, row.stops)
     return row.outcome in OUTCOMES and all(number is None or number >= 0 for number in numbers)
 
 

@@ -5,6 +5,7 @@ The kernel's view of a connection is read by the offsets of struct tcp_info (inc
 grew, so that an offset holds for every kernel; an older one returns fewer bytes.
 """
 
+import contextlib
 import ipaddress
 import socket
 import sys
@@ -25,6 +26,13 @@ TRY_S = 2.0
 LARGE_S = 2.0
 """For 256 KiB each way: a link of 10 Mbit/s takes 0.2 s."""
 
+_SIZE_S = 1.0
+"""For the same in one direction, where a healthy path takes milliseconds."""
+_SIZES = (576, 1280, 1360, 1400, 1420, 1450, 1472, 1480, 1492, 1500, 2044, 4000, 4200, 8000, 8500, 8900, 8950, 9000)
+"""Packets of tunnels, clouds and LANs: RFC 791, RFC 8200, VXLAN, WireGuard, PPPoE, Ethernet, IPoIB, jumbo frames."""
+_MAY_FRAGMENT = ((socket.IPPROTO_IP, 10, 0),)  # IP_MTU_DISCOVER, IP_PMTUDISC_DONT: ip(7)
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_HEADERS = {4: 40, 6: 60}  # of IP and TCP
 _ECHOES = 5
 _ANSWER_BYTES = 1024
 _DETAIL_CHARACTERS = 160
@@ -83,10 +91,14 @@ def untried(call: Call, local: MeshListener) -> Path:
     return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tried: no time left", 0)
 
 
-async def reach(caller: Caller, call: Call, local: MeshListener, deadline: float) -> Wire:
+async def reach(
+    caller: Caller, call: Call, local: MeshListener, deadline: float, options: wire.SocketOptions = ()
+) -> Wire:
     """Connect to the node that `call` means. Raises WireError, WrongPeer."""
     address = _with_scope(call.address, local)  # a listener of this run: it has all of the time to greet
-    connection = await wire.connect(address, call.port, caller.key, deadline, local.address, patience_s=TRY_S)
+    connection = await wire.connect(
+        address, call.port, caller.key, deadline, local.address, options=options, patience_s=TRY_S
+    )
     try:
         who = await connection.receive(deadline, _ANSWER_BYTES)
     except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on
@@ -96,6 +108,60 @@ async def reach(caller: Caller, call: Call, local: MeshListener, deadline: float
         connection.close()
         raise WrongPeer(f"node {who.get('node')!s:.20}, {who.get('name')!s:.80}, answers there")
     return connection
+
+
+async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> Path:
+    """Return `path`, on which large messages stalled on their way out, with the size of packets that do pass.
+
+    As RFC 8899 searches, with sizes that networks have; each takes a connection whose packets are no larger.
+    """
+    largest = path.path_mtu or _SIZES[-1]
+    sizes = [size for size in _SIZES if size < largest]
+    if _refused_here(call, local, largest):
+        return replace(path, drops="here", stops=largest)
+    first, behind = 0, len(sizes)  # all below `first` pass, and those from `behind` do not
+    while first < behind and time.monotonic() < caller.deadline:
+        middle = (first + behind) // 2 if first else 0
+        if await _passes(caller, call, local, wire.segments_of(sizes[middle] - _HEADERS[_family(call.address)])):
+            first = middle + 1
+        else:
+            behind = middle
+    if not first:  # it is not for the size of its packets: a stream tells how slow it is
+        return replace(path, outcome="ok")
+    whole = _family(call.address) == 4 and await _passes(caller, call, local, _MAY_FRAGMENT)
+    stops = sizes[first] if first < len(sizes) else largest
+    return replace(path, passes=sizes[first - 1], stops=stops, drops="whole" if whole else "any")
+
+
+async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire.SocketOptions) -> bool:
+    """Return whether a large message arrives there, over a connection with these options."""
+    try:
+        connection = await reach(caller, call, local, caller.limit(TRY_S), options)
+    except (WireError, WrongPeer):
+        return False
+    try:
+        await _send_large(connection, caller.limit(_SIZE_S))
+    except WireError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
+    """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
+
+    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP. Nobody listens there.
+    """
+    with contextlib.suppress(OSError), socket.socket(_FAMILIES[_family(call.address)], socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind((local.address, 0))
+        sock.sendto(b"", (call.address, call.port))
+        try:
+            sock.sendto(bytes(nbytes - _HEADERS[_family(call.address)] + 12), (call.address, call.port))
+        except PermissionError:
+            return True
+    return False
 
 
 async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
@@ -160,7 +226,8 @@ def _with_scope(address: str, local: MeshListener) -> str:
     return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
 
 
-_PMTU, _TOTAL_RETRANS, _BYTES_ACKED, _SEGS_OUT, _MIN_RTT, _NBYTES = 60, 100, 120, 136, 148, 152
+_PMTU, _TOTAL_RETRANS, _BYTES_ACKED, _SEGS_OUT, _MIN_RTT, _BUSY, _RWND_LIMITED = 60, 100, 120, 136, 148, 168, 176
+_NBYTES = 184
 _NO_RTT = 0xFFFFFFFF
 
 
@@ -168,7 +235,8 @@ class TcpInfo(Struct, frozen=True):
     """`path_mtu` in bytes; `resent` of `segments` that this side sent; the shortest round trip that the kernel saw.
 
     `acked_bytes` have arrived at the other side's kernel. The kernel's round trips do not wait for a process to be
-    scheduled. None: this kernel does not say.
+    scheduled. For `waiting_s` the path alone was waited for: something was sent, and the other side had room for it.
+    None: this kernel does not say.
     """
 
     path_mtu: int | None = None
@@ -176,6 +244,7 @@ class TcpInfo(Struct, frozen=True):
     segments: int | None = None
     rtt_s: float | None = None
     acked_bytes: int | None = None
+    waiting_s: float | None = None
 
 
 def tcp_info(connection: Wire) -> TcpInfo:
@@ -185,13 +254,14 @@ def tcp_info(connection: Wire) -> TcpInfo:
 
 def parse(answer: bytes) -> TcpInfo:
     """Parse the bytes that getsockopt(TCP_INFO) returned."""
-    micros = _at(answer, _MIN_RTT)
+    micros, busy, full = _at(answer, _MIN_RTT), _at(answer, _BUSY, 8), _at(answer, _RWND_LIMITED, 8)
     return TcpInfo(
         path_mtu=_at(answer, _PMTU) or None,
         resent=_at(answer, _TOTAL_RETRANS),
         segments=_at(answer, _SEGS_OUT),
         rtt_s=None if micros is None or micros == _NO_RTT else max(1, micros) / 1e6,
         acked_bytes=_at(answer, _BYTES_ACKED, 8),
+        waiting_s=None if busy is None or full is None else (busy - full) / 1e6,
     )
 
 

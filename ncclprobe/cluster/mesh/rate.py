@@ -8,11 +8,12 @@ result of one pair cannot say which end it is: each node streams to two others, 
 import time
 from collections.abc import Mapping
 
-from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S
+from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S, WHOLE_S
 from ncclprobe.cluster.mesh.plan import Call
-from ncclprobe.cluster.mesh.probe import TRY_S, Caller, WrongPeer, reach, tcp_info
+from ncclprobe.cluster.mesh.probe import TRY_S, Caller, TcpInfo, WrongPeer, reach, tcp_info
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import MeshListener
+from ncclprobe.localise.reach import LEAST_BYTES, LEAST_GBPS
 from ncclprobe.model.values import Struct
 from ncclprobe.wire import Wire, WireError
 
@@ -25,6 +26,7 @@ MAX_STREAMS = 5
 AGREE = 0.8
 """Two streams whose rates are within this factor are trusted; a scheduler's pause makes one of them slower."""
 
+_WAITING = 0.8  # of the time, as the kernel counts it: else a process was too busy to send or to take
 _ANSWER_BYTES = 1024
 _QUEUE_S = 5.0  # for a turn: others may stream to the same node, each for as long as a listener lets them
 
@@ -46,20 +48,21 @@ class _TooSlow(NcclprobeError):
 
 
 async def stream_to_neighbours(
-    caller: Caller, calls: list[Call], listeners: Mapping[str, MeshListener]
+    caller: Caller, calls: list[Call], listeners: Mapping[str, MeshListener], whole: bool = False
 ) -> dict[Call, Rate]:
-    """Return the rates of the first PARTNERS of `calls` per role that carry a stream."""
+    """Return the rates of the first PARTNERS of `calls` per role that carry a stream; `whole`: all of it must."""
     measured: dict[Call, Rate] = {}
     for call in calls:
         done = sum(call.role == other.role for other in measured)
         if done < PARTNERS and time.monotonic() < caller.deadline:
-            rate = await _stream(caller, call, listeners[call.role])
+            rate = await _stream(caller, call, listeners[call.role], whole)
             if rate is not None:
                 measured[call] = rate
+                whole = whole and rate.rate_gbps >= LEAST_GBPS  # once shown, a short look is enough for the others
     return measured
 
 
-async def _stream(caller: Caller, call: Call, local: MeshListener) -> Rate | None:
+async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) -> Rate | None:
     """Stream to one node; return None without a result: whether the node answers is judged elsewhere."""
     try:
         connection = await reach(caller, call, local, caller.limit(TRY_S))
@@ -67,8 +70,9 @@ async def _stream(caller: Caller, call: Call, local: MeshListener) -> Rate | Non
         return None
     rates: list[float] = []
     try:
-        while len(rates) < 2 or (len(rates) < MAX_STREAMS and not _agree(rates)):
-            rates.append(await _once(connection, caller))
+        most = 2 if whole else MAX_STREAMS
+        while len(rates) < 2 or (len(rates) < most and not _agree(rates)):
+            rates.append(await _once(connection, caller, whole))
     except WireError:
         pass
     except _TooSlow as error:
@@ -84,24 +88,33 @@ def _agree(rates: list[float]) -> bool:
     return second >= AGREE * best
 
 
-async def _once(connection: Wire, caller: Caller) -> float:
-    """Send one stream, timed where it arrives; timed here where it did not all arrive in STREAM_S."""
-    await connection.send({"do": "stream"}, caller.limit(TRY_S))
-    await connection.receive(caller.limit(_QUEUE_S), _ANSWER_BYTES)
-    limit, began, before = caller.limit(STREAM_S), time.monotonic(), tcp_info(connection).acked_bytes
+async def _once(connection: Wire, caller: Caller, whole: bool) -> float:
+    """Send one stream, timed where it arrives; timed here where it did not all arrive in time."""
+    seconds = WHOLE_S if whole else STREAM_S
+    await connection.send({"do": "stream", "whole": whole}, caller.limit(TRY_S))
+    await connection.receive(caller.limit(_QUEUE_S + PARTNERS * WHOLE_S * whole), _ANSWER_BYTES)
+    limit, began, before = caller.limit(seconds), time.monotonic(), tcp_info(connection)
     try:
-        return await _poured(connection, limit, began)
+        return await _poured(connection, limit, began, LEAST_BYTES if whole else 0)
     except WireError as error:
-        after = tcp_info(connection).acked_bytes
-        unknown = error.kind != "silent" or limit >= caller.deadline
-        if unknown or before is None or after is None or after <= before:
+        after, took_s = tcp_info(connection), time.monotonic() - began
+        if error.kind != "silent" or limit >= caller.deadline or not _is_the_path(before, after, took_s, whole):
             raise
-        raise _TooSlow((after - before) * 8 / (time.monotonic() - began) / 1e9) from None
+        raise _TooSlow(((after.acked_bytes or 0) - (before.acked_bytes or 0)) * 8 / took_s / 1e9) from None
 
 
-async def _poured(connection: Wire, limit: float, began: float) -> float:
+def _is_the_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
+    """Return whether it is known how much arrived, and that it was not for a busy process at either end."""
+    if before.acked_bytes is None or after.acked_bytes is None:
+        return False
+    if not whole:
+        return after.acked_bytes > before.acked_bytes
+    return after.waiting_s is not None and after.waiting_s - (before.waiting_s or 0) >= _WAITING * took_s
+
+
+async def _poured(connection: Wire, limit: float, began: float, least: int) -> float:
     nbytes = 0
-    while nbytes < STREAM_BYTES and time.monotonic() - began < STREAM_SECONDS:
+    while nbytes < least or (nbytes < STREAM_BYTES and time.monotonic() - began < STREAM_SECONDS):
         await connection.send({"do": "take"}, limit)
         await connection.send_filler(FILLER, limit)
         nbytes += CHUNK_BYTES

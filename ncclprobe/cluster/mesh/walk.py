@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ncclprobe.cluster.mesh.listeners import Listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan
-from ncclprobe.cluster.mesh.probe import Caller, untried, walk_path
+from ncclprobe.cluster.mesh.probe import Caller, sized, untried, walk_path
 from ncclprobe.cluster.mesh.rate import stream_to_neighbours
 from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.model.values import replace
@@ -48,16 +48,26 @@ async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
     try:
         rows = await _all(caller, calls, local, own)
         failed = [call for call in calls if rows[call].outcome != "ok"]
-        for call, row in (await _all(caller, failed, local, own)).items():
+        again = [] if plan.thorough else failed
+        for call, row in (await _all(caller, again, local, own)).items():
             if row.tries and not (row.outcome == "late" and rows[call].tries):
                 rows[call] = replace(row, tries=rows[call].tries + row.tries)
+        if plan.thorough:
+            await _size(caller, rows, local)
     finally:
         measuring.cancel()
     open_calls = [call for call in plan.rates if call in rows and rows[call].outcome == "ok"]
-    for call, rate in (await stream_to_neighbours(caller, open_calls, local)).items():
+    for call, rate in (await stream_to_neighbours(caller, open_calls, local, plan.thorough)).items():
         rows[call] = replace(rows[call], rate_gbps=rate.rate_gbps, resent=rate.resent, segments=rate.segments)
     unopened = dict(listeners.unopened)
     return Paths(plan.me, plan.names, listeners.addresses, tuple(rows.values()), unopened, listeners.floods)
+
+
+async def _size(caller: Caller, rows: dict[Call, Path], local: Mapping[str, MeshListener]) -> None:
+    """Find the size of packets that pass on the paths out of here on which large messages stall."""
+    stalled = [call for call, row in rows.items() if row.outcome == "stalled-out"]
+    found = [sized(caller, call, local[call.role], rows[call]) for call in stalled]
+    rows.update(zip(stalled, await asyncio.gather(*found), strict=True))
 
 
 async def _all(

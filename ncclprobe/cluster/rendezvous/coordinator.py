@@ -25,7 +25,7 @@ from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.wire import SECRET_BYTES, Key, Wire, WireError, accept, keep_small
+from ncclprobe.wire import SECRET_BYTES, SMALL_SEGMENT, Key, Wire, WireError, accept, segments_of
 
 _HELLO_S = 10.0
 _TRANSFER_S = 20.0
@@ -332,7 +332,9 @@ def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.sock
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last run's TIME_WAITs
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        keep_small(sock)  # so that what nodes know arrives where large packets are lost, and the mesh can say so
+        sock.setsockopt(
+            *segments_of(SMALL_SEGMENT)[0]
+        )  # so that what nodes know arrives where large packets are lost, and the mesh can say so
         sock.bind((address, port))
         sock.listen(BACKLOG)
         sock.setblocking(False)

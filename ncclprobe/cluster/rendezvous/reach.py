@@ -20,7 +20,7 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import Reach
 from ncclprobe.model.values import replace
-from ncclprobe.wire import STRANGERS_PATIENCE_S, Key, Wire, WireError, connect
+from ncclprobe.wire import SMALL_SEGMENT, STRANGERS_PATIENCE_S, Key, Wire, WireError, connect, segments_of
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -118,7 +118,7 @@ async def _attempt(
     reach = replace(reach, source=source, interface=interfaces.get(source, ""))
     try:
         until = min(deadline, time.monotonic() + _CONNECT_S)
-        wire = await connect(address, reach.port, key, until, small=True, patience_s=patience_s)
+        wire = await connect(address, reach.port, key, until, options=segments_of(SMALL_SEGMENT), patience_s=patience_s)
     except WireError as error:
         return None, replace(reach, outcome=error.kind, detail=str(error))
     return wire, replace(reach, outcome="ok", detail="")

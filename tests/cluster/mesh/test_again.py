@@ -3,6 +3,7 @@
 from ncclprobe.cluster.mesh import NodePlan, doubtful, merged
 from ncclprobe.cluster.mesh.plan import Call
 from ncclprobe.facts.reach import Path, Paths
+from ncclprobe.model.values import replace
 
 
 def row(to: int, rate: float | None = 10.0, resent: int = 0, outcome: str = "ok") -> Path:
@@ -35,7 +36,28 @@ def test_what_is_slow_or_lost_packets_is_looked_at_again_by_its_sender() -> None
 
 
 def test_what_failed_or_lost_next_to_nothing_is_not() -> None:
-    assert again(a=row(3, None, resent=20, outcome="stalled-out"), b=row(0), c=row(1, None, resent=4)) == {}
+    assert again(a=row(3, None, resent=20, outcome="stalled-back"), b=row(0), c=row(1, None, resent=4)) == {}
+
+
+def test_a_path_too_slow_for_any_job_is_looked_at_again_though_all_are_as_slow() -> None:
+    slow = {me: seen(row(1 - me, 0.002), me=me) for me in range(2)}
+    assert {rank: plan.thorough for rank, plan in doubtful(PLANS, slow).items()} == {0: True, 1: True}
+
+
+def test_where_large_messages_stall_the_second_look_says_which_packets_pass() -> None:
+    lost = [row(to, None, outcome="stalled-out") for to in (0, 1, 3)]
+    assert again(**{f"to{each.to}": each for each in lost}) == {2: [0, 1]}
+    sized = replace(lost[0], passes=1400, stops=1420, drops="any", tries=2)
+    both = merged(seen(*lost), seen(sized))
+    assert [(each.passes, each.drops, each.tries) for each in both.rows] == [
+        (1400, "any", 3), (None, "", 1), (None, "", 1),
+    ]  # fmt: skip
+
+
+def test_what_stalled_and_was_only_slow_is_slow_and_unknown_where_no_stream_tells() -> None:
+    first = seen(row(1, None, outcome="stalled-out"), row(2, None, outcome="stalled-out"))
+    both = merged(first, seen(row(1, 0.0), row(2, None)))
+    assert [(each.outcome, each.rate_gbps, each.streams) for each in both.rows] == [("ok", 0.0, 2), ("late", None, 2)]
 
 
 def test_of_two_looks_the_better_one_counts() -> None:
