@@ -1,12 +1,15 @@
 """How a running job stands, from two looks at its ranks."""
 
+import gzip
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, LiveRank
@@ -17,6 +20,7 @@ from ncclprobe.localise.job import stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "on_cpu"
 NOW_S = 1000.0
 NOTHING = FlightRecords(())
 IDLE = LiveRank("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=NOW_S)
@@ -336,11 +340,37 @@ def test_nccls_own_counts_name_the_rank_that_has_launched_less_and_does_not_go_o
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [((51, 51, 50), (52, 52, 51)), ((51, 51, 51), (51, 51, 50)), ((51,) * 3, (51,) * 3)]
+    ("before", "after", "name"),
+    [
+        ((51, 51, 50), (52, 52, 51), "working"),
+        ((51,) * 3, (57,) * 3, "working"),
+        ((51, 51, 51), (51, 51, 50), "cannot tell"),
+        ((51,) * 3, (51,) * 3, "cannot tell"),
+    ],
 )
-def test_counts_that_grow_or_agree_accuse_no_rank(before: tuple[int, ...], after: tuple[int, ...]) -> None:
+def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
+    before: tuple[int, ...], after: tuple[int, ...], name: str
+) -> None:
     states = dict.fromkeys(range(3), (SLEEPS, later(SLEEPS, still_s=42.0)))
-    assert set(classes(looked(states, ras=(counts(*before), counts(*after))))) == {"cannot tell"}
+    assert set(classes(looked(states, ras=(counts(*before), counts(*after))))) == {name}
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("healthy", "WORKING", "4 of 4 ranks were looked at, and none waits for another that does not go on"),
+        ("sleeps", "STUCK", "3 of 4 ranks wait in AllReduce #41 (communicator fe0116e64fcfca9a) for rank 2 on vm"),
+        ("other-operation", "STUCK", "rank 2 launched AllGather #1, which no other rank has"),
+        ("stopped", "STUCK", "4 of 4 ranks were looked at: rank 2 is stopped by a signal"),
+    ],
+)
+def test_looks_at_jobs_of_real_nccl_say_who_is_waited_for(tmp_path: Path, name: str, word: str, message: str) -> None:
+    """Four ranks of torch 2.12 and NCCL 2.30.7 on a processor, unprepared: the real RAS and /proc say it all."""
+    (tmp_path / "vm.jsonl").write_bytes(gzip.decompress((RECORDED / f"attach-{name}.jsonl.gz").read_bytes()))
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
+    assert isinstance(found, Stand)
+    assert (found.answer.word, found.answer.message) == (word, message)
+    assert [each.name for each in found.classes if 2 not in each.ranks] in ([], ["waiting"])
 
 
 def test_a_rank_that_ended_where_the_kernel_killed_for_want_of_memory_says_so() -> None:

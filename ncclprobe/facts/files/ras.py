@@ -5,7 +5,7 @@ too. Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are ma
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -46,11 +46,16 @@ class RasStatement(Struct, frozen=True):
 
 
 class RasAnswer(Struct, frozen=True):
-    """One answer. `statements` are what is not as it should be, in the order in which RAS gives it."""
+    """One answer. `statements` are what is not as it should be, in the order in which RAS gives it.
+
+    `launched`: how many operations each process has launched, by its number; JSON alone tells it of all. Processes of
+    two nodes that have one number are left out.
+    """
 
     source: str
     version: str = ""
     statements: tuple[RasStatement, ...] = ()
+    launched: tuple[tuple[int, int], ...] = ()
 
 
 class RasStatus(Struct, frozen=True):
@@ -204,7 +209,16 @@ def _of_json(source: str, data: bytes) -> RasAnswer:
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
     statements = [each for comm in found.communicators for each in _of_communicator(comm)]
-    return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]))
+    return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]), _launched(found))
+
+
+def _launched(found: _Json) -> tuple[tuple[int, int], ...]:
+    totals: Counter[tuple[str, int]] = Counter()
+    for rank in (rank for comm in found.communicators for rank in comm.ranks):
+        if rank.pid is not None:
+            totals[rank.host, rank.pid] += sum(rank.collective_counts.values())
+    shared = Counter(pid for _, pid in totals)
+    return tuple((pid, total) for (_, pid), total in totals.items() if shared[pid] == 1)[:_MAX_STATEMENTS]
 
 
 def _of_communicator(comm: _Communicator) -> Iterator[RasStatement]:
@@ -212,13 +226,14 @@ def _of_communicator(comm: _Communicator) -> Iterator[RasStatement]:
     gone = [rank for rank in comm.missing_ranks if rank.status.considered_dead]
     silent = [rank for rank in comm.missing_ranks if rank.status.unresponsive and not rank.status.considered_dead]
     failed = [(r, _RESULTS.get(r.status.async_error, "error")) for r in comm.ranks if _failed(r.status.async_error)]
-    yield from _each("dead", name, "considered_dead", [(rank, "") for rank in gone])
-    yield from _each("missing", name, "unresponsive", [(rank, "") for rank in silent])
-    yield from _each("error", name, "async_error", failed)
+    size = len(comm.ranks) + len(comm.missing_ranks)
+    yield from _each("dead", name, "considered_dead", [(rank, "") for rank in gone], size)
+    yield from _each("missing", name, "unresponsive", [(rank, "") for rank in silent], size)
+    yield from _each("error", name, "async_error", failed, size)
     for operation in sorted({name for rank in comm.ranks for name in rank.collective_counts}):
         counts = [(rank, str(rank.collective_counts.get(operation, 0))) for rank in comm.ranks]
         if len({value for _, value in counts}) > 1:
-            yield from (replace(each, operation=operation) for each in _each("count", name, operation, counts))
+            yield from (replace(each, operation=operation) for each in _each("count", name, operation, counts, size))
 
 
 def _failed(result: int) -> bool:
@@ -231,15 +246,18 @@ _RESULTS |= {5: "Invalid usage", 6: "Remote process error"}
 """As :func:`ncclErrorToString` of client_support.cc says them in the text."""
 
 
-def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]) -> Iterator[RasStatement]:
-    """Yield one statement for all ranks of one value; of counts no processes of the most ranks, as in the text."""
+def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]], size: int) -> Iterator[RasStatement]:
+    """Yield one statement for all ranks of one value; of counts no processes of the most ranks, as in the text.
+
+    `size`: of how many ranks the communicator is.
+    """
     groups: defaultdict[str, list[_Rank]] = defaultdict(list)
     for rank, value in said:
         groups[value].append(rank)
     most = max(map(len, groups.values()), default=0)
     for value, ranks in groups.items():
         processes = tuple(rank.process() for rank in ranks) if kind != "count" or len(ranks) < most else ()
-        text = f"{word} {value}".strip() + f" on {len(ranks)} of {len(said)} ranks of communicator {comm}"
+        text = f"{word} {value}".strip() + f" on {len(ranks)} of {size} ranks of communicator {comm}"
         yield RasStatement(kind, 0, text, comm, "", value, len(ranks), processes)
 
 

@@ -20,6 +20,7 @@ from ncclprobe.localise.job.calls import (
     confirmed,
     function,
     gaps,
+    launched,
     looked_at,
     named,
     stalled,
@@ -47,7 +48,9 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
         ranks |= {each.rank: each for each in _seen(node, here, looks)}
     both = [looks for _, looks in nodes.values()]
     records = [_joined([getattr(looks, name) for looks in both]) for name in ("first", "second")]
-    job = looked_at(ranks, records[0], records[1], [each for looks in both if (each := confirmed(looks)) is not None])
+    answers = [each for looks in both if (each := confirmed(looks)) is not None]
+    grew = {pid for looks in both for pid in launched(looks)}
+    job = looked_at(ranks, records[0], records[1], answers, grew)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     rows = tuple(_merged(_classes(job, found)))
@@ -133,6 +136,9 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         return "dead or gone" if what == "gone" else "stuck outside", text
     if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
         return "stuck outside", text
+    held = job.held(tuple(job.ranks))
+    if held and job.ras and number not in job.moved:
+        return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
     dump = job.dump(number)
     if number in job.moved or what == "busy" or (dump is not None and (found or not _quiet(job, number, _PAUSE_S))):
         return "working", "is at work"

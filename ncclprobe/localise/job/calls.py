@@ -1,6 +1,6 @@
 """Which calls of a running job stand, from what torch has recorded at both looks, or from stacks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
@@ -61,9 +61,13 @@ class LookedAt(Struct, frozen=True):
 
 
 def looked_at(
-    ranks: Mapping[int, Seen], first: FlightRecords, second: FlightRecords, ras: Sequence[RasAnswer] = ()
+    ranks: Mapping[int, Seen],
+    first: FlightRecords,
+    second: FlightRecords,
+    ras: Sequence[RasAnswer] = (),
+    launched: Collection[int] = (),
 ) -> LookedAt:
-    """Return all that is known of a job."""
+    """Return all that is known of a job. `launched`: the processes that launched operations between the looks."""
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
     return LookedAt(
@@ -71,7 +75,7 @@ def looked_at(
         {number: activity(rank) for number, rank in ranks.items()},
         first,
         second,
-        _moved(first, second),
+        _moved(first, second) | {n for n, rank in ranks.items() if rank.process and rank.process.pid in launched},
         max([*worlds, len(ranks)]),
         max(times, default=0.0),
         max(times, default=0.0) - min(times, default=0.0),
@@ -86,6 +90,15 @@ def confirmed(looks: JobLooks) -> RasAnswer | None:
         return None
     before = {replace(each, line=0) for each in first.statements}
     return replace(second, statements=tuple(each for each in second.statements if replace(each, line=0) in before))
+
+
+def launched(looks: JobLooks) -> frozenset[int]:
+    """Return the processes that launched operations of NCCL between the looks, by RAS."""
+    first, second = looks.first.ras, looks.second.ras
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        return frozenset()
+    before = dict(first.launched)
+    return frozenset(pid for pid, total in second.launched if total > before.get(pid, total))
 
 
 def _moved(first: FlightRecords, second: FlightRecords) -> frozenset[int]:
@@ -212,19 +225,30 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
 
 
 def _by_ras(job: LookedAt) -> Iterator[Stalled]:
-    """Yield the operations that some ranks have launched and others not, by NCCL's RAS, if no count grew."""
+    """Yield the operations that some ranks have launched and others not, by NCCL's RAS, if no count grew.
+
+    Few ranks that launched what no other has are in another operation; where more of one is launched by few, the others
+    may only be late.
+    """
     for answer in job.ras:
         for (comm, operation), statements in by_operation(answer).items():
             usual = max(statements, key=lambda each: each.nranks)
-            behind = [each for each in statements if int(each.value) < int(usual.value) and each.nranks < usual.nranks]
-            missing = tuple(sorted({rank for each in behind for one in each.processes for rank in _ranks_of(job, one)}))
+            few = [each for each in statements if each.nranks < usual.nranks]
+            behind = [each for each in few if int(each.value) < int(usual.value)]
+            other = [] if behind or int(usual.value) else few
+            found = behind or other
+            missing = tuple(sorted({rank for each in found for one in each.processes for rank in _ranks_of(job, one)}))
             if missing:
                 timed = [_still_s(job.ranks[rank]) for rank in missing if rank in job.ranks]
                 waited_s = min((each for each in timed if each is not None), default=job.took_s)
                 where = f"{operation or 'an operation'} #{usual.value} (communicator {comm})"
                 waiting = tuple(sorted(job.ranks.keys() - {*missing}))
-                read = tuple(seen(answer.source, each.text, each.line or None) for each in behind)
-                yield Stalled(where, waiting, missing, waited_s, _UNKNOWN_USUAL_S, read, launched=True)
+                apart = (
+                    f"{named(missing)} launched {operation} #{found[0].value}, which no other rank has" if other else ""
+                )
+                where = f"another operation (communicator {comm})" if other else where
+                read = tuple(seen(answer.source, each.text, each.line or None) for each in found)
+                yield Stalled(where, waiting, missing, waited_s, _UNKNOWN_USUAL_S, read, apart, launched=True)
 
 
 def _ranks_of(job: LookedAt, process: RasProcess) -> tuple[int, ...]:
