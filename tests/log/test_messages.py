@@ -122,6 +122,7 @@ def test_the_error_that_a_failed_call_names_says_what_its_text_does_not(line: st
         ("Something new went wrong", "WARN"),
         ("Call to ibv_create_qp failed", "INFO"),
         ("failed Call to ibv_create_qp", "WARN"),
+        ("FlashAttention is not available.", "WARN"),
     ],
 )
 def test_other_lines_have_none(text: str, level: str) -> None:

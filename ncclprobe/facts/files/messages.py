@@ -33,6 +33,7 @@ TABLE = Path(__file__).with_name("messages.tsv")
 WORD = re.compile(r"[A-Za-z_]{3,}")
 _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
+_RAISED = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
 _TALK = ("INFO", "TRACE", "DEBUG")
 FAMILY = "FAMILY"
 KINDS = ("cause", "consequence", "symptom", "harmless", "aside", "?")
@@ -183,10 +184,14 @@ def message(text: str) -> Message | None:
 
 def said(text: str, level: str) -> Message | None:
     """Return the message of a line of some level; what is a warning in the sources is none at INFO, where the program
-    tries something else.
+    tries something else, and what is raised there with a cause none where it is only logged: these may be words of
+    anybody's, but behind the exception's name.
     """
     found = message(text)
-    return None if found and level in _TALK and found.row.level != "INFO" else found
+    if found is None or (level in _TALK and found.row.level != "INFO"):
+        return None
+    raised = level in _RAISED or "Error: " in text or "Exception: " in text
+    return None if found.row.level == "RAISED" and found.codes and not raised else found
 
 
 def origin(found: Message) -> str:

@@ -149,8 +149,9 @@ CASES = {
         ]
     ),
     "log.known-message": Cases(
-        bad=[(_log("group_desc must not be None"), Explained())],
+        bad=[(_log("ValueError: group_desc must not be None"), Explained())],
         good=[
+            (_log("group_desc must not be None"), Explained()),
             (_log("Something new went wrong"), Explained()),
             (_log("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
         ],
