@@ -13,7 +13,7 @@ from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.layout import first_of
-from ncclprobe.model.findings import Evidence, Finding, fail, note, seen
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
 
@@ -100,12 +100,24 @@ def count(
         if gpu.lost:
             message = f"is lost, as NVML says ({gpu.lost})"
             yield fail(f"GPU{gpu.index}", message, blame="node", action="repair", evidence="NVML")
+    yield from _twins(gpus)
     alive = sum(not gpu.lost for gpu in gpus.all)
     if job.expect_gpus is not None and alive < job.expect_gpus:
         message = f"{alive} usable, {job.expect_gpus} expected (--expect-gpus)"
         yield fail("GPUs", message, blame="node", action="repair", evidence="NVML")
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
+
+
+def _twins(gpus: Gpus) -> Iterator[Finding]:
+    """Yield that GPUs have one UUID: what names a GPU by it, as CUDA_VISIBLE_DEVICES, may mean either."""
+    uuids = {
+        gpu.uuid: [f"GPU{each.index}" for each in gpus.all if each.uuid == gpu.uuid] for gpu in gpus.all if gpu.uuid
+    }
+    for uuid, names in uuids.items():
+        if len(names) > 1:
+            message = f"have one UUID, {uuid}: one of them is counted twice, or their driver is wrong"
+            yield warn(", ".join(names), message, blame="node", action="repair", evidence="NVML")
 
 
 def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> Iterator[tuple[str, Evidence]]:

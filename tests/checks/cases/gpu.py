@@ -48,6 +48,8 @@ LINK = Event(3600.0, "xid", BUS, "145", "RLW_REMAP Fatal XC0 i0 Link 13", fatal=
 LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13", fatal=False)
 
 
+_TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
+
 CASES = {
     "gpu.smi-canary": Cases(good=[(Smi(gpus=2), PAIR)]),
     "gpu.count": Cases(
@@ -59,9 +61,17 @@ CASES = {
             (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment()),
             (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment()),
             (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN),
+            (
+                Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
+                Job(),
+                Launch(),
+                NODES,
+                *_REST,
+            ),
         ],
         good=[
             (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *_REST),
+            (_TOLD_APART, Job(), Launch(), NODES, *_REST),
             (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
             (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
         ],
