@@ -11,7 +11,7 @@ from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.machine import machine_of
 from ncclprobe.errors import UsageError, unknown
-from ncclprobe.expect import composed, elsewhere, rendering
+from ncclprobe.expect import composed, elsewhere, rendering, topology_file
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
@@ -46,8 +46,12 @@ def main(argv: Sequence[str]) -> int:
     if options.list:
         print(rendering.listing(machines.table().values()))
         return ExitCode.OK
-    here = machine_of(options.machine, options.file)
-    if options.machine:  # it has no settings of its own: those of this shell are meant
+    if options.gpu and not options.topology:
+        raise UsageError(
+            f"--gpu {options.gpu[:40]!r} does not apply without --topology FILE; --machine '8 x H200' says more"
+        )
+    here = _shown(options) if options.topology else machine_of(options.machine, options.file)
+    if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if options.judge:
         return _judge(options, here)
@@ -65,6 +69,20 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK if found else ExitCode.INCONCLUSIVE
 
 
+def _shown(options: argparse.Namespace) -> ExpectationContext:
+    """The machine of --topology; a NIC's rate that the file lacks is a fact, no what-if. Raises UsageError."""
+    path = options.topology
+    for other, given in (("FILE", options.file), ("--machine", options.machine)):
+        if given:
+            raise UsageError(f"--topology {path} and {other} {str(given)[:40]!r}: give one")
+    text = files.read(path, limit=bounds.TOPO_BYTES)
+    several = options.nodes not in (None, 1)
+    system = topology_file.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
+    if options.nic_rate == system.nic_gbps:
+        options.nic_rate = None
+    return ExpectationContext(system, None, f"the topology of {path}, as it stands")
+
+
 def printable_lines(text: str) -> str:
     """`text` with what a capture may have smuggled into it escaped, line by line."""
     return "\n".join(map(printable, text.split("\n")))
@@ -76,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
     add("--machine", metavar="NAME",
         help=f"Take a machine of this type (--list shows all), or one of parts: '{composed.EXAMPLE}'.")  # fmt: skip
+    add("--topology", type=Path, metavar="FILE",
+        help="Take the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
+        "`nvidia-smi topo -m`.")  # fmt: skip
+    add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, where the file does not.")
     add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
     add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",

@@ -39,8 +39,8 @@ def composed(text: str) -> NodeSystem:
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
-    product, count = _product(found[2]), int(found[1])
-    system = _with_links(_box(product, count), product)
+    product, count = product_called(found[2]), int(found[1])
+    system = with_links(_box(product, count), product)
     for part in parts:
         system = _with(system, part, product)
     guessed = ", ".join(_assumed(parts, product, count))
@@ -61,7 +61,7 @@ def _box(product: GpuProduct, count: int) -> NodeSystem:
     )
 
 
-def _with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
+def with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
     """Add the NVLinks of a board; bridges are there only where they are said."""
     if not product.nvlinks or system.gpus < 2:
         return system
@@ -136,16 +136,16 @@ def _assumed(parts: Sequence[str], product: GpuProduct, count: int) -> Iterator[
         yield known[product.p2p]
 
 
-def _product(text: str) -> GpuProduct:
+def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     """The GPU that is meant, by the words of its name or of an alias. Raises UsageError with those that may be."""
     wanted = _words(text)
     found = [gpu for gpu in gpus.products() if _words(gpu.name, "") == _words(text, "") and not _several(gpu)]
     if wanted and not found:
         found = [gpu for gpu in gpus.products() if any(_has(name, wanted) for name in (gpu.name, *gpu.aliases))]
     if not found:
-        raise UsageError(f"--machine: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
+        raise UsageError(f"{flag}: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
     if len({_links(gpu) for gpu in found}) > 1:
-        raise UsageError(f"--machine: {text[:40]!r} may be {' or '.join(sorted(gpu.name for gpu in found)[:6])}")
+        raise UsageError(f"{flag}: {text[:40]!r} may be {' or '.join(sorted(gpu.name for gpu in found)[:6])}")
     return found[0]
 
 

@@ -311,7 +311,10 @@ def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
-    """How far the GPU that is worst off has it to its nearest NIC."""
+    """How far the GPU that is worst off has it to its nearest NIC; where NVLink joins all, the one that is best off.
+
+    The others reach the NIC over that one (NCCL's PXN, and its rings: 8 V100 of one NIC are PHB to it, not SYS).
+    """
     places = {d.name: d.pci for d in _rdma(facts.fabric) if d.name in names and isinstance(d.pci, str)}
     if not places and isinstance(facts.interfaces, Interfaces):
         places = {i.name: i.pci for i in facts.interfaces.all if i.name in names}
@@ -322,7 +325,8 @@ def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
         [NIC_PATHS.index(word) for nic in places if (word := topology.smi[gpu, nic]) in NIC_PATHS]
         for gpu in topology.gpus
     ]
-    return NIC_PATHS[max(min(row) for row in words)] if words and all(words) else None
+    pick = min if nvlink_fabric(facts)[2] >= len(words) > 1 else max
+    return NIC_PATHS[pick(min(row) for row in words)] if words and all(words) else None
 
 
 def _gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:

@@ -35,14 +35,7 @@ assert set(get_args(PathWord)) == set(WORDS)
 
 def graph_dump(text: str, path: str) -> Graphs:
     """Return the graphs of a dump. Raises UsageError, naming `path` and the reason, for what is none."""
-    if len(text.encode(errors="replace")) > MOST_BYTES:
-        raise UsageError(f"{path}: larger than {MOST_BYTES >> 20} MiB, so no graph dump of NCCL's")
-    if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):
-        raise UsageError(f"{path}: declares a document type or entities, which no graph dump does")
-    try:
-        root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no XML ({str(error).partition(chr(10))[0][:80]}); {_REMEDY}") from None
+    root = xml_root(text, path, MOST_BYTES, _REMEDY)
     found: dict[str, Graph] = {}
     elements = [root, *root] if root.tag == "graph" else list(root)
     for element in elements[:_MOST_GRAPHS]:
@@ -50,6 +43,18 @@ def graph_dump(text: str, path: str) -> Graphs:
         if element.tag == "graph" and name and name not in found:
             found[name] = _graph(element.attrib, f"{path}: graph {element.get('id')}")
     return _whole(found, path, "NCCL's graph dump")
+
+
+def xml_root(text: str, path: str, most: int, remedy: str) -> ElementTree.Element:
+    """Return the outermost element. Raises UsageError, with the `remedy`, for what NCCL never writes."""
+    if len(text.encode(errors="replace")) > most:
+        raise UsageError(f"{path}: larger than {most >> 20} MiB, so not written by NCCL")
+    if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):
+        raise UsageError(f"{path}: declares a document type or entities, which nothing that NCCL writes does")
+    try:
+        return ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: no XML ({str(error).partition(chr(10))[0][:80]}); {remedy}") from None
 
 
 def _graph(given: Mapping[str, str], where: str) -> Graph:

@@ -1,0 +1,194 @@
+"""A machine by its topology alone: NCCL's XML and nvidia-smi's matrix give the links that the machine has."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expect.nccl_vectors import FOLDER
+from ncclprobe.commands import expect
+from ncclprobe.errors import UsageError
+from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.topology_file import system_in
+
+SWITCH = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
+INTEL, AMD = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"', 'arch="x86_64" vendor="AuthenticAMD"'
+CUBE = ((0, 1, 1, 2, 2, 0, 0, 0), (1, 0, 2, 1, 0, 2, 0, 0), (1, 2, 0, 2, 0, 0, 1, 0), (2, 1, 2, 0, 0, 0, 0, 1))
+"""Links from the first four GPUs of a DGX-1; the other four mirror them."""
+
+
+def slot(number: int, inside: str, kind: str = "0x030200", speed: str = "32.0 GT/s PCIe", more: str = "") -> str:
+    return (
+        f'<pci busid="0000:{number:02x}:00.0" class="{kind}" link_speed="{speed}" link_width="16"{more}>{inside}</pci>'
+    )
+
+
+def gpu(sm: int, links: str = "") -> str:
+    return f'<gpu dev="0" sm="{sm}" rank="0" gdr="1">{links}</gpu>'
+
+
+def nic(name: str, mbps: int, gdr: int = 1) -> str:
+    return f'<nic><net name="{name}" dev="0" speed="{mbps}" port="1" gdr="{gdr}"/></nic>'
+
+
+def machine(*sockets: Sequence[str], cpu: str = INTEL) -> str:
+    cpus = (f'<cpu numaid="{n}" {cpu}>{"".join(slots)}</cpu>' for n, slots in enumerate(sockets))
+    return f'<system version="1">{"".join(cpus)}</system>'
+
+
+def switched(first: int, count: int, nics: int, kind: str = "0x020700", links: str = SWITCH) -> list[str]:
+    """Switches with a GPU and, below the first `nics` of them, a NIC of 400 Gb/s."""
+    return [
+        slot(
+            first + 4 * n,
+            slot(first + 4 * n + 1, gpu(90, links))
+            + (slot(first + 4 * n + 2, nic(f"mlx5_{n}", 400000), kind) if n < nics else ""),
+            "0x060400",
+        )
+        for n in range(count)
+    ]
+
+
+H100 = machine(switched(0x10, 4, 4), switched(0x60, 4, 4))
+L40S = machine(*(
+    [slot(base, "".join(slot(base + n, gpu(89), speed="16.0 GT/s PCIe") for n in range(1, 5))
+          + slot(base + 8, nic(f"mlx5_{base}", 400000), "0x020000"), "0x060400")]
+    for base in (0x10, 0x60)
+))  # fmt: skip
+MATRIX = """        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    PIX     0-47    0               N/A
+GPU1    NV18     X      SYS     48-95   1               N/A
+NIC0    PIX     SYS      X
+
+Legend:
+  X = Self
+
+NIC Legend:
+  NIC0: mlx5_0
+"""
+
+
+def dgx_1() -> str:
+    def links(one: int) -> str:
+        row = CUBE[one % 4] if one < 4 else (*CUBE[one % 4][4:], *CUBE[one % 4][:4])
+        return "".join(
+            f'<nvlink target="0000:{0x10 + other:02x}:00.0" count="{n}" tclass="0x030200"/>'
+            for other, n in enumerate(row)
+            if n
+        )
+
+    def switch(first: int) -> str:
+        both = "".join(slot(0x10 + n, gpu(70, links(n)), speed="8.0 GT/s PCIe") for n in (first, first + 1))
+        return slot(0x40 + first, both + slot(0x50 + first, nic(f"mlx5_{first}", 100000), "0x020700"), "0x060400")
+
+    return machine([switch(0), switch(2)], [switch(4), switch(6)], cpu=INTEL.replace("143", "79"))
+
+
+def read(text: str, gpu: str | None = None, rate: float | None = None, *, network: bool = True) -> NodeSystem:
+    return system_in(text, "topo", gpu, rate, network=network)
+
+
+@pytest.mark.parametrize(
+    ("text", "product", "name"),
+    [(H100, None, "azure-nd96isr-h100-v5"), (dgx_1(), None, "dgx-1v"), (L40S, "L40S", "pcie-8xl40s-2switch-spr")],
+    ids=["nvswitch", "cube mesh", "two sockets"],
+)
+def test_the_xml_gives_the_links_of_which_nccls_own_search_is_known(text: str, product: str, name: str) -> None:
+    known = json.loads((FOLDER / "systems.json").read_text(encoding="utf-8"))[name]["system"]
+    found = read(text, product)
+    assert {key: getattr(found, key) for key in known if key != "network"} == {
+        k: known[k] for k in known.keys() - {"network"}
+    }
+
+
+def test_the_xml_tells_infiniband_ethernet_efa_and_sockets_apart() -> None:
+    assert read(H100).network == "ib"
+    assert read(machine(switched(0x10, 2, 2, "0x020000"))).network == "roce"
+    amazon = H100.replace('class="0x020700"', 'class="0x020000" vendor="0x1d0f"')
+    assert read(amazon).network == "efa"
+    sockets = read(H100.replace("mlx5_", "eth"))
+    assert (sockets.network, sockets.gdr) == ("sockets", False)
+    assert not read(H100.replace('port="1" gdr="1"', 'port="1" gdr="0"')).gdr
+
+
+def test_hosts_of_one_nvlink_fabric_are_one_domain() -> None:
+    trays = "".join(
+        f'<cpu host_hash="0x{host}" numaid="{n}" arch="arm64">{"".join(switched(0x10 + 0x40 * n, 2, 2))}</cpu>'
+        for host in ("a", "b")
+        for n in (0, 1)
+    )
+    found = read(f'<system version="1">{trays}</system>')
+    assert (found.gpus, found.domain_gpus, found.nics, found.processor) == (4, 8, 4, "arm")
+
+
+def test_a_clouds_file_without_gpus_and_speeds_asks_for_both() -> None:
+    bare = machine([slot(0x10, slot(0x11, "") + slot(0x12, "", "0x020700"), "0x060400")])
+    with pytest.raises(UsageError, match="give --gpu NAME"):
+        read(bare)
+    with pytest.raises(UsageError, match="give --nic-rate"):
+        read(bare, "H100 SXM")
+    found = read(bare, "H100 SXM", 400)
+    assert (found.nics, found.nic_gbps, found.gpu) == (1, 400, "NVIDIA H100 80GB HBM3")
+    two = machine([slot(0x10, slot(0x11, "") + slot(0x13, ""), "0x060400")])
+    assert (read(two, "H100 SXM", network=False).nvlinks, read(two, "H100 PCIe", network=False).nvlinks) == (18, 0)
+
+
+def test_a_matrix_needs_the_gpu_and_between_nodes_a_rate() -> None:
+    found = read(MATRIX, "H200", network=False)
+    assert (found.gpus, found.nvlinks, found.fabric, found.sockets, found.nics) == (2, 18, "pairs", 2, 1)
+    assert "assumed" in found.source
+    with pytest.raises(UsageError, match="give --gpu NAME"):
+        read(MATRIX)
+    with pytest.raises(UsageError, match="give --nic-rate"):
+        read(MATRIX, "H200")
+
+
+def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="not all have P2P"):
+        read(L40S)
+    assert not read(L40S, "RTX 4090").p2p
+    assert read(H100).gpu == "GPUs of compute capability 9.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "neither NCCL's XML"),
+        ("<graphs/>", "no <system> with <cpu>"),
+        ("<system><cpu/></system>", "shows 0 GPUs"),
+        ("<system><cpu>", "no XML"),
+        (H100.replace('sm="90"', 'sm="nine"', 1), 'sm="nine"'),
+        (H100.replace("0000:11:00.0", "here", 1), "no PCI address"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "no XML|document type"),
+        (MATRIX.replace("GPU1    NV18     X      SYS ", "GPU1    NV18     X "), "nvidia-smi"),
+        (machine([slot(1, gpu(90)), slot(2, gpu(90))]), "shows no NIC"),
+    ],
+)
+def test_what_is_no_topology_is_refused_in_one_line_that_names_the_file(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^topo: .*({said})[^\n]*$"):
+        read(text, "H200")
+
+
+@given(st.text(max_size=400), st.integers(0, len(H100)), st.integers(0, 40), st.sampled_from([H100, L40S, MATRIX]))
+def test_whatever_is_written_into_a_topology_gives_a_machine_or_one_line(
+    junk: str, at: int, cut: int, text: str
+) -> None:
+    for damaged in (junk, text[: at % len(text)] + junk[:20] + text[at % len(text) + cut :]):
+        with contextlib.suppress(UsageError):
+            assert read(damaged, "H200").gpus > 0
+
+
+def test_the_command_takes_a_topology_and_refuses_what_does_not_go_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "topo.xml"
+    path.write_text(H100)
+    assert expect.main(["--topology", str(path), "--nodes", "2", "-b", "1G", "-e", "1G"]) == 0
+    assert "2 x 8 GPUs of compute capability 9.0" in capsys.readouterr().out
+    for wrong in (["--gpu", "H200"], ["--topology", str(path), "--machine", "dgx-h100"]):
+        with pytest.raises(UsageError, match=r"does not apply|give one"):
+            expect.main(wrong)
