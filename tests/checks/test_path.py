@@ -89,6 +89,12 @@ def test_a_path_that_no_job_can_use_fails_once_it_was_looked_at_twice(streams: i
     assert [each.severity.value for each in found] == ([severity] if streams == 2 else [])  # else path.loss says it
 
 
+@pytest.mark.parametrize(("rate", "streams", "severity"), [(0.07, 1, "warn"), (0.07, 2, "fail"), (0.9, 2, "warn")])
+def test_a_hundredth_of_the_others_rate_fails_at_the_second_look(rate: float, streams: int, severity: str) -> None:
+    (finding,) = seen(path.rate, 3, both_ways(1, rate_gbps=rate, streams=streams), UNKNOWN)
+    assert finding.severity.value == severity
+
+
 def routed(interface: str, *more: Route, rules: Any = ()) -> Routes:
     return Routes((Route("10.1.0.0/16", interface),), rules, more)
 
