@@ -144,3 +144,13 @@ def test_the_line_of_no_known_meaning_says_who_wrote_it_and_what_follows(tmp_pat
         whole({"a": 'n1:7:9 [0] x.cc:1 NCCL WARN Unrecognized element token "Rng" when parsing "Rng"\n'})
     )
     assert (found.code, found.doctor) == ("nccl-setting", "env.forced-algo")
+
+
+def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning() -> None:
+    last = "Last error:\nnvmlDeviceGetHandleByIndex(3) failed: Unknown Error\n"
+    log = whole({"a": f"ncclSystemError: System call failed.\n{last}step 7: Last error: none\nnvml() failed: x\n"})
+    assert [(e.line, e.level, e.text[:4]) for e in log.events] == [
+        (1, "EXCEPTION", "nccl"), (2, "", "Last"), (3, "WARN", "nvml"), (4, "", "step"), (5, "", "nvml"),
+    ]  # fmt: skip
+    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), {check.id: check.cause for check in CHECKS if check.cause})
+    assert found.could_be == ("cuda-driver-mismatch", "gpu-isolation", "gpu-hw-error")

@@ -30,7 +30,7 @@ _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "hu
 """Of the program's own environment, or of its own connections to somewhere else."""
 _OF_PROGRAMS = (
     "ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "NameError", "AssertionError",
-    "NotImplementedError", "ModuleNotFoundError", "FileNotFoundError", "ZeroDivisionError", "UnicodeDecodeError",
+    "NotImplementedError", "ModuleNotFoundError", "ZeroDivisionError", "UnicodeDecodeError",
 )  # fmt: skip
 """Types of exceptions by which no library of the job says that a peer, a network or a device failed."""
 _IGNORED = "Exception ignored in"

@@ -7,12 +7,14 @@ by itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log
 Texts of several lines that say one thing are put together. A traceback becomes one line of level EXCEPTION, such as
 ``ValueError: no data``, whose place is the frame that raised it, ``train.py:12 main``. torchrun's summary
 (torch/distributed/elastic/multiprocessing/errors/__init__.py) becomes one line of level ROOT CAUSE and some of level
-FAILURE, such as ``exitcode: -9, Signal 9 (SIGKILL) received by PID 1234``, each of its rank, host and process.
+FAILURE, such as ``exitcode: -9, Signal 9 (SIGKILL) received by PID 1234``, each of its rank, host and process. What
+torch repeats beneath "Last error:" was NCCL's last warning, and has its level.
 """
 
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, ReadLog
@@ -106,6 +108,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
+_LAST_ERROR = "Last error:"
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
 _LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[)")
@@ -115,6 +118,8 @@ def follows(line: LogLine) -> str:
     """Return which text begins with `line`; empty: none."""
     if line.text.endswith(f"{_TRACEBACK}:"):  # a line of another stream may be cut by it
         return _TRACEBACK
+    if line.text.strip() == _LAST_ERROR:
+        return _LAST_ERROR
     begins = next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
@@ -123,6 +128,8 @@ def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) 
     """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
     if begin in _LISTS:
         return _list(first, lines)
+    if begin == _LAST_ERROR:
+        return ((at, replace(line, level=line.level or "WARN")) for at, line in islice(lines, 1))
     return _exception(first, lines) if begin == _TRACEBACK else _children(lines, root=begin == _SUMMARY)
 
 
@@ -314,7 +321,7 @@ class _Reading:
                     before = None  # it cuts a line: a block of standard output ended there
                 for at, said in paragraph(begins, line, following):
                     self._add(at, said, before)
-                    self._raised |= {at} if said.level == "EXCEPTION" else set()
+                    self._raised |= {at} if said.level == "EXCEPTION" or begins == _LAST_ERROR else set()
                     for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
                         self._add(below, listed, before)
 
