@@ -8,6 +8,7 @@ and no rank may be named that is not the one. With --out the looks are kept, for
 
 import argparse
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -20,6 +21,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from ncclprobe.commands.attach import PREPARE
 
 RANKS, VICTIM, STEPS = 3, 1, 20
 RANK, STEP = 0, 0
@@ -253,9 +259,8 @@ def rank(way: str, server: bool, path: Path) -> None:
     dist.init_process_group("gloo", store=store(path), rank=RANK, world_size=RANKS)
     GROUPS[:] = [dist.new_group([VICTIM, RANKS - 1])]
     if server:
-        from torch._C._distributed_c10d import _WorkerServer
-
-        GROUPS.append(_WorkerServer("::", 0))
+        sys.path.append(str(path.parent))
+        GROUPS.append(importlib.import_module("prepared"))
     data = torch.ones(1 << 22 if way == "large tensors" else 8)
     for STEP in range(LONG_S):
         if way in HEALTHY:
@@ -271,6 +276,7 @@ def rank(way: str, server: bool, path: Path) -> None:
 def started(way: str, server: bool) -> list[subprocess.Popen[str]]:
     """Return the ranks of a job, once they have made their first steps. Raises TimeoutError."""
     folder = tempfile.mkdtemp()
+    (Path(folder) / "prepared.py").write_text(PREPARE)
     name = {"MASTER_ADDR": Path(folder).name, "MASTER_PORT": "1", "OMP_NUM_THREADS": "1"}  # what tells it from others
     sizes = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     own = [sys.executable, __file__, "--rank", way, "--store", f"{folder}/port", *(["--server"] if server else [])]

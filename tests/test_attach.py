@@ -54,7 +54,7 @@ def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_what_prepares_a_job_is_printed() -> None:
+def test_what_prepares_a_job_is_printed_and_is_what_the_jobs_above_run() -> None:
     done = ncclprobe("attach", "--prepare")
     assert done.returncode == 0
-    assert "start_debug_server()" in done.stdout
+    assert done.stdout == hangs.PREPARE

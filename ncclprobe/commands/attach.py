@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from ncclprobe.model.report import Report
 
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
-_PREPARE = """\
-# In the program, after torch.distributed.init_process_group (torch 2.10 and later).
-# Every rank then answers on a port of its node to any that asks: do so in a network that you trust.
-import torch.distributed.debug; torch.distributed.debug.start_debug_server()
+PREPARE = """\
+# At the top level of the program (torch 2.10 and later): each rank then tells programs of its own node which
+# collectives it has called. torch.distributed.debug.start_debug_server() tells every node, and ends a program without
+# jinja2, aiohttp and tabulate.
+try:
+    from torch._C._distributed_c10d import _WorkerServer
+
+    records_for_attach = _WorkerServer("127.0.0.1", 0)
+except (ImportError, RuntimeError) as error:
+    print("ncclprobe attach will see less of this rank:", error)
 """
 
 
@@ -29,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     """Look at the ranks of a job on this node and say how they stand. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.prepare:
-        print(_PREPARE, end="")
+        print(PREPARE, end="")
         return ExitCode.OK
     if options.watch and options.watch < 1:
         raise UsageError("--watch looks at most once a second: give it 1 or more")

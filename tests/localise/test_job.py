@@ -373,6 +373,23 @@ def test_looks_at_jobs_of_real_nccl_say_who_is_waited_for(tmp_path: Path, name: 
     assert [each.name for each in found.classes if 2 not in each.ranks] in ([], ["waiting"])
 
 
+def test_looks_at_two_nodes_name_the_rank_that_neither_node_shows_alone(tmp_path: Path) -> None:
+    """Two torchrun nodes of two gloo ranks, each in its own namespace of processes, looked at a second apart."""
+    paths = [tmp_path / f"n{node}.jsonl" for node in (0, 1)]
+    for path in paths:
+        path.write_bytes(gzip.decompress((RECORDED.parent / f"attach-2-nodes-{path.name}.gz").read_bytes()))
+    words = []
+    for looks in (paths[:1], paths):
+        found = stands(kept([str(path) for path in looks])).facts[Stand]
+        assert isinstance(found, Stand)
+        words.append((found.answer.word, found.answer.message.partition(" since ")[0], classes(found)))
+    waits = "ranks wait in all_reduce #41 (group 0 (default_pg))"
+    assert words == [
+        ("CANNOT TELL", f"2 of 4 {waits}", {"cannot tell": (2, 3), "waiting": (0, 1)}),
+        ("STUCK", f"3 of 4 {waits}", {"stuck outside": (2,), "waiting": (0, 1, 3)}),
+    ]
+
+
 def test_a_rank_that_ended_where_the_kernel_killed_for_want_of_memory_says_so() -> None:
     killed = (IDLE, later(IDLE, oom_kills=1))
     found = looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, recorded(WAIT_OF_51, backend="gloo"))

@@ -6,6 +6,7 @@ from ncclprobe.checks.log import cause
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
+from ncclprobe.units import plural
 
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 
@@ -124,4 +125,8 @@ def _subject(each: RankClass) -> str:
 
 def _kept(stand: Stand, each: RankClass) -> str:
     others = [rank for rank in stand.waiting if rank not in each.ranks]
-    return f"; {len(others)} ranks wait in {stand.where}" if others and each.name != "desync" else ""
+    return (
+        f"; {plural(len(others), 'rank')} wait{'s' * (len(others) == 1)} in {stand.where}"
+        if others and each.name != "desync"
+        else ""
+    )
