@@ -48,6 +48,18 @@ def test_a_rank_whose_log_just_ends_while_the_others_lose_it_is_named(tmp_path: 
     assert "journalctl -k --utc --since '2026-11-23 09:59:06'" in found["collect"][0]
 
 
+def test_a_rank_whose_host_refuses_the_others_is_named_too(tmp_path: Path) -> None:
+    refused = "RuntimeError: [gloo/transport/tcp/pair.cc:799] connect [127.0.0.1]:4021: Connection refused"
+    of_nccl = (
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or\nLast error:\n"
+        "socketPollConnect: connect to 10.0.0.2<4021> returned Connection refused, exceeded error retry count after 35"
+    )
+    for folder, text in (("gloo", refused), ("nccl", of_nccl)):
+        (tmp_path / folder).mkdir()
+        found = explained(tmp_path / folder, files({0: text, 1: text, 2: "", 3: text}))["causes"][0]
+        assert (found["code"], found["confidence"], found["ranks"]) == ("rank-crashed", "named", [2])
+
+
 def test_a_rank_that_others_only_waited_for_may_live_still(tmp_path: Path) -> None:
     (found,) = explained(tmp_path, files({0: WAITED, 1: WAITED, 2: "", 3: WAITED}))["causes"]
     assert (found["could_be"], found["ranks"]) == (["timeout-straggler", "rank-crashed"], [2])

@@ -11,7 +11,8 @@ from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
 from ncclprobe.model.findings import Finding
 
 _DIED, _LATE, _DESYNC = "rank-crashed", "timeout-straggler", "collective-desync"
-_OPEN = {_DIED, _LATE, _DESYNC}
+_OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
+"""What is left open where peers only lost a rank, or were refused by its host."""
 _MOST_SILENT = 3
 _WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
