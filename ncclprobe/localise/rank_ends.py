@@ -52,6 +52,7 @@ _OVER = (
     "Exiting",
     "bye",
 )
+_LAST_ERROR_LINES = 4
 _LATE_S = 3.0
 """A rank that learns of the end of others so much later than they say it was not waiting with them."""
 
@@ -147,10 +148,13 @@ class Ends(Struct, frozen=True):
 def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
     """Return how the ranks ended. `failing`: the lines, as index of the log and number, that speak of a failure."""
     said = _complaints(log, failing)
+    last = {e.rank: e for e in reversed(log.events) if _is_last_error(e, said.get(-1 if e.rank is None else e.rank))}
     told = {e.rank: e.text for e in reversed(log.events) if e.rank is not None and of_launcher(e)}
     alive = _alive(log)
     ranks = {
-        rank: _end(log.ranks.get(rank, RankLog(rank)), said.get(rank), told.get(rank, ""), rank in alive)
+        rank: _end(
+            log.ranks.get(rank, RankLog(rank)), said.get(rank), told.get(rank, ""), rank in alive, last.get(rank)
+        )
         for rank in _expected(log, said)
     }
     found = clocks(log)
@@ -171,10 +175,19 @@ def _first_out(log: JobLog) -> int | None:
     return next((each.rank for each in outs), None)
 
 
-def _end(rank: RankLog, said: LogEvent | None, exit_text: str, alive: bool) -> RankEnd:
+def _is_last_error(event: LogEvent, said: LogEvent | None) -> bool:
+    """Return whether a line is NCCL's last error, which torch repeats beneath what NCCL returned."""
+    near = said is not None and event.stream == said.stream and 0 < event.line - said.line <= _LAST_ERROR_LINES
+    return near and event.level == "WARN" and said is not None and "NCCL error in: " in said.text
+
+
+def _end(
+    rank: RankLog, said: LogEvent | None, exit_text: str, alive: bool, last_error: LogEvent | None = None
+) -> RankEnd:
     last = rank.last if rank.last and not of_launcher(rank.last) else None
     has_log = last is not None or (rank.stream is not None and rank.last is None)
-    return RankEnd(rank.rank, rank.host, last, said, _kind(said), has_log, rank.step, exit_text, alive)
+    kind = _kind(last_error) if last_error and _kind(said) == "otherwise" else _kind(said)
+    return RankEnd(rank.rank, rank.host, last, said, kind, has_log, rank.step, exit_text, alive)
 
 
 def _kind(said: LogEvent | None) -> Complains:

@@ -51,7 +51,7 @@ def test_a_rank_whose_log_just_ends_while_the_others_lose_it_is_named(tmp_path: 
 def test_a_rank_whose_host_refuses_the_others_is_named_too(tmp_path: Path) -> None:
     refused = "RuntimeError: [gloo/transport/tcp/pair.cc:799] connect [127.0.0.1]:4021: Connection refused"
     of_nccl = (
-        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or\nLast error:\n"
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\nLast error:\n"
         "socketPollConnect: connect to 10.0.0.2<4021> returned Connection refused, exceeded error retry count after 35"
     )
     for folder, text in (("gloo", refused), ("nccl", of_nccl)):
