@@ -14,7 +14,7 @@ from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.layout import wrap
 from ncclprobe.model import outcomes
-from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY
+from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY, Output
 
 if TYPE_CHECKING:
     from ncclprobe.engine.diagnose import Judging
@@ -224,13 +224,8 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     """
     add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has that alone.")
     put = partial(add.add_argument, action=Place, metavar="PATH")
-    put("--json", type=destination, help="Also write the report as JSON.")
-    put("--junit", type=destination, help="Also write it as JUnit XML, for a CI server.")
-    put("--markdown", type=_markdown,
-        help=f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.")  # fmt: skip
-    put("--html", type=destination, help="Also write it as one page that opens offline.")
-    put("--prometheus", type=destination,
-        help="Also write it as NAME.prom for the textfile collector of Prometheus.")  # fmt: skip
+    for name, about in FORMATS.items():
+        put(f"--{name}", type=_markdown if name == "markdown" else destination, help=about)
     put("--nodes-out", type=_node_lists, metavar="DIR",
         help="Write lists of good, bad, unsure and missing nodes to this folder.")  # fmt: skip
     if judges:
@@ -240,6 +235,12 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     flag("-q", "--quiet", help="Print one line only.")
     flag("-v", "--verbose", help="Print versions, settings and every check too.")
     flag("--no-color", help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")
+
+
+def output(given: argparse.Namespace) -> Output:
+    """Return what a command line asks to be written, and how it is shown."""
+    files = {name: path for name in FORMATS if (path := getattr(given, name))}
+    return Output(files, given.nodes_out, given.quiet, given.verbose, given.no_color)
 
 
 def selection(parser: argparse.ArgumentParser) -> None:

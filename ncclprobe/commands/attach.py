@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     report = redactor.report(report) if redactor else report
     from ncclprobe.report import delivery
 
-    return delivery.deliver(report, options)
+    return delivery.deliver(report, arguments.output(options))
 
 
 def _watched(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":

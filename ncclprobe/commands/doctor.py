@@ -144,7 +144,7 @@ def _deliver(
         waiting.end()
         print(f"ncclprobe: {late}; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
-    return delivery.deliver(report, options)
+    return delivery.deliver(report, arguments.output(options))
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:

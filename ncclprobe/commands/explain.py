@@ -51,7 +51,7 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     report = redactor.report(report) if redactor else report
     if options.bundle:
         _bundle(report if redactor else Redactor(random_key()).report(report), options.bundle)
-    return delivery.deliver(report, options)
+    return delivery.deliver(report, arguments.output(options))
 
 
 def _bundle(report: "Report", path: str) -> None:

@@ -27,7 +27,6 @@ from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
-from ncclprobe.report import delivery
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.rank import Rank, devices
 from ncclprobe.session.measure.recorder import Publisher
@@ -91,7 +90,7 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
     """Return the options of `command`: those in `given` by their names, and its `own`."""
-    ours = {**own, "judging": arguments.judging(given)}
+    ours = {**own, "judging": arguments.judging(given), "output": arguments.output(given)}
     named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
     return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
@@ -132,7 +131,7 @@ def main(
         host = this_host()
         _refuse_early(options, identity.ranks, host)
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
-        if delivery.on_stdout(options):
+        if options.output.on_stdout:
             _keep_stdout()
         return Rank(options, question, identity, host, expected, backend).run()
     except UsageError:
@@ -240,7 +239,7 @@ def _override(launch: Launch, options: Options) -> None:
 
 
 def _say(text: str, options: Options) -> None:
-    if not options.quiet:
+    if not options.output.quiet:
         print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
 
 

@@ -81,7 +81,7 @@ def meet(
         report = diagnose.diagnose(question, snapshots, missing=missing, notes=notes)
         if waiting:
             waiting.end()
-        lost.append(delivery.deliver(report, options) != report.exit_code)
+        lost.append(delivery.deliver(report, arguments.output(options)) != report.exit_code)
         return report
 
     part = Part(

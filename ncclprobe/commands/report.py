@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         from ncclprobe.nccl_tests.writer import save
 
         save(report, options.nccl_tests)
-    return delivery.deliver(report, options)
+    return delivery.deliver(report, arguments.output(options))
 
 
 def _series(options: argparse.Namespace, redactor: "Redactor | None") -> int:

@@ -4,16 +4,16 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.layout import Style, unstyled
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Struct, field
 from ncclprobe.report import text as as_text
 from ncclprobe.units import printable
 
@@ -24,44 +24,42 @@ GITHUB = "github"
 _MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Set by the launchers of MPI, one of them at least."""
 
-FORMATS = ("json", "junit", "markdown", "html", "prometheus")
-"""Each an option, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``; and its
+FORMATS = {
+    "json": "Also write the report as JSON.",
+    "junit": "Also write it as JUnit XML, for a CI server.",
+    "markdown": f"Also write it as Markdown; {GITHUB} writes the job summary of GitHub Actions.",
+    "html": "Also write it as one page that opens offline.",
+    "prometheus": "Also write it as NAME.prom for the textfile collector of Prometheus.",
+}
+"""Each an option, by its help, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``; and its
 ``recognises(text) -> bool``, which says whether a file is one of its own as a whole, and may so be written over."""
 
 
-class Wanted(Protocol):
-    """What a command line asks to be written: an option of :func:`arguments` each, None where it was not given."""
+class Output(Struct, frozen=True):
+    """What a command line asks to be written, the path by its format in `files`, and how a report is shown."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    nodes_out: Path | None = None
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = False
 
     @property
-    def json(self) -> str | None: ...
-    @property
-    def junit(self) -> str | None: ...
-    @property
-    def markdown(self) -> str | None: ...
-    @property
-    def html(self) -> str | None: ...
-    @property
-    def prometheus(self) -> str | None: ...
-    @property
-    def nodes_out(self) -> Path | None: ...
-    @property
-    def quiet(self) -> bool: ...
-    @property
-    def verbose(self) -> bool: ...
-    @property
-    def no_color(self) -> bool: ...
+    def on_stdout(self) -> str | None:
+        """Return the format that is to stand on standard output, with nothing else there."""
+        return next((name for name, path in self.files.items() if path == "-"), None)
 
 
-def deliver(report: Report, wanted: Wanted, *, measured: bool = True, shown: bool | None = None) -> int:
-    """Write `report` wherever it is `wanted`, and return the exit code.
+def deliver(report: Report, output: Output, *, measured: bool = True, shown: bool | None = None) -> int:
+    """Write `report` wherever `output` says, and return the exit code.
 
     That is the report's own where all took it. An output that did not is said, and keeps it from no other: then a 4
     that got anywhere stays 4, and all else is wrong usage, for who asked for a report has none. Text on standard output
     is asked for where no file is. `measured`: as of :func:`show`. `shown`: what became of standard output, where known.
     """
-    alone, files_taken = on_stdout(wanted), [_taken(each) for each in _files(report, wanted)]
+    alone, files_taken = output.on_stdout, [_taken(each) for each in _files(report, output)]
     if shown is None:
-        text = partial(write, alone, report, "-") if alone else partial(show, report, wanted, measured=measured)
+        text = partial(write, alone, report, "-") if alone else partial(show, report, output, measured=measured)
         shown = _taken(text, to_the_end=bool(alone))
     lost = not all(files_taken) or not (shown or (files_taken and not alone))
     stays = report.exit_code == ExitCode.FAIL and (shown or any(files_taken))
@@ -97,11 +95,6 @@ def silence_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def on_stdout(wanted: Wanted) -> str | None:
-    """Return the format that is to stand on standard output, with nothing else there."""
-    return next((name for name in FORMATS if getattr(wanted, name) == "-"), None)
 
 
 def rendered(report: Report, name: str) -> str:
@@ -141,16 +134,15 @@ def put(text: str, path: str) -> None:
         files.write(Path(path), text)
 
 
-def _files(report: Report, wanted: Wanted) -> Iterator[Callable[[], None]]:
-    """Yield what writes each file that is `wanted`. It raises UsageError where that cannot be written."""
-    for name in FORMATS:
-        path = getattr(wanted, name)
+def _files(report: Report, output: Output) -> Iterator[Callable[[], None]]:
+    """Yield what writes each file of `output`. It raises UsageError where that cannot be written."""
+    for name, path in output.files.items():
         if name == "markdown" and path == GITHUB:
-            yield partial(_tell_github, report, to_stderr=on_stdout(wanted) is not None)
-        elif path and path != "-":
+            yield partial(_tell_github, report, to_stderr=output.on_stdout is not None)
+        elif path != "-":
             yield partial(write, name, report, path)
-    if wanted.nodes_out:
-        yield partial(_write_lists, report, wanted.nodes_out)
+    if output.nodes_out:
+        yield partial(_write_lists, report, output.nodes_out)
 
 
 def _tell_github(report: Report, *, to_stderr: bool) -> None:
@@ -184,9 +176,9 @@ def _write_lists(report: Report, folder: Path) -> None:
         print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
 
 
-def show(report: Report, wanted: Wanted, *, measured: bool = True) -> None:
+def show(report: Report, output: Output, *, measured: bool = True) -> None:
     """Print `report` to standard output; without `measured`, its rows were shown as they came."""
-    quiet, verbose, no_color = wanted.quiet, wanted.verbose, wanted.no_color
+    quiet, verbose, no_color = output.quiet, output.verbose, output.no_color
     if report.files:
         text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
     elif quiet:

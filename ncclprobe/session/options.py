@@ -9,6 +9,7 @@ from ncclprobe.facts.run.samples import What
 from ncclprobe.model.measurement import Mode, SkippedRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
+from ncclprobe.report.delivery import Output
 from ncclprobe.session.ranks.identity import Backend
 from ncclprobe.training.groups import Grid
 from ncclprobe.training.workload import Model, Strategy
@@ -51,15 +52,7 @@ class Options(Struct, frozen=True, kw_only=True):
     phase_timeout_s: float
     judging: Judging
     keep: Path | None
-    json: str | None
-    junit: str | None
-    markdown: str | None
-    html: str | None
-    prometheus: str | None
-    nodes_out: Path | None
-    quiet: bool
-    verbose: bool
-    no_color: bool
+    output: Output
     ops: tuple[str, ...] = ("all_reduce",)
     sizes: tuple[int, ...] = ()
     open_end: bool = False
@@ -118,5 +111,4 @@ class Options(Struct, frozen=True, kw_only=True):
     @property
     def writes_files(self) -> bool:
         """Return whether the report is written to a file."""
-        paths = (self.json, self.junit, self.markdown, self.html, self.prometheus)
-        return self.nodes_out is not None or any(path not in (None, "-") for path in paths)
+        return self.output.nodes_out is not None or any(path != "-" for path in self.output.files.values())

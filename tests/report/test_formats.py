@@ -166,7 +166,7 @@ def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
 
 
 def test_two_formats_may_both_go_nowhere() -> None:
-    assert bandwidth.parse(["--json", "/dev/null", "--junit", "/dev/null"]).junit == "/dev/null"
+    assert bandwidth.parse(["--json", "/dev/null", "--junit", "/dev/null"]).output.files["junit"] == "/dev/null"
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -13,6 +13,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from ncclprobe.report.delivery import Output
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.ending import Ending
 
@@ -25,10 +26,12 @@ def bands(low: float) -> tuple[Band, ...]:
     return from_toml("[[expect]]\n" + entry, "b")
 
 
-def recorder(path: Path | str, expected: tuple[Band, ...] = (), met: bool = True, **options: Any) -> Recorder:
+def recorder(
+    path: Path | str, expected: tuple[Band, ...] = (), met: bool = True, quiet: bool = True, **options: Any
+) -> Recorder:
     """The record of two ranks that were to measure all_reduce of 1 MiB."""
-    given = {"json": str(path), "quiet": True, "transport": False, **options}
-    asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), **given)
+    output = Output({"json": str(path)}, quiet=quiet)
+    asked = replace(command_line.parse(["-b", "1M", "-e", "1M"]), output=output, transport=False, **options)
     question = ask(asked.judging, ("bandwidth",), Job("gloo"), MEASURED)
     found = Recorder(asked, question, Participants("environment", 2, ("h0", "h1"), "gloo"), expected)
     if met:

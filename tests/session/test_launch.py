@@ -34,7 +34,7 @@ class Run:
         self.rank_files = [RankFile(str(self.folder), rank, f"h{rank}") for rank in range(2)]
         for own in self.rank_files:
             own.set_phase("all_reduce 1 MiB in place batch 2 of 5")
-        self.options = replace(command_line.parse(["-b", "1M", "-e", "1M"]), quiet=True, transport=False)
+        self.options = replace(command_line.parse(["-q", "-b", "1M", "-e", "1M"]), transport=False)
         self.environment = monkeypatch
         with monkeypatch.context() as patch:
             patch.setenv(rank_files.FOLDER, str(self.folder))

@@ -129,7 +129,7 @@ class Rank:
         self._backend: Backend | None = None  # once its group is made
         self._gpu: str | None = None  # the identity of the GPU that it measures with
         self._sizes: tuple[int, ...] = ()  # of collectives, where it is chosen by what can be judged
-        self._progress = Progress(wanted=identity.rank == 0 and not options.quiet)
+        self._progress = Progress(wanted=identity.rank == 0 and not options.output.quiet)
         self._rank_file = _rank_file(identity.rank, self._hostname)
         self._look = NodeSnapshot(self._hostname) if identity.local_rank == 0 else None
         self._nodes: list[Snapshot] = []
@@ -283,7 +283,7 @@ class Rank:
     def _torch(self) -> Any:
         self._watchdog.prepare(rank_files.IMPORTING)
         changed = {name: value for name, value in of_measuring(os.environ).items() if os.environ.get(name) != value}
-        if not self._options.verbose and "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        if not self._options.output.verbose and "TORCH_CPP_LOG_LEVEL" not in os.environ:
             changed["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # its stack traces would bury the report
         settings.set_ours(changed)
         with warnings.catch_warnings():

@@ -320,7 +320,7 @@ class Publisher:
     """Standard output and the files that the options name."""
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        self._output = options.output
         self._shown: bool | None = None
         self._lost = False
         self._op = ""
@@ -328,12 +328,12 @@ class Publisher:
     @property
     def shows_rows(self) -> bool:
         """Return whether rows are shown as they come."""
-        return not self._options.quiet and not delivery.on_stdout(self._options)
+        return not self._output.quiet and not self._output.on_stdout
 
     def row(self, row: Measurement) -> None:
         """Show a row, the first one under its header."""
         if self.shows_rows:
-            wide, style = delivery.width(), delivery.style(self._options.no_color)
+            wide, style = delivery.width(), delivery.style(self._output.no_color)
             head = "" if self._op else f"{rows.header(row, wide)}\n"
             line = rows.row(row, wide, style, self._op)
             self._print(f"{head}{line}")
@@ -341,12 +341,13 @@ class Publisher:
 
     def write(self, report: Report) -> None:
         """Write the JSON report, where one is wanted. Raises UsageError where it cannot be written."""
-        if self._options.json and self._options.json != "-":
-            as_json.write(report, self._options.json)
+        path = self._output.files.get("json", "-")
+        if path != "-":
+            as_json.write(report, path)
 
     def publish(self, report: Report) -> int:
         """Write `report` wherever it is wanted, then show it; returns the exit code."""
-        code = delivery.deliver(report, self._options, measured=not self.shows_rows, shown=self._shown)
+        code = delivery.deliver(report, self._output, measured=not self.shows_rows, shown=self._shown)
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 
     def lose(self, whys: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ def copies(options: Options, question: Question, kind: str, host: Host, backend:
     At --timeout the report says so, and the process ends at once: a copy with a wedged driver never returns.
     """
     name = socket.gethostname()
-    progress, look = Progress(wanted=not options.quiet), NodeSnapshot(name)
+    progress, look = Progress(wanted=not options.output.quiet), NodeSnapshot(name)
     recorder = Recorder(options, question, Participants(kind, 1, (name,), backend, nnodes=1), (), progress)
     recorder.snapshots = lambda: [look.snapshot()]
     recorder.meet()
@@ -70,7 +70,7 @@ def look(options: Options, question: Question, kind: str, why: str, backend: Bac
     """
     name = socket.gethostname()
     node = NodeSnapshot(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))
-    with Waiting("looking at this machine", wanted=not options.quiet):
+    with Waiting("looking at this machine", wanted=not options.output.quiet):
         node.start()
         snapshot, capture = node.snapshot(), node.capture()
     unkept = write_captures(options.keep, [(name, capture)]) if options.keep and capture else []

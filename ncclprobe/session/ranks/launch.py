@@ -97,7 +97,7 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     folder = Path(name)
     began = repr(time.time() - time.monotonic() + question.clock)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
-    with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.quiet) as waiting:
+    with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet) as waiting:
         own = _variables(nproc) | {rank_files.FOLDER: name, rank_files.STARTED: began}
         ranks = [_start(rank, own, options) for rank in range(nproc)]
         end = _wait_for(ranks, folder, log, last, waiting)
