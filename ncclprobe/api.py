@@ -203,7 +203,7 @@ def expect(
     captured; with neither it is this one, looked at for no longer than `timeout_s` seconds. `gpus_per_node`: of each
     node, or one number for all; empty: all of them. `sizes` are bytes; empty: 8 B to 8 GiB. Raises UsageError.
     """
-    from ncclprobe.engine.machine import outlook
+    from ncclprobe.engine.outlook import outlook
 
     _refuse_no_time(timeout_s)
     path = None if capture is None else Path(capture)

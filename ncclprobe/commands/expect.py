@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
-from ncclprobe.engine.machine import machine_of
+from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import composed, elsewhere, rendering, topology_file
 from ncclprobe.expect.pinned import pinned

@@ -43,8 +43,8 @@ from ncclprobe.facts.run.samples import (
     Steps,
 )
 from ncclprobe.host import Host
-from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.peers import FEWEST
+from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.findings import Finding, Related, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow
 from ncclprobe.model.registry import Check, Collector, discover

@@ -10,12 +10,12 @@ from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Fleet
 
 from ncclprobe.facts.run.samples import MeasuredPairs
-from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.retests import PairRound, Participants, plan
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.localise.pairs.search import LOST_PARTNERS, localise_slowness
 from ncclprobe.localise.pairs.suspects import Localisation, verdict
+from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
 
 Rate = Callable[[End, End], float]

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from fake_pairs import measured
 
-from ncclprobe.localise.of_run import localise
-from ncclprobe.localise.pairs.rails import place_ranks
+from ncclprobe.localise.pairs.placement import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.clock import clock_of

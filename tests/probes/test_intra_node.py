@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from fake_pairs import measured
 
-from ncclprobe.localise.of_run import localise
 from ncclprobe.localise.pairs.samples import Rules
+from ncclprobe.localise.slow_ranks import localise
 
 pytest.importorskip("torch")
 

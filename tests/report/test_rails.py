@@ -3,7 +3,7 @@
 from fake_rails import names, played
 
 from ncclprobe.checks.rail.fixtures import World, only
-from ncclprobe.engine.rails import rail_ways
+from ncclprobe.engine.doctor import rail_ways
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Status, Verdict, fail, warn

@@ -332,7 +332,7 @@ def pairs(host: Host) -> MeasuredPairs:
 
 
 class Localised(Struct, frozen=True):
-    """Who is slow, by all pairs that were measured: a conclusion, which no collector reads (`localise.of_run`)."""
+    """Who is slow, by all pairs that were measured: a conclusion, which no collector reads (`localise.slow_ranks`)."""
 
     found: Localisation
 
