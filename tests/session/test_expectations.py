@@ -19,8 +19,10 @@ from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.values import replace
 from ncclprobe.session.measure import expectations as module
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import expecting
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
+from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.agreement import RunConfig
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
@@ -52,7 +54,15 @@ def judged_by(
     monkeypatch.setattr(NodeSnapshot, "snapshot", lambda _: snapshot)
     config = RunConfig(cast(Any, backend), len(set(hosts)))
     exchange = cast(Exchange, Alone(*[cast(Any, None)] * (len(hosts) - 1)))
-    return expecting(parse(argv), config, exchange, SEAT, cast(Host, None), NodeSnapshot("node"), hosts)
+    return expecting(run_of(parse(argv), config, exchange, NodeSnapshot("node"), hosts))
+
+
+def run_of(
+    options: Options, config: RunConfig, exchange: Exchange, look: NodeSnapshot | None, hosts: tuple[str, ...]
+) -> RankContext:
+    return RankContext(
+        options, SEAT, cast(Host, None), config, "cpu", hosts, look, exchange, lambda phase: None, recorder=None
+    )
 
 
 def test_nccl_on_a_machine_type_is_judged_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +123,7 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
     assert link is not None
     assert (link.gbps, link.where, link.known) == (1.0, "eth1 of n1", "reported")
     monkeypatch.setattr(rank_nics, "slowest_link", lambda *_: link)
-    found = module.expecting(
-        parse(("-e", "4M")), RunConfig("gloo", 2), exchange, SEAT, cast(Host, None), None, ("n0", "n1")
-    )
+    found = module.expecting(run_of(parse(("-e", "4M")), RunConfig("gloo", 2), exchange, None, ("n0", "n1")))
     assert found.bands
     assert all(band.low_bytes >= 1 << 20 for band in found.bands)
     assert all(band.expectation.value < 0.125 for band in found.bands)

@@ -46,14 +46,22 @@ def played(again: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Recorder
     """A sweep of one row and one retest, which may be refused."""
     outcomes = iter([None, again])
 
-    def run(*_args: Any, **_more: Any) -> Iterator[str]:
+    def run_once(*_args: Any, **_more: Any) -> Iterator[str]:
         if outcome := next(outcomes):
             raise outcome
         yield "row"
 
-    monkeypatch.setattr(sweep, "run", run)
+    monkeypatch.setattr(sweep, "run", run_once)
     recorder = Recorder()
-    collectives.sweep(plan(), Alone(), lambda phase: None, Replay({}), recorder, 1)  # type: ignore[arg-type]
+    options = SimpleNamespace(repeat=1)
+    fields = {
+        "plan": plan,
+        "exchange": Alone(),
+        "set_phase": lambda phase: None,
+        "host": Replay({}),
+        "options": options,
+    }
+    collectives.sweep(SimpleNamespace(**fields, recorder=recorder, note=recorder.note))  # type: ignore[arg-type]
     return recorder
 
 

@@ -12,18 +12,16 @@ import torch.distributed as dist
 
 from ncclprobe import units
 from ncclprobe.errors import UsageError
-from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance, FirstCall, SkippedRow
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.ops import OPS
 from ncclprobe.probes import sweep as probe
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
+from ncclprobe.probes.plan import phase
 from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.interference import Reading
 from ncclprobe.session.measure.nic_traffic import TransportDetection
-from ncclprobe.session.measure.recorder import Recorder
 
 MOST = 64
 """Operations and sizes that are measured again, the largest first. A row beyond these is not said to fail."""
@@ -76,7 +74,7 @@ def play(run: RankContext) -> bool:
         detection.before(plan, options.phase_timeout_s / 2)
         if recorder:
             recorder.with_transport = detection.with_transport
-    sweep(plan, run.exchange, run.set_phase, run.host, recorder, options.repeat)
+    sweep(run)
     if options.transport:
         counted = detection.count(plan)
         if recorder and len(set(run.hosts)) > 1:
@@ -85,56 +83,53 @@ def play(run: RankContext) -> bool:
     return True
 
 
-def sweep(
-    plan: Plan, exchange: Exchange, set_phase: SetPhase, host: Host, recorder: Recorder | None, repeat: int
-) -> None:
-    """Measure `plan` on every rank, retest what failed up to `repeat` times, and look for disturbances.
+def sweep(run: RankContext) -> None:
+    """Measure on every rank, retest what failed as often as --repeat says, and look for disturbances.
 
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
-    before = interference.read(host)
+    plan, recorder, exchange = run.plan(), run.recorder, run.exchange
+    before = interference.read(run.host)
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
     reach = recorder.progress.reach if recorder else _unheard
-    for row in probe.run(plan, exchange, set_phase, host=host, reach=reach):
+    for row in probe.run(plan, exchange, run.set_phase, host=run.host, reach=reach):
         if recorder is None:
             continue
         if isinstance(row, SkippedRow):
             recorder.skip(row)
         else:
             recorder.add(row)
-    for turn in range(repeat + 1):
-        set_phase("decide what to measure again")
-        failing = exchange.share(recorder.failing(MOST) if recorder and turn < repeat else [])
+    for turn in range(run.options.repeat + 1):
+        run.set_phase("decide what to measure again")
+        failing = exchange.share(recorder.failing(MOST) if recorder and turn < run.options.repeat else [])
         if not failing:
             break
         for op, nbytes in failing:
             again = replace(plan, ops=(op,), sizes=(nbytes,))
             try:
-                for row in probe.run(again, exchange, set_phase, host=host, reach=reach):
+                for row in probe.run(again, exchange, run.set_phase, host=run.host, reach=reach):
                     if recorder and not isinstance(row, SkippedRow):
                         recorder.add_retest(row)
             except UsageError as error:  # on all ranks: the memory that the row had is no longer free
-                if recorder:
-                    recorder.note(f"{op} {units.size(nbytes)} was not measured again: {error}")
-    _look_for_disturbances(plan, exchange, set_phase, host, recorder, before)
+                run.note(f"{op} {units.size(nbytes)} was not measured again: {error}")
+    _look_for_disturbances(run, plan.backend, before)
 
 
 def _unheard(_row: str, _precision: float) -> None:
     """Show nothing: only rank 0 has a line of progress."""
 
 
-def _look_for_disturbances(
-    plan: Plan, exchange: Exchange, set_phase: SetPhase, host: Host, recorder: Recorder | None, before: Reading | None
-) -> None:
+def _look_for_disturbances(run: RankContext, backend: str, before: Reading | None) -> None:
     """Record what disturbed the run, as every rank sees it, where rows still fail."""
-    if not exchange.share(bool(recorder and recorder.failing(1))):
+    recorder = run.recorder
+    if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return
-    set_phase("look for disturbances")
-    after, here = interference.read(host), socket.gethostname()
-    gpus = interference.gpus_now(host) if plan.backend == "nccl" else None
+    run.set_phase("look for disturbances")
+    after, here = interference.read(run.host), socket.gethostname()
+    gpus = interference.gpus_now(run.host) if backend == "nccl" else None
     throttled = [asdict(each) for each in interference.of_gpus(here, gpus)] if gpus else []
-    received = exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
+    received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
     if received and recorder:
         recorder.disturbed(_merged(received))
 

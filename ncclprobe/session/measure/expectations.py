@@ -21,19 +21,15 @@ from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import Participants
-from ncclprobe.host import Host
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import asdict
 from ncclprobe.ops import DTYPES, OPS
-from ncclprobe.session.measure.node_snapshot import NodeSnapshot
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.agreement import RunConfig
-from ncclprobe.session.ranks.identity import RankIdentity
-from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.topology.node import layout
 
 
@@ -105,72 +101,56 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
         recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")
 
 
-def learn(
-    options: Options,
-    config: RunConfig,
-    exchange: Exchange,
-    identity: RankIdentity,
-    host: Host,
-    look: NodeSnapshot | None,
-    hosts: Sequence[str],
-    recorder: Recorder | None,
-) -> Expecting:
+def learn(run: RankContext) -> Expecting:
     """Find what to judge the rows by, and record it on rank 0. Every rank of the run calls this at the same time.
 
     Raises UsageError for a baseline that cannot be read.
     """
-    if recorder and look:
-        record_fingerprint(recorder, options.baseline, look.snapshot())
-    found = expecting(options, config, exchange, identity, host, look, hosts)
+    recorder = run.recorder
+    if recorder and run.look:
+        record_fingerprint(recorder, run.options.baseline, run.look.snapshot())
+    found = expecting(run)
     if recorder:
-        recorder.expect((*found.bands, *(found.node_bands if "ladder" in options.what else ())))
-        if found.note:
-            recorder.note(found.note)
+        recorder.expect((*found.bands, *(found.node_bands if "ladder" in run.options.what else ())))
+    run.note(found.note)
     return found
 
 
-def expecting(
-    options: Options,
-    config: RunConfig,
-    exchange: Exchange,
-    identity: RankIdentity,
-    host: Host,
-    look: NodeSnapshot | None,
-    hosts: Sequence[str],
-) -> Expecting:
+def expecting(run: RankContext) -> Expecting:
     """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
     Nothing where a file says what to expect, and where neither collectives nor pairs are measured.
     """
+    options, identity = run.options, run.identity
     if options.expect or not {"collectives", "pairs"} & {*options.what}:
         return Expecting()
-    if config.backend == "nccl":
-        return _of_nccl(options, exchange, look, hosts)
-    if config.nodes < 2 or "collectives" not in options.what:
+    if run.config.backend == "nccl":
+        return _of_nccl(run)
+    if run.config.nodes < 2 or "collectives" not in options.what:
         return Expecting()
     from ncclprobe.session.measure.rank_nics import slowest_link
 
-    link = slowest_link(exchange, identity, host, hosts[0] if hosts else "")
+    link = slowest_link(run.exchange, identity, run.host, run.hosts[0] if run.hosts else "")
     if link is None:
         return Expecting()
     return Expecting(tuple(_bands(options, identity.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(options: Options, exchange: Exchange, look: NodeSnapshot | None, hosts: Sequence[str]) -> Expecting:
+def _of_nccl(run: RankContext) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
-
     from ncclprobe.expect import expected_of_run
 
+    options, look = run.options, run.look
     mine = msgspec.to_builtins(expected_of_run.describe(look.snapshot().facts)) if look else None
-    received = exchange.collect(mine)
+    received = run.exchange.collect(mine)
     if received is None:
         return Expecting()
     nodes = {
         host: msgspec.convert(each, expected_of_run.Described, strict=False)
-        for host, each in zip(hosts, received, strict=True)
+        for host, each in zip(run.hosts, received, strict=True)
         if each is not None
     }
-    shape = Shape(tuple(Counter(hosts).values()))
+    shape = Shape(tuple(Counter(run.hosts).values()))
     collectives, pairs = Expecting(), Expecting()
     if "collectives" in options.what:
         collectives = expected_of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)

@@ -31,7 +31,7 @@ from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure import joining
 from ncclprobe.session.measure.collectives import sweep
-from ncclprobe.session.measure.context import plan_of
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import learn
 from ncclprobe.session.measure.node_snapshot import LOOK_S, NodeSnapshot, gather_captures, share_gpus
 from ncclprobe.session.measure.recorder import Recorder
@@ -170,7 +170,20 @@ class _Run:
             joining.record_participants(recorder, kind, infos, config)
         if config.apart:
             share_gpus(self._exchange, look, self._hostname, hosts)
-        self._measure(options, config, look, hosts, recorder)
+        self._measure(
+            RankContext(
+                options=options,
+                identity=self._identity,
+                host=self._host,
+                config=config,
+                device=self._who.on,
+                hosts=hosts,
+                look=look,
+                exchange=self._exchange,
+                set_phase=self._set_phase,
+                recorder=recorder,
+            )
+        )
         captures = gather_captures(self._exchange, look, self._hostname, hosts)
         return self._everywhere(recorder.report(recorder.take_captures(captures or ())) if recorder else None)
 
@@ -192,19 +205,11 @@ class _Run:
             raise UsageError(config["error"] or info.error)
         return *asked, RunConfig(**config), infos, tuple(hosts)
 
-    def _measure(
-        self,
-        options: Options,
-        config: RunConfig,
-        look: NodeSnapshot | None,
-        hosts: Sequence[str],
-        recorder: Recorder | None,
-    ) -> None:
+    def _measure(self, run: RankContext) -> None:
         """Learn what to expect, and sweep over a group of our own."""
-        learn(options, config, self._exchange, self._identity, self._host, look, hosts, recorder)
+        learn(run)
         with self._own_group() as group:
-            plan = plan_of(options, self._identity, config, self._who.on, group=group)
-            sweep(plan, self._exchange, self._set_phase, self._host, recorder, options.repeat)
+            sweep(replace(run, group=group))
 
     def leave(self, within_s: float) -> None:
         """Leave nothing of ours that the caller's process could wait for, whatever a thread of ours is stuck in."""

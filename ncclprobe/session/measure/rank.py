@@ -128,7 +128,6 @@ class Rank:
         self._hostname = socket.gethostname()
         self._backend: Backend | None = None  # once its group is made
         self._gpu: str | None = None  # the identity of the GPU that it measures with
-        self._sizes: tuple[int, ...] = ()  # of collectives, where it is chosen by what can be judged
         self._progress = Progress(wanted=identity.rank == 0 and not options.output.quiet)
         self._rank_file = _rank_file(identity.rank, self._hostname)
         self._look = NodeSnapshot(self._hostname) if identity.local_rank == 0 else None
@@ -211,9 +210,9 @@ class Rank:
         if config.apart:
             self._watchdog.set_phase("learn which GPUs each rank of a node sees")
             share_gpus(exchange, self._look, self._hostname, self._hosts())
-        self._expect(exchange, config)
+        run = self._expect(self._context(exchange, config))
         if self._options.what:
-            self._measure_in_group(exchange, config)
+            self._measure_in_group(run)
         self._watchdog.set_phase("collect the captures of all nodes")
         self._gather_captures(exchange)
         self._watchdog.set_phase("verdict")
@@ -228,10 +227,10 @@ class Rank:
         self._watchdog.dismiss(code)
         return int(code)
 
-    def _measure_in_group(self, exchange: Exchange, config: RunConfig) -> None:
+    def _measure_in_group(self, run: RankContext) -> None:
         """Open the group, measure all parts in it, and close it."""
-        group_s = self._open_group(config.backend)
-        intact = self._measure_parts(self._context(exchange, config), group_s)
+        group_s = self._open_group(run.config.backend)
+        intact = self._measure_parts(run, group_s)
         self._watchdog.set_phase("close the process group")
         if intact:
             import torch.distributed
@@ -248,10 +247,10 @@ class Rank:
             config=config,
             device=f"cuda:{self._device}" if config.backend == "nccl" else "cpu",
             gpu=self._gpu,
-            sizes=self._sizes,
             hosts=self._hosts(),
             look=self._look,
             exchange=exchange,
+            set_phase=self._watchdog.set_phase,
             watchdog=self._watchdog,
             recorder=self._recorder,
         )
@@ -307,16 +306,16 @@ class Rank:
             raise UsageError(config.error)
         return config
 
-    def _expect(self, exchange: Exchange, config: RunConfig) -> None:
-        """Find what to judge the rows by, where no file says it."""
-        self._watchdog.set_phase("learn what to expect")
-        identity, host, hosts = self._identity, self._host, self._hosts()
-        found = learn(self._options, config, exchange, identity, host, self._look, hosts, self._recorder)
-        if self._options.only_judged:
-            chosen = judgeable(self._options.sizes_for(config.backend), found.bands, config.backend)
-            self._sizes = tuple(exchange.share(chosen))
-            if self._recorder:
-                self._recorder.ask_for(self._sizes)
+    def _expect(self, run: RankContext) -> RankContext:
+        """Find what to judge the rows by, where no file says it; return `run` with sizes that can be judged so."""
+        run.set_phase("learn what to expect")
+        found, backend = learn(run), run.config.backend
+        if not self._options.only_judged:
+            return run
+        sizes = tuple(run.exchange.share(judgeable(self._options.sizes_for(backend), found.bands, backend)))
+        if self._recorder:
+            self._recorder.ask_for(sizes)
+        return replace(run, sizes=sizes)
 
     def _hosts(self) -> tuple[str, ...]:
         """Return the host of each rank on rank 0, elsewhere this one's."""
