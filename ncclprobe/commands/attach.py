@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 PREPARE = """\
 # At the top level of the program (torch 2.10 and later): each rank then tells programs of its own node which
-# collectives it has called. torch.distributed.debug.start_debug_server() tells every node, and ends a program without
-# jinja2, aiohttp and tabulate.
+# collectives it has called. torch.distributed.debug.start_debug_server() tells every node, and ends a program that
+# has not installed what its web page needs.
 try:
     from torch._C._distributed_c10d import _WorkerServer
 
