@@ -30,6 +30,11 @@ def size(nbytes: float) -> str:
     raise AssertionError("unreachable: TiB returns")
 
 
+def microseconds(seconds: float) -> float:
+    """Return `seconds` in µs, to a nanosecond, which is finer than any clock here."""
+    return round(seconds * 1e6, 3)
+
+
 def printable(text: str) -> str:
     """Return `text` with control characters escaped: what a machine says must not steer the reader's terminal."""
     if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters

@@ -14,6 +14,7 @@ from ncclprobe.model.measurement import Skew
 from ncclprobe.model.values import Struct
 from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.probe import Call
+from ncclprobe.units import microseconds
 
 WAIT_S = 4e-3
 LATE_S = 1e-3
@@ -65,16 +66,16 @@ def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
     return Skew(
         rounds=len(all_arrivals[0]),
         wait_us=WAIT_S * 1e6,
-        transfer_us=_us(
+        transfer_us=microseconds(
             median(
                 min(arrival.inside_s for arrival in rounds_together)
                 for rounds_together in zip(*all_arrivals, strict=True)
             )
         ),
-        arrival_us=_us(
+        arrival_us=microseconds(
             fmean(max(rounds_together) - min(rounds_together) for rounds_together in zip(*arrived, strict=True))
         ),
-        late_us=tuple(_us(fmean(lateness)) for lateness in late),
+        late_us=tuple(microseconds(fmean(lateness)) for lateness in late),
         late_rounds=tuple(sum(seconds > LATE_S for seconds in lateness) for lateness in late),
     )
 
@@ -82,7 +83,3 @@ def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
 def _offset(rank: Sequence[Arrival], first: Sequence[Arrival]) -> float:
     """Return how far a rank's clock is ahead of the first's."""
     return median(arrival.left_s - other.left_s for arrival, other in zip(rank, first, strict=True))
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)

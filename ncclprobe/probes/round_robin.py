@@ -30,6 +30,7 @@ from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow
 from ncclprobe.model.values import Struct, field
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
+from ncclprobe.units import microseconds
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Bytes of the bandwidth's messages by default, by backend: where pairs are no longer bound by latency."""
@@ -276,12 +277,12 @@ class RoundRobin(Struct):
             dst_end=self._names[dst],
             nbytes=nbytes,
             latency_nbytes=self.context.sizes[0],
-            latency_us=_us(latency_s),
+            latency_us=microseconds(latency_s),
             GBps=nbytes / middle / 1e9,
-            time_us=_us(middle),
-            min_us=_us(min(net)),
-            max_us=_us(max(net)),
-            samples_us=tuple(map(_us, net)),
+            time_us=microseconds(middle),
+            min_us=microseconds(min(net)),
+            max_us=microseconds(max(net)),
+            samples_us=tuple(map(microseconds, net)),
             both=both,
             step=step,
             inside=self._inside(src),
@@ -300,7 +301,3 @@ def _chunks(pairs: PairRound) -> Iterator[list[tuple[End, End]]]:
     matches = list(by_nodes.values())
     for start in range(0, len(matches), AT_ONCE):
         yield [pair for match in matches[start : start + AT_ONCE] for pair in match]
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)

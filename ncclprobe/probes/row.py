@@ -17,6 +17,7 @@ from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.plan import PLACES, Plan, SweepContext, library
 from ncclprobe.probes.probe import BufferView, Call, Probe
 from ncclprobe.probes.sampling import calls_per_batch, more_batches
+from ncclprobe.units import microseconds
 
 _MOST_SAMPLES = 1000
 _MOST_MISMATCHES = 8
@@ -224,12 +225,7 @@ def _mean_us(seconds: Sequence[float | None]) -> float | None:
 def _samples(means: Sequence[float], ranks: Sequence[Sequence[float]]) -> Samples:
     few = len(means) * len(ranks) <= _MOST_SAMPLES
     return Samples(
-        by_rank=_us(list(map(fmean, ranks))),
-        by_batch=_us(means),
-        each=tuple(map(_us, ranks)) if few else (),
+        by_rank=tuple(microseconds(fmean(each)) for each in ranks),
+        by_batch=tuple(map(microseconds, means)),
+        each=tuple(tuple(map(microseconds, each)) for each in ranks) if few else (),
     )
-
-
-def _us(seconds: Sequence[float]) -> tuple[float, ...]:
-    """To a nanosecond, which is finer than any clock here."""
-    return tuple(round(value * 1e6, 3) for value in seconds)

@@ -24,6 +24,7 @@ from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.work import Bench, Work
 from ncclprobe.training import workload
 from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
+from ncclprobe.units import microseconds
 
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
 _MOST_DEFAULT_S = 1.0
@@ -198,16 +199,12 @@ def _row(
         calls=calls,
         call_bytes=call_bytes,
         steps=STEPS,
-        step_us=_us(step[0]),
-        step_min_us=_us(step[1]),
-        step_max_us=_us(step[2]),
-        compute_us=_us(compute_s),
-        calls_us=_us(calls_s),
-        exposed_us=_us(max(0.0, step[0] - compute_s)),
+        step_us=microseconds(step[0]),
+        step_min_us=microseconds(step[1]),
+        step_max_us=microseconds(step[2]),
+        compute_us=microseconds(compute_s),
+        calls_us=microseconds(calls_s),
+        exposed_us=microseconds(max(0.0, step[0] - compute_s)),
         efficiency=compute_s / step[0],
-        predicted_us=_us(predicted_s),
+        predicted_us=microseconds(predicted_s),
     )
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)

@@ -114,7 +114,7 @@ def test_a_rank_that_crashes_after_the_report_spoils_it(run: Run) -> None:
 
 
 def test_of_a_rank_whose_heart_rank_0_saw_stop_its_signal_is_told_once(run: Run) -> None:
-    run.zero.lose([LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago")])
+    run.zero.record(LostRank(1, "h1", "pairs, round 1: forth", "its heartbeat stopped 5 s ago"))
     run.closes()
     ((subject, message),) = findings(run.settle(RanksEnd({1: -11, 0: 4})))
     assert subject == "rank 1"

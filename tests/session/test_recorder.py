@@ -245,7 +245,7 @@ def test_what_was_asked_for_and_not_measured_is_named_counted_and_no_pass(path: 
     record = recorder(path, bands(1.0), expect="bands.toml")
     record.add(ROW_OK)
     for each in LEFT_OUT:
-        record.skip(each)
+        record.record(each)
     report = closed(record, path)
     assert report.exit_code == 3
     assert report.skipped_rows == LEFT_OUT
@@ -261,7 +261,7 @@ def test_what_was_asked_for_and_not_measured_is_named_counted_and_no_pass(path: 
 def test_a_size_too_small_to_share_spoils_nothing(path: Path) -> None:
     record = recorder(path, bands(1.0))
     record.add(ROW_OK)
-    record.skip(LEFT_OUT[-1])
+    record.record(LEFT_OUT[-1])
     assert closed(record, path).exit_code == 0
 
 
@@ -284,9 +284,8 @@ def test_a_fixed_number_of_calls_promises_no_precision(path: Path) -> None:
 
 def test_what_the_first_calls_cost_is_in_the_report(path: Path) -> None:
     record, cost = recorder(path), FirstCall(1.0, 0, 0.2, 1, 1e-5, 0.1, 1)
-    record.first_calls(cost)
-    record.first_calls(None)
-    record.skip(LEFT_OUT[0])
+    record.record(cost)
+    record.record(LEFT_OUT[0])
     record.add(ROW_OK)
     report = closed(record, path, LOST)
     assert (report.first_call, report.skipped_rows) == (cost, LEFT_OUT[:1])

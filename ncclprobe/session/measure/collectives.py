@@ -55,8 +55,7 @@ def first_calls(run: RankContext, group_s: float) -> None:
             clock.synchronise()
             seconds.append(clock.now() - started)
     rows = run.exchange.collect(seconds)
-    if rows and run.recorder:
-        run.recorder.first_calls(_slowest(rows))
+    run.record([_slowest(rows)] if rows else ())
 
 
 def _slowest(rows: Sequence[Sequence[float]]) -> FirstCall:
@@ -97,7 +96,7 @@ def sweep(run: RankContext) -> None:
         if recorder is None:
             continue
         if isinstance(row, SkippedRow):
-            recorder.skip(row)
+            recorder.record(row)
         else:
             recorder.add(row)
     for turn in range(run.options.repeat + 1):

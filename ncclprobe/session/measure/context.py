@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ncclprobe.host import Host
-from ncclprobe.model.traffic import GroupRow, StepRow
 from ncclprobe.model.values import Struct
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.measure.recorder import Recorder
@@ -52,11 +51,11 @@ class RankContext(Struct, frozen=True):
         """Return the snapshot of this rank's node, or an empty one where another rank has it."""
         return self.look or NodeSnapshot(socket.gethostname())
 
-    def record(self, rows: Iterable[GroupRow | StepRow]) -> None:
-        """Record rows of training as they come."""
-        for row in rows:
+    def record(self, found: Iterable[Struct]) -> None:
+        """Record samples as they come, on rank 0."""
+        for each in found:
             if self.recorder:
-                self.recorder.add_trained(row)
+                self.recorder.record(each)
 
     def note(self, text: str) -> None:
         """Note `text` in the report, if there is any."""

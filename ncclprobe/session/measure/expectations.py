@@ -73,7 +73,7 @@ def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot)
     Raises UsageError for a baseline that cannot be read.
     """
     found = fingerprint_of(snapshot.facts, recorder.participants)
-    recorder.fingerprint(found)
+    recorder.record(found)
     if path:
         compare_with(recorder, load(path), path, found)
 

@@ -27,6 +27,7 @@ from ncclprobe.session.measure.training import room_of
 from ncclprobe.training import ladder, workload
 from ncclprobe.training.ladder import Rung
 from ncclprobe.training.workload import Call, Compute, Model, Step
+from ncclprobe.units import microseconds
 
 STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
@@ -55,9 +56,7 @@ def play(run: RankContext) -> bool:
     sizes = LadderSizes(
         fitting(STEP_BYTES[plan.backend]), fitting(min(LARGEST[plan.backend], max(plan.sizes))), _SHARE * timeout_s
     )
-    rows = climb(plan, rungs, sizes, timeout_s + TORCH_SLACK_S, exchange, run.set_phase)
-    if run.recorder:
-        run.recorder.add_ladder(rows)
+    run.record(climb(plan, rungs, sizes, timeout_s + TORCH_SLACK_S, exchange, run.set_phase))
     return True
 
 
@@ -187,8 +186,8 @@ def _row(
         groups=len(rung.groups),
         slowest=slowest,
         step_bytes=sizes.step_bytes,
-        step_us=_us(median(took)),
-        samples_us=tuple(map(_us, took)),
+        step_us=microseconds(median(took)),
+        samples_us=tuple(map(microseconds, took)),
         nbytes=sizes.nbytes,
         busbw_GBps=busbw,
         best_GBps=best,
@@ -204,7 +203,3 @@ def _rates(rung: Rung, nbytes: int, calls: Sequence[Sequence[float]]) -> tuple[f
             factor = OPS["all_reduce"].bus_factor(len(group)) * nbytes / 1e9
             found.append((factor / median(samples), factor / min(samples)))
     return min(found) if found else (None, None)
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)

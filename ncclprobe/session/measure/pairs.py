@@ -20,6 +20,7 @@ from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.watchdog import Watchdog
+from ncclprobe.units import microseconds
 
 SAMPLES, _WARM_UPS = 7, 2
 
@@ -55,9 +56,7 @@ def play(run: RankContext) -> bool:
         intact = run_worker(context)
     else:
         nics = tuple(rank_nics.nics(hosts, infos))
-        recorder.add_pair(RankNics(hosts, nics))
-        for row in own:
-            recorder.add_pair(row)
+        recorder.record(RankNics(hosts, nics), *own)
         intact = _coordinate(context, place_ranks(hosts, nics), recorder, watchdog, options.rounds)
     watchdog.tolerant = False
     return intact and not endpoint.lost
@@ -73,9 +72,9 @@ def _coordinate(
     """Coordinate the round-robin, on rank 0; return whether all ranks took part to its end."""
 
     def dropped(ranks: Collection[int]) -> None:
-        recorder.lose(watchdog.exclude(ranks))
+        recorder.record(*watchdog.exclude(ranks))
 
-    round_robin = RoundRobin(context, placement, recorder.add_pair, recorder.expected_GBps(context.sizes[1]), dropped)
+    round_robin = RoundRobin(context, placement, recorder.record, recorder.expected_GBps(context.sizes[1]), dropped)
     intact = round_robin.run(rounds)
     recorder.all_pairs_tried()
     if placement.note:
@@ -123,7 +122,7 @@ def _reduce_row(
     samples = [sum(seconds) / len(ranks) for seconds in zip(*per_rank, strict=True)]
     middle, count = median(samples), len(ranks)
     busbw = 2 * (count - 1) / count * nbytes / middle / 1e9
-    return OwnCollective(node, count, nbytes, busbw, _us(middle), tuple(map(_us, samples)), turn)
+    return OwnCollective(node, count, nbytes, busbw, microseconds(middle), tuple(map(microseconds, samples)), turn)
 
 
 def turn_of(
@@ -151,7 +150,3 @@ def turn_of(
         return seconds[_WARM_UPS:]
 
     return turn
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 3)

@@ -276,7 +276,7 @@ class Rank:
         skipped = skipped if intact else without_all(part)
         begins = bool(exchange.share(skipped is None))
         if skipped and self._recorder:
-            self._recorder.skip(skipped)
+            self._recorder.record(skipped)
         return begins
 
     def _torch(self) -> Any:

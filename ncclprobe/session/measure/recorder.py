@@ -27,7 +27,7 @@ from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, Pai
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import delivery, rows
 from ncclprobe.report import json as as_json
 from ncclprobe.report.progress import Progress
@@ -42,14 +42,21 @@ _VERDICT: Mapping[type, Collection[str]] = {
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
 """Fields of a row that are judged: the log holds none of them."""
-PairSample = RankNics | OwnCollective | PairRow | LostTransfer | Aside
-_PAIR_SAMPLES: Mapping[type, str] = {
-    RankNics: "pair_ranks",
+_SAMPLES: Mapping[type, str] = {
+    Aside: "excluded",
+    Fingerprint: "fingerprint",
+    FirstCall: "first_call",
+    GroupRow: "group",
+    LadderRow: "rung",
+    LostRank: "lost",
+    LostTransfer: "lost_transfer",
     OwnCollective: "node_all_reduce",
     PairRow: "pair",
-    LostTransfer: "lost_transfer",
-    Aside: "excluded",
+    RankNics: "pair_ranks",
+    SkippedRow: "skipped",
+    StepRow: "step",
 }
+"""What stands in the log by itself, by the name of its samples."""
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
@@ -107,8 +114,7 @@ class Recorder:
         self.participants = participants
         self.take_part(participants)
         self.expect(bands)
-        for row in options.left_out:
-            self.skip(row)
+        self.record(*options.left_out)
 
     def ask_for(self, sizes: Sequence[int]) -> None:
         """Record the sizes of collectives to measure, once they are chosen by what can be judged."""
@@ -134,22 +140,14 @@ class Recorder:
         for band in bands:
             self._log.add("expected", _plain(band))
 
+    def record(self, *found: Struct) -> None:
+        """Record samples of the kinds that stand in the log by themselves."""
+        for each in found:
+            self._log.add(_SAMPLES[type(each)], _unjudged(each))
+
     def note(self, text: str) -> None:
         """Record something that the reader must know."""
         self._log.add("note", text)
-
-    def skip(self, row: SkippedRow) -> None:
-        """Record what was asked for and is not measured."""
-        self._log.add("skipped", _plain(row))
-
-    def fingerprint(self, found: Fingerprint) -> None:
-        """Record on which machine and software the run is measured."""
-        self._log.add("fingerprint", _plain(found))
-
-    def first_calls(self, cost: FirstCall | None) -> None:
-        """Record what the first calls took."""
-        if cost is not None:
-            self._log.add("first_call", _plain(cost))
 
     def add(self, row: Measurement) -> None:
         """Record a row and show it with its verdict: a kill costs at most the row that is being measured."""
@@ -187,31 +185,13 @@ class Recorder:
                 if each.falsifies:
                     self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
 
-    def add_pair(self, found: PairSample) -> None:
-        """Record something that was measured of pairs."""
-        self._log.add(_PAIR_SAMPLES[type(found)], _plain(found))
-
     def all_pairs_tried(self) -> None:
         """Record that no pair is missing but those of ranks that had gone."""
         self._log.add("pairs_complete", True)
 
-    def lose(self, ranks: Sequence[LostRank]) -> None:
-        """Record the ranks that the run goes on without."""
-        for rank in ranks:
-            self._log.add("lost", _plain(rank))
-
     def lose_files(self, whys: Sequence[str]) -> None:
         """Say why files that are wanted besides the report could not be written."""
         self._publisher.lose(whys)
-
-    def add_trained(self, row: GroupRow | StepRow) -> None:
-        """Record a row of groups or of a training step."""
-        self._log.add("group" if isinstance(row, GroupRow) else "step", _plain(row))
-
-    def add_ladder(self, rows: Sequence[LadderRow]) -> None:
-        """Record the rungs of the ladder."""
-        for row in rows:
-            self._log.add("rung", _unjudged(row))
 
     def add_traffic(self, rows: Sequence[OperationTraffic]) -> None:
         """Record what the NICs have counted."""
@@ -312,8 +292,8 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _unjudged(row: Measurement | CopyRow | LadderRow) -> dict[str, Any]:
-    return {name: value for name, value in _plain(row).items() if name not in _VERDICT[type(row)]}
+def _unjudged(row: Struct) -> dict[str, Any]:
+    return {name: value for name, value in _plain(row).items() if name not in _VERDICT.get(type(row), ())}
 
 
 class Publisher:
