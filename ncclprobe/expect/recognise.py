@@ -31,7 +31,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
 from ncclprobe.layout import first_of
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.topology.paths import Topology, of_devices
 
@@ -582,10 +582,8 @@ def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
     """
     facts = Facts(**{name: known.get(kind, Absent("was not asked")) for name, kind in _FACTS.items()})
     found = recognise(seen(facts, known.get(Firmware, Absent("was not asked"))))
-    software = known.get(Software)
-    version = software.nccl_version if isinstance(software, Software) else None
-    settings = known.get(Settings)
-    settings = settings if isinstance(settings, Settings) else Settings()
+    software, settings = learned(known, Software), learned(known, Settings) or Settings()
+    version = software.nccl_version if software else None
     if found.machine:
         differs = "; ".join(map(str, found.differs))
         why = f"this is {found.machine.name}" + (f", but for {differs}" if differs else "")

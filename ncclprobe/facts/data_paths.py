@@ -18,7 +18,7 @@ from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
 from ncclprobe.model.path_rates import PathRate, RateKind
 from ncclprobe.model.registry import collector
-from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.values import Struct, field, replace
 
 T = TypeVar("T")
@@ -182,8 +182,7 @@ class DataWrites(Struct, frozen=True):
 
 def writes_to(snapshot: Snapshot) -> tuple[AskedPath, ...]:
     """Return the paths that the job writes to, as far as this node could look at them."""
-    seen = snapshot.facts.get(DataPaths)
-    rows = seen.rows if isinstance(seen, DataPaths) else ()
+    rows = (learned(snapshot.facts, DataPaths) or DataPaths()).rows
     return tuple(AskedPath(row.path, row.use) for row in rows if row.use != "read" and isinstance(row.look, Look))
 
 
@@ -295,13 +294,13 @@ def data_rates(host: Host, paths: DataPaths) -> DataRates:
 
 def rated(snapshot: Snapshot) -> tuple[AskedPath, ...]:
     """Return the paths of which rates were asked, as far as this node could look at them."""
-    seen = snapshot.facts.get(DataPaths)
-    if not isinstance(seen, DataPaths) or not seen.rate_bytes:
+    seen = learned(snapshot.facts, DataPaths)
+    if seen is None or not seen.rate_bytes:
         return ()
     return tuple(AskedPath(row.path, row.use) for row in seen.rows if not isinstance(row.look, Absent))
 
 
 def rate_bytes(snapshot: Snapshot) -> int:
     """Return how many bytes one measurement may move; 0: none was asked for."""
-    seen = snapshot.facts.get(DataPaths)
-    return seen.rate_bytes if isinstance(seen, DataPaths) else 0
+    seen = learned(snapshot.facts, DataPaths)
+    return seen.rate_bytes if seen else 0

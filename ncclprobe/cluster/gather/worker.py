@@ -25,7 +25,7 @@ from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.wire import Key, WireError
 
@@ -134,6 +134,6 @@ async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listene
 
 def _by_address(snapshot: Snapshot) -> dict[str, str]:
     """Return the names of this node's interfaces, by address."""
-    found = snapshot.facts.get(Interfaces)
-    addresses = found.addresses if isinstance(found, Interfaces) else ()
+    found = learned(snapshot.facts, Interfaces)
+    addresses = found.addresses if found else ()
     return {each.address: each.name for each in addresses}

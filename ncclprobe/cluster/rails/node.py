@@ -20,7 +20,7 @@ from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.reach import RailRow
 from ncclprobe.host import Host
 from ncclprobe.model.rails import RailChannel, RailFailure, RailOutcome, RailPort, RailTest
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import Struct, asdict, field, replace
 from ncclprobe.nccl.selection import choose_rails, crossing, gpu_rails
 from ncclprobe.wire import Wire, WireError, connect
@@ -218,9 +218,9 @@ def _moved(host: Host) -> dict[str, float]:
 
 
 def _rates(snapshot: Snapshot, ports: Sequence[RailPort]) -> list[float]:
-    fabric = snapshot.facts.get(Fabric)
+    fabric = learned(snapshot.facts, Fabric)
     known: Mapping[tuple[str, int], Any] = (
-        {(port.device, port.number): port.rate for port in fabric.ports} if isinstance(fabric, Fabric) else {}
+        {(port.device, port.number): port.rate for port in fabric.ports} if fabric else {}
     )
     rates = [known.get((port.device, port.port)) for port in ports]
     return [rate.gbps if isinstance(rate, Rate) else 0.0 for rate in rates]

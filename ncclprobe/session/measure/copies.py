@@ -21,6 +21,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import ExpectedCopies
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.snapshot import learned
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.buffers import free_bytes
@@ -101,8 +102,8 @@ class Copies:
 
     def _names(self) -> dict[str, str]:
         """Return what NVML calls the GPUs of this node: CUDA's numbers are each process's own."""
-        gpus = self._look.snapshot().facts.get(Gpus)
-        return gpus.names if isinstance(gpus, Gpus) else {}
+        gpus = learned(self._look.snapshot().facts, Gpus)
+        return gpus.names if gpus else {}
 
     def _turns(self) -> Iterator[CopyRow]:
         """Copy on one local rank after the other, then on all at once."""

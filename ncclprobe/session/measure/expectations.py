@@ -24,7 +24,7 @@ from ncclprobe.facts.run.samples import Participants
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
 from ncclprobe.model.nccl_selection import NodeTopology
 from ncclprobe.model.pair_results import PAIRS
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import asdict
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.session.measure.context import RankContext
@@ -36,20 +36,20 @@ from ncclprobe.topology.node import layout
 def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:
     """Return the fingerprint of a node with these `facts`, as `who` measures on it."""
     machine: dict[str, str] = {}
-    firmware, gpus, cpus = facts.get(Machine), facts.get(Gpus), facts.get(Cpus)
-    if isinstance(firmware, Machine) and (firmware.dmi.product or firmware.instance_type):
+    firmware, gpus, cpus = learned(facts, Machine), learned(facts, Gpus), learned(facts, Cpus)
+    if firmware and (firmware.dmi.product or firmware.instance_type):
         product = f"{firmware.dmi.vendor} {firmware.dmi.product}".strip()
         machine["product"] = firmware.instance_type or product
-    if isinstance(gpus, Gpus):
+    if gpus:
         names = [gpu.name for gpu in gpus.all]
         machine["gpu"] = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    if isinstance(cpus, Cpus):
+    if cpus:
         machine["cpu"] = f"{len(cpus.online)} x {cpus.model}"
     built = layout(Snapshot("", facts))
     known = built.gpus or built.nics or built.numa
     used = {name: value for name, value in who.versions.items() if name != "nccl" or who.backend == "nccl"}
     software = {name: value for name, value in used.items() if value}
-    if isinstance(gpus, Gpus) and gpus.driver:
+    if gpus and gpus.driver:
         software["driver"] = gpus.driver
     software["settings"] = ", ".join(f"{name}={value}" for name, value in sorted(who.settings.items())) or "none"
     software["backend"] = who.backend

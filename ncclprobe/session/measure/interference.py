@@ -16,6 +16,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.snapshot import learned
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.values import read_setting
 
@@ -87,8 +88,7 @@ def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
 def gpus_now(host: Host) -> Gpus | None:
     """Read the GPUs from NVML."""
     found = [each for each in discover("ncclprobe.facts", Collector, {"machine"}) if each.produces is Gpus]
-    gpus = collect(host, found).get(Gpus)
-    return gpus if isinstance(gpus, Gpus) else None
+    return learned(collect(host, found), Gpus)
 
 
 def of_all_hosts(readings: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:

@@ -21,7 +21,7 @@ from ncclprobe.host import Host
 from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.registry import discover
-from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.traffic import OperationTraffic
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl import log
@@ -210,7 +210,7 @@ def _nccls(snapshot: Snapshot) -> list[str] | None:
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.nccl.selection import choose
 
-    made, fabric = choose(snapshot), snapshot.facts.get(Fabric)
+    made, fabric = choose(snapshot), learned(snapshot.facts, Fabric)
     if made.hcas.chosen is None:
         return None
     ports = [each.port for each in made.hcas.chosen]
@@ -218,7 +218,7 @@ def _nccls(snapshot: Snapshot) -> list[str] | None:
         return [each.name for each in made.sockets.chosen] if made.sockets.chosen is not None else None
     gids = [
         gid
-        for port in (fabric.ports if isinstance(fabric, Fabric) else ())
+        for port in (fabric.ports if fabric else ())
         if port.name in ports and not port.counters and not isinstance(port.gids, Absent)
         for gid in port.gids
     ]

@@ -25,6 +25,7 @@ from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.interrupt import ENDING
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.snapshot import learned
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.node_snapshot import captures_in, replayed_nodes, write_captures
@@ -156,8 +157,8 @@ def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: RanksEnd,
     whole = record.end is not None
     if not whole and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*codes.values()}):
         return int(min(own))
-    known = run_facts(record).get(Attendance)
-    named = isinstance(known, Attendance) and known.lost
+    known = learned(run_facts(record), Attendance)
+    named = known and known.lost
     states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
     crashed = unexpected_exits(codes)
     lost = crashed if named else _signalled_alone(states, end) or crashed
