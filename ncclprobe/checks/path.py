@@ -302,7 +302,7 @@ def _slow_paths(
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}
     for role, found in by_role(each for each in tries(paths) if _carried(each.path)).items():
-        rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S}
+        rates = {each.pair: each for each in found if _rtt(each.path) < _FAR_TO_JUDGE_S or _useless(each.path)}
         if not rates:
             continue
         tried[role] = set(rates)

@@ -54,6 +54,17 @@ def test_a_black_hole_is_named_with_its_node_and_direction(nodes: int) -> None:
     assert "MTU 9000 on n1" in finding.seen
 
 
+def test_a_path_that_carries_next_to_nothing_fails_though_its_own_queue_makes_it_look_far() -> None:
+    """A full shaper keeps the shortest round trip above what a stream of a second may be judged by."""
+    slow = {"rate_gbps": 0.0019, "rtt_s": 7.4e-3, "streams": 2}
+    (finding,) = seen(path.rate, 3, out_of(1, **slow), nics(3))
+    assert (finding.severity.value, finding.nodes) == ("fail", ("n1",))
+    assert "4 MiB do not arrive within 10 s" in finding.message
+    assert (
+        seen(path.rate, 3, out_of(1, **(slow | {"rate_gbps": 0.02, "streams": 1})), nics(3)) == []
+    )  # far: delay says so
+
+
 @pytest.mark.parametrize(
     ("drops", "blame", "remedy"),
     [("here", "node", "nft list ruleset"), ("whole", "link", "ICMP type 3 code 4"), ("any", "link", "mtu 1400")],

@@ -255,6 +255,16 @@ def _paths() -> tuple[Row, ...]:
             deadline_s=40.0,
         ),
         Row(
+            "one node of three sends 2 Mbit/s",
+            slower(2, 500),
+            (Named("path.rate", "{victim}", says="4 MiB do not arrive within 10 s"),),
+            ONE_IS_BAD,
+            hosts=(3,),
+            also=("path.delay",),
+            timed=True,
+            deadline_s=40.0,
+        ),
+        Row(
             "packets of one node's second card leave by its first",
             both(named("=eth1"), lambda s: s.use(faults.routed_by(s.victim, 1, 0))),
             (Named("path.route", "{victim}", says="leave by eth0", severity="warn"),),
