@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from ncclprobe.localise.pairs import intra_node, search
 from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
 from ncclprobe.localise.pairs.placement import Placement
-from ncclprobe.localise.pairs.retests import PairRound
-from ncclprobe.localise.pairs.rounds import AT_ONCE, Round
+from ncclprobe.localise.pairs.rounds import AT_ONCE, PairRound, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.localise.slow_ranks import inner_name
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
 from fleets.recorded import RecordedSet
-from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.model.values import Struct
 

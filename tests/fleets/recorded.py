@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.values import Struct
 

@@ -8,7 +8,7 @@ import pytest
 from fleets.recorded import HELD_BACK, Replay, recorded_sets
 
 from ncclprobe.localise.pairs.likelihood import noise_floor, noise_limit, retest_noise
-from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
 from ncclprobe.localise.pairs.search import localise_slowness
 

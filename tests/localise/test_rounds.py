@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe.localise.pairs import search
 from ncclprobe.localise.pairs.rounds import (
     ALL_PAIRS,
     SOME_ROUNDS,
     Match,
-    by_rail,
     round_robin,
 )
+from ncclprobe.localise.pairs.samples import End
 
 players = st.integers(2, 80)
 
@@ -68,19 +69,18 @@ def test_what_has_no_pairs_is_refused(count: int, rounds: int | None) -> None:
 
 
 def test_rails_meet_their_like_in_the_same_round() -> None:
-    [only] = by_rail([{0: 0, 1: 1}, {0: 2, 1: 3}])
-    assert only == (Match(0, 2), Match(1, 3))
+    [only] = search.round_robin({"a": [0, 1], "b": [0, 1]})
+    assert only == ((End("a", 0), End("b", 0)), (End("a", 1), End("b", 1)))
 
 
 def test_a_rail_that_only_one_node_has_sits_out() -> None:
-    [only] = by_rail([{0: 0, 1: 1}, {1: 2, 5: 3}])
-    assert only == (Match(1, 2),)
+    [only] = search.round_robin({"a": [0, 1], "b": [1, 5]})
+    assert only == ((End("a", 1), End("b", 1)),)
 
 
 @given(st.integers(2, 20), st.integers(1, 8))
-def test_a_rank_is_in_one_pair_of_a_round_on_every_rail(nodes: int, rails: int) -> None:
-    ranks = [{rail: node * rails + rail for rail in range(rails)} for node in range(nodes)]
-    for matches in by_rail(ranks):
-        playing = [rank for match in matches for rank in (match.first, match.second)]
+def test_an_end_is_in_one_pair_of_a_round_with_its_own_rail(nodes: int, rails: int) -> None:
+    for pairs in search.round_robin({f"n{node}": range(rails) for node in range(nodes)}):
+        playing = [end for pair in pairs for end in pair]
         assert len(set(playing)) == len(playing)
-        assert all(match.first % rails == match.second % rails for match in matches)
+        assert all(one.rail == other.rail for one, other in pairs)

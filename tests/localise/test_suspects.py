@@ -11,7 +11,7 @@ from fleets.fleet import NOISES, Fleet
 
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs.causes import Cause
-from ncclprobe.localise.pairs.retests import PairRound, Participants, plan
+from ncclprobe.localise.pairs.rounds import PairRound, Participants, plan_retests
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.localise.pairs.search import LOST_PARTNERS, localise_slowness
 from ncclprobe.localise.pairs.suspects import Localisation, verdict
@@ -193,17 +193,19 @@ def test_a_retest_beside_a_slow_partner_counts_for_nothing() -> None:
 
 def test_retests_plan_two_partners_and_their_control() -> None:
     participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
-    rounds = plan([Cause("node", ("c",))], participants, 1)
+    rounds = plan_retests([Cause("node", ("c",))], participants, 1)
     met = [{one.node, other.node} for meetings in rounds for one, other in meetings]
     partners = {node for pair in met if "c" in pair for node in pair} - {"c"}
     assert len(partners) == 2
     assert sorted(map(sorted, met)) == sorted([*(sorted({"c", partner}) for partner in partners), sorted(partners)])
-    assert plan([Cause("node", ("c",))], participants, 2) != rounds
+    assert plan_retests([Cause("node", ("c",))], participants, 2) != rounds
 
 
 def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
     participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
-    met = [{a.node, b.node} for meetings in plan([Cause("pair", ("a", "b"))], participants, 1) for a, b in meetings]
+    met = [
+        {a.node, b.node} for meetings in plan_retests([Cause("pair", ("a", "b"))], participants, 1) for a, b in meetings
+    ]
     [third] = {node for pair in met for node in pair} - {"a", "b"}
     assert met == [{"a", "b"}, {"a", third}, {third, "b"}]
 
@@ -211,7 +213,7 @@ def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
 def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
     suspects = [Cause("node", (f"n{number}",)) for number in range(5)] + [Cause("pair", ("n7", "n9"))]
     participants = Participants({f"n{number}": range(2) for number in range(20)}, Layout())
-    for meetings in plan(suspects, participants, 1):
+    for meetings in plan_retests(suspects, participants, 1):
         pairs = {(one.node, other.node) for one, other in meetings}
         nodes = [node for pair in pairs for node in pair]
         assert len(set(nodes)) == len(nodes)
@@ -219,7 +221,7 @@ def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
 
 def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
     participants = Participants(dict.fromkeys("abde", (0,)), Layout())
-    assert plan([Cause("node", ("c",)), Cause("pair", ("a", "c"))], participants, 1) == ()
+    assert plan_retests([Cause("node", ("c",)), Cause("pair", ("a", "c"))], participants, 1) == ()
 
 
 @pytest.mark.parametrize("noise", NOISES)

@@ -31,7 +31,7 @@ from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.reach import MeshListener, RailRow, Rails
 from ncclprobe.host import Host
-from ncclprobe.localise.pairs.retests import PairRound
+from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
 from ncclprobe.localise.rails import results, tried

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ncclprobe.localise.pairs import leaves, retests, rounds
-from ncclprobe.localise.pairs.retests import PairRound, Participants
+from ncclprobe.localise.pairs import leaves, rounds
+from ncclprobe.localise.pairs.rounds import PairRound, Participants
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules
 from ncclprobe.localise.pairs.suspects import Localisation, open_case, verdict
 
@@ -52,21 +52,18 @@ def localise_slowness(
     for step in range(1, rules.steps + 1):
         participants = Participants(_remaining(rails, exclude(results)), case.layout)
         suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
-        play(retests.plan(suspects, participants, step), step)
+        play(rounds.plan_retests(suspects, participants, step), step)
         if len(results) == found.tests:
             break
         found = verdict(results, layout, rules, expected_GBps, case)
     return found
 
 
-def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) -> Iterable[PairRound]:
-    """Yield the rounds of all nodes, in the order given: equal rails are paired, all rails of two nodes at once."""
+def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[PairRound, ...]:
+    """Return the rounds of all nodes, in the order given: equal rails are paired, all rails of two nodes at once."""
     names = list(rails)
-    ends = [End(node, rail) for node in names for rail in rails[node]]
-    rank = {end: number for number, end in enumerate(ends)}
-    nodes = [{rail: rank[End(node, rail)] for rail in rails[node]} for node in names]
-    for matches in rounds.by_rail(nodes, count):
-        yield tuple((ends[match.first], ends[match.second]) for match in matches)
+    matches = rounds.round_robin(len(names), count)
+    return Participants(rails, Layout()).rounds([(names[m.first], names[m.second]) for m in each] for each in matches)
 
 
 def lost_with_several(results: Iterable[Result]) -> frozenset[End]:

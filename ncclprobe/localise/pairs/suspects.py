@@ -123,7 +123,7 @@ def verdict(
 ) -> Localisation:
     """Judge which part is slow, by all `results` so far: the round-robin's (step 0) and the retests' (steps from 1).
 
-    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.retests.plan`). `expected_GBps` is the
+    `suspects` are to be measured again (:func:`ncclprobe.localise.pairs.rounds.plan_retests`). `expected_GBps` is the
     least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the
     round-robin's results make (:func:`open_case`), for a caller that asks again after each step.
     """
