@@ -82,8 +82,8 @@ FAMILIES = (
         ("nvlink ampere", "nvlink hopper"),
         ("mnnvl",),
     ),
-    Family("pcie", "transfer", ("pcie ring",), ("pcie", "pcie ring"), (), ()),
-    Family("rdma", "filling", ("network trees",), ("network", "network trees"), ("tcpx",), ("unknown",)),
+    Family("pcie", "transfer", ("pcie",), ("pcie",), (), ()),
+    Family("rdma", "filling", ("network trees",), ("network", "network trees"), ("tcpxo",), ("unknown",)),
 )
 
 
@@ -91,7 +91,9 @@ def fit(points: Sequence[Point]) -> Factors:
     """The factors that make the loss over `points` least."""
     found = Factors()
     for family in FAMILIES:
-        own = [point for point in points if point.place in family.places and not point.path.startswith("racks")]
+        own = [
+            point for point in points if point.place in family.places and point.path.split()[0] not in ("racks", "tcpx")
+        ]
         found = _descend(own, family, found)
     return found
 

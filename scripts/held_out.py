@@ -37,6 +37,8 @@ _DIGITS = 4
 _COPIES = 2
 HIGHEST = 0.9
 """No mark is above this: other releases and clocks cost some percent, which baselines and peers are for."""
+_MANY, _SPREAD = 8, 0.04
+"""Few sources that agree may do so by chance: they spread by no less than the median class that has many."""
 T99 = (31.821, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.718, 2.681, 2.650, 2.624, 2.602, 2.583,
        2.567, 2.552, 2.539, 2.528, 2.518, 2.508, 2.500, 2.492, 2.485, 2.479, 2.473, 2.467, 2.462, 2.457)  # fmt: skip
 """Student's t by degrees of freedom from 1, one in a hundred on one side."""
@@ -58,11 +60,6 @@ class Sample(Struct, frozen=True):
     def reached(self) -> float:
         """Measured by expected."""
         return self.value_GBps / self.expected.value
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """Its cell."""
-        return self.basis, self.path, evidence.decade(self.nbytes)
 
 
 Cells = Mapping[tuple[str, str, int], evidence.ErrorCell]
@@ -199,8 +196,9 @@ def _mark(own: Mapping[str, Sequence[float]], whole: Mapping[str, Sequence[float
 def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[float]]]:
     groups: dict[tuple[str, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in found:
-        if each.row.healthy == "yes":
-            groups[each.key][each.source].append(each.reached)
+        for path in filter(None, (each.path, evidence.pooled(each.path))):
+            if each.row.healthy == "yes":
+                groups[each.basis, path, evidence.decade(each.nbytes)][each.source].append(each.reached)
     return dict(sorted(groups.items()))
 
 
@@ -221,7 +219,8 @@ def mark_of(lowest: Sequence[float]) -> float:
     """
     logs = [min(0.0, math.log(each)) for each in lowest]
     count = len(logs)
-    wide = statistics.stdev(logs) * math.sqrt(1 + 1 / count) * T99[min(count - 1, len(T99)) - 1]
+    spread = statistics.stdev(logs) if count >= _MANY else max(_SPREAD, statistics.stdev(logs))
+    wide = spread * math.sqrt(1 + 1 / count) * T99[min(count - 1, len(T99)) - 1]
     return min(HIGHEST, math.floor(100 * math.exp(min(min(logs), statistics.fmean(logs) - wide))) / 100)
 
 

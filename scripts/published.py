@@ -43,7 +43,7 @@ _ALIASES = {
     "Tesla V100-SXM2": "Tesla V100-SXM2-32GB",
     "Tesla V100 32GB class (name not in the result file)": "Tesla V100-PCIE-32GB",
 }
-NO_NVLS = ("no NVLS", "NVLS_ENABLE=0", "NVLS off", "NVLS disabled")
+NO_NVLS = ("no NVLS", "NVLS_ENABLE=0", "NVLS off", "NVLS disabled", "int8", "f8e4m3", "f8e5m2")
 MEANT = {
     "TCP sockets (no TCPXO)": "TCPXO 8x200Gb",
     "RoCE 1x200Gb": "RoCE 4x200Gb",
@@ -173,7 +173,7 @@ def _system(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> NodeS
         domain_gpus=rack if joined != "none" else 0,
         nvls=joined == "nvswitch" and gpu.nvls and not any(word in text for word in NO_NVLS),
         pcie_GBps=gpu.c2c_GBps or gpu.nccl_pcie_GBps or 12.0,
-        p2p=gpu.p2p is not False and "no P2P" not in text and "P2P disabled" not in text,
+        p2p=(gpu.p2p is not False or "P2P" in fabric) and "no P2P" not in text and "P2P disabled" not in text,
         processor="arm" if gpu.c2c_GBps else "amd" if "EPYC" in text else "unknown",
         sockets=2 if "dual" in text or "across sockets" in text else 1,
         gdr=sick or "no GDR" not in text,
@@ -189,6 +189,8 @@ def _joined(gpu: gpus.GpuProduct, fabric: str, machine: str) -> NvlinkFabric:
         return "pairs"
     if not gpu.nvlinks or gpu.wiring == "bridge":
         return "none"
+    if "mesh" in fabric:
+        return "mesh"
     if gpu.name.startswith("Tesla V100-SXM2"):
         return "mesh" if "Jean Zay" in machine or "2x4" in machine else "cube-mesh"
     return "nvswitch" if gpu.compute_capability >= 80 or "SXM3" in gpu.name else "mesh"

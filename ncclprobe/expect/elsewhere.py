@@ -70,6 +70,7 @@ def _band(row: Measurement, place: Setup) -> Iterator[Band]:
         machine=place.machine,
         version=place.version or _version(row.library.version),
         settings=place.settings,
+        itemsize=1 if "8" in row.dtype else 4,  # int8, uint8, f8e4m3, float8_e5m2
     )
     if found:
         yield Band(row.op, row.nbytes, row.nbytes, found)

@@ -14,34 +14,52 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from ncclprobe.expect.network import domains
-from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect import network
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tuner.search import rank_links
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.ops import DIRECT_OPS
 from ncclprobe.units import size
 
-PathClass = Literal["nvlink", "mnnvl", "racks", "pcie", "rdma", "tcpx", "tcp", "unknown"]
-"""Where the bytes go: within a node over NVLink or PCIe, over nodes that NVLink joins, between such racks, between
-nodes over RDMA (InfiniBand, RoCE, EFA, Slingshot, Omni-Path), over Google's GPUDirect-TCPX and TCPXO, over TCP sockets,
-or over a network that is not known."""
+PathClass = Literal[
+    "nvlink", "mnnvl", "racks", "pcie", "sockets", "host", "ib", "roce", "rdma", "efa", "slingshot", "opa", "tcpx",
+    "tcpxo", "tcp", "unknown",
+]  # fmt: skip
+"""What decides: within a node NVLink, PCIe, the link between sockets, or host memory where GPUs may not copy directly;
+NVLink over nodes, the NICs between such racks; else the network between nodes, each with errors of its own. ``rdma`` is
+InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it stands in where one alone is known too little.
+
+A word behind a network says that a GPU's way to its NIC decides: ``host`` through host memory, without GPUDirect,
+``slot`` by a slot that carries less than the NICs behind it."""
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
         "mnnvl": "over NVLink between nodes",
         "racks": "between racks of NVLink",
         "pcie": "over PCIe in a node",
-        "rdma": "over RDMA between nodes",
+        "sockets": "across the sockets of a node",
+        "host": "through host memory in a node",
+        "ib": "over InfiniBand between nodes",
+        "roce": "over RoCE between nodes",
+        "rdma": "over InfiniBand or RoCE between nodes",
+        "efa": "over EFA between nodes",
+        "slingshot": "over Slingshot between nodes",
+        "opa": "over Omni-Path between nodes",
         "tcpx": "over GPUDirect-TCPX between nodes",
+        "tcpxo": "over GPUDirect-TCPXO between nodes",
         "tcp": "over TCP sockets between nodes",
         "unknown": "over a network that is not known",
     }
 )
-_BETWEEN: frozenset[PathClass] = frozenset(("racks", "rdma", "tcpx", "tcp", "unknown"))
+IN_NODE: frozenset[PathClass] = frozenset(("nvlink", "mnnvl", "pcie", "sockets", "host"))
+_COUNTED: NcclVersion = (2, 30, 7)
+_POOLED: Mapping[str, str] = MappingProxyType({"ib": "rdma", "roce": "rdma"})
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
 """Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
-FEWEST_SOURCES, FEWEST_ROWS = 3, 30
+FEWEST_SOURCES, FEWEST_ROWS = 3, 15
+"""The mark follows from the sources, and the fewer they are the lower it is; rows only show what each of them is."""
 LARGEST_DECADE = 9
 """Sizes from 1 GB on are one class: there bytes decide alone."""
 LOOSE = 0.5
@@ -79,25 +97,38 @@ def enough(sources: int, rows: int) -> bool:
 
 
 def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
-    """The class of path of one call: ``rdma``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
+    """The class of path of one call: ``roce``, ``efa host``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
     found: str = _path(system, shape)
     if found == "nvlink":
         found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"
+    elif found in _RDMA and not system.gdr and not system.unified:
+        found = f"{found} host"
+    elif found in _RDMA and network.slots_decide(system):
+        found = f"{found} slot"
     return f"{found} pairs" if op in DIRECT_OPS else found
 
 
+def pooled(path: str) -> str | None:
+    """The class that stands in for `path` where that alone is known too little; None: there is none."""
+    base, _, rest = path.partition(" ")
+    return f"{_POOLED[base]} {rest}".strip() if base in _POOLED else None
+
+
+_RDMA: tuple[PathClass, ...] = ("ib", "roce", "efa", "slingshot", "opa")
+
+
 def _path(system: NodeSystem, shape: Shape) -> PathClass:
-    if domains(system, shape).count > 1:
+    if network.domains(system, shape).count > 1:
         if system.domain_gpus > system.gpus:
             return "racks"
         if system.network is None:
             return "unknown"
-        if system.network in ("tcpx", "tcpxo"):
-            return "tcpx"
-        return "tcp" if system.network == "sockets" else "rdma"
+        return "tcp" if system.network == "sockets" else system.network
     if system.joins(max(shape.gpus)):
         return "mnnvl" if shape.nodes > 1 else "nvlink"
-    return "pcie"
+    if not system.p2p and max(shape.gpus) > 1:
+        return "host"
+    return "sockets" if rank_links(system, shape, _COUNTED).kind == "inter-socket" else "pcie"
 
 
 def decade(nbytes: int) -> int:
@@ -135,16 +166,17 @@ def weighed(
     """
     if nbytes >= GROSS_FROM:
         found = replace(found, gross=found.value * GROSS_SHARE)
-    path = path_of(system, shape, op)
-    cell = (table() if cells is None else cells).get((found.basis, path, decade(nbytes)))
+    own, known_cells = path_of(system, shape, op), table() if cells is None else cells
+    tried = [(path, known_cells.get((found.basis, path, decade(nbytes)))) for path in (own, pooled(own)) if path]
+    path, cell = next((each for each in tried if each[1] and each[1].mark is not None), tried[0])
     where = f"{_words(path)} at {size(nbytes)}"
     if cell is None or cell.mark is None:
-        return unjudged(found, _too_little(cell, found.basis, where))
+        return replace(unjudged(found, _too_little(cell, found.basis, where)), confidence="low")
     known = (
         f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
         f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
     )
-    small = path.split()[0] in _BETWEEN and nbytes <= _NO_FAIL_BETWEEN_NODES
+    small = path.split()[0] not in IN_NODE and nbytes <= _NO_FAIL_BETWEEN_NODES
     worst: Literal["fail", "warn"] = "warn" if by_time or small or cell.mark < LOOSE else "fail"
     return replace(found, threshold=found.value * cell.mark, worst=worst, known=known)
 

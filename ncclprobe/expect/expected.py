@@ -153,12 +153,14 @@ def expectation(
     given: Sequence[Band] = (),
     graphs: Graphs | None = None,
     settings: Pinned = NOTHING,
+    itemsize: int = 4,
 ) -> Expectation | None:
     """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nothing is known.
 
     `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
     that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
-    with them, the number judges nothing.
+    with them, the number judges nothing. Numbers of one byte are not added up by NVSwitches (ncclNvlsSupported,
+    src/include/device.h, v2.30.7), whatever was published of larger ones.
     """
     stated = next((b.expectation for b in given if b.op == op and b.low_bytes <= nbytes <= b.high_bytes), None)
     if stated or shape.ranks < 2 or op not in OPS or nbytes < 1:
@@ -166,6 +168,8 @@ def expectation(
     if system is None and machine is None:
         return None
     whole = system or cast(MachineType, machine).system()
+    if itemsize == 1 and op in ("all_reduce", "reduce_scatter") and whole.nvls:
+        whole, machine = replace(whole, nvls=False), None
     call = Call(settings.applied(whole), shape, op, nbytes, version, settings, graphs)
     call = replace(call, start=_wait(machine, call.system, shape, version)) if machine else call
     own = call.predicted()

@@ -114,17 +114,19 @@ def _bands(
     for op in ops:
         printed = dict.fromkeys(OPS[op].shape(nbytes, shape.ranks, itemsize).nbytes for nbytes in sizes)
         for nbytes in filter(None, printed):
-            each = [_expected(op, nbytes, shape, kind) for kind in kinds]
+            each = [_expected(op, nbytes, itemsize, shape, kind) for kind in kinds]
             known = [expected for expected in each if expected]
             if known and len(known) == len(each):
                 yield Band(op, nbytes, nbytes, min(known, key=lambda expected: expected.value))
 
 
-def _expected(op: str, nbytes: int, shape: Shape, kind: Described) -> Expectation | None:
+def _expected(op: str, nbytes: int, itemsize: int, shape: Shape, kind: Described) -> Expectation | None:
     machine = machines.find(kind.machine) if kind.machine else None
     assert kind.system
-    version = kind.nccl or LATEST
-    return expectation(op, nbytes, shape, kind.system, machine=machine, version=version, settings=kind.settings)
+    version, settings = kind.nccl or LATEST, kind.settings
+    return expectation(
+        op, nbytes, shape, kind.system, machine=machine, version=version, settings=settings, itemsize=itemsize
+    )
 
 
 def _note(bands: Sequence[Band], nodes: Mapping[str, Described], kinds: Sequence[Described]) -> str:

@@ -23,7 +23,8 @@ _PCIE_PAYLOAD = 1.1
 """What a slot carries of what NCCL counts for it: copies reach 26.3 where NCCL counts 24, and 52.8 where it counts 48
 (https://github.com/NVIDIA/nvbandwidth, README)."""
 _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
-"""Without GPUDirect: 8.8 of 12.5 GB/s (p3dn), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
+"""Without GPUDirect: 8.8 of 12.5 GB/s where the slot carries hardly more than the NIC (p3dn), 12.4 of 12.5 where it
+carries four times as much (2 g7e.8xlarge), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
 _GRACE_SLOT_GBps = 56.0
 """A Gen5 x16 slot of a Grace, whatever the NIC in it could do: one and two NICs of 800 Gb/s reach 56 and 112 GB/s
 (https://github.com/kubernetes-sigs/dranet, Azure GB300), copies over such a slot 51 to 57."""
@@ -69,6 +70,10 @@ FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
 )
 """Of three nodes or more, or of any collective that is a ring. Sockets are in :mod:`ncclprobe.expect.sockets`."""
 
+_SLINGSHOT_A100 = Fraction(
+    0.65, "low", "https://github.com/NVIDIA/nccl-tests/issues/139: 64 of 100 GB/s; Polaris: 28.5 of 50 by an old plugin"
+)
+"""Hosts of A100, where Grace's share is not reached: 4 nodes of Perlmutter, 4 of Polaris."""
 SENDRECV = Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
 """Of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called healthy."""
 _COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
@@ -131,6 +136,16 @@ def _nic_GBps(system: NodeSystem) -> float:
     return min(line, _GRACE_SLOT_GBps) if system.processor == "arm" else line
 
 
+def _fraction(system: NodeSystem) -> Fraction:
+    old = system.network == "slingshot" and system.compute_capability < 90
+    return _SLINGSHOT_A100 if old else FRACTIONS[system.network]
+
+
+def slots_decide(system: NodeSystem) -> bool:
+    """Whether the slots of the GPUs carry less than the NICs behind them."""
+    return system.gdr and system.nics * _nic_GBps(system) > system.gpus * system.to_nic_GBps * _PCIE_PAYLOAD
+
+
 def limit(
     system: NodeSystem, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False
 ) -> Limit | None:
@@ -141,7 +156,7 @@ def limit(
     parts = domains(system, shape)
     if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
         return None
-    share, racks = FRACTIONS[system.network], system.domain_gpus > system.gpus
+    share, racks = _fraction(system), system.domain_gpus > system.gpus
     direct, divided = OPS[op].direct, OPS[op].divided
     if direct and not divided:  # each rank to its neighbour
         found = _one_nic(system, SENDRECV)
@@ -203,9 +218,10 @@ def crossing(shape: Shape, parts: Domains) -> float:
 
 def _slowed(found: Limit, system: NodeSystem) -> Limit:
     """Where the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by other means than GPUDirect RDMA."""
-    if system.gdr or system.network not in _NEEDS_GDR:
+    if system.gdr or system.unified or system.network not in _NEEDS_GDR:
         return found
-    slow = min(_THROUGH_HOST, _THROUGH_HOST_GBps / (system.nic_gbps / 8))
+    nic = system.nic_gbps / 8
+    slow = min(1.0 if 2 * nic <= system.pcie_GBps else _THROUGH_HOST, _THROUGH_HOST_GBps / nic)
     value = found.value_GBps * slow
     why = f"{found.why}, and {slow:.2g} of that because without GPUDirect every byte passes through host memory"
     return Limit(found.hard_GBps, value, found.rule, why, found.source, "low")

@@ -19,9 +19,8 @@ machine of a class, and each is one number here:
 - `latency`: hops that take longer than NCCL counts: only through host memory.
 - `transfer`: what the bytes take, by the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
-  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone, and where more
-  than two GPUs share PCIe: 8 reach 41 of 48 GB/s, 3 20 of 24, two 11.7 of 12. Below one across sockets: 8 GPUs on two
-  EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
+  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone. Below one
+  across sockets: 8 GPUs on two EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
   greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
   90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
@@ -93,11 +92,11 @@ def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> Direct:
     return Direct(have.inside_GBps * share, _HOP_US, part, why, source, "low")
 
 
-_EFA_US = ((90, 35.0), (0, 75.0))
-"""What AWS's plugin tells NCCL of the latency of its network, by the GPU of the machine: EFA v1 (aws-ofi-nccl,
-src/platform-aws.cpp at 2daf7d303aa1: 75; 150 on p3dn), v3 and v4 (35). It says 75 of v2 too, but a p5's whole
-all-reduce takes 65 us, and what NCCL would choose by 75 does not count: the plugin brings a tuner of its own. NCCL's
-own plugin for IB and RoCE says nothing."""
+_EFA_US = ((90, 20.0), (0, 75.0))
+"""The latency of EFA, by the GPU of the machine. Of v1 what AWS's plugin tells NCCL (aws-ofi-nccl, src/platform-aws.cpp
+at 2daf7d303aa1). Of later ones it says 75 and 35, but a p5's whole all-reduce takes 65 us, two g7e's 46: 20 is nearest
+to four publishers (15 to 25 are alike), and what NCCL would choose by the plugin's number does not count: the plugin
+brings a tuner of its own. NCCL's own plugin for IB and RoCE says nothing."""
 _PORTS_MERGE: NcclVersion = (2, 24, 0)
 
 
@@ -176,11 +175,10 @@ def _later(graph: Graph, latency_us: float) -> Graph:
     return replace(graph, latency_inter_us=graph.latency_inter_us or latency_us)
 
 
-Where = Literal["nvlink", "pcie", "pcie ring", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
-"""The classes that differ in what is missing: rings and trees over NVLink, between two GPUs over PCIe, around more of
-them, across the sockets of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses
-memory twice); the switches' own reduction; the same on one Blackwell board; rings and pairs that cross a network, and
-trees that do."""
+Where = Literal["nvlink", "pcie", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
+"""The classes that differ in what is missing: rings and trees over NVLink, between GPUs over PCIe, across the sockets
+of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses memory twice); the switches'
+own reduction; the same on one Blackwell board; rings and pairs that cross a network, and trees that do."""
 
 
 class Correction(Struct, frozen=True):
@@ -193,33 +191,37 @@ class Correction(Struct, frozen=True):
 
 CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
-        "nvlink": Correction(filling=0.9),
+        "nvlink": Correction(filling=0.75),
         "pcie": Correction(),
-        "pcie ring": Correction(transfer=1.2),
         "sockets": Correction(transfer=0.72),
         "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
-        "nvls": Correction(filling=0.9),
-        "nvls-8": Correction(transfer=0.86, filling=0.9),
+        "nvls": Correction(filling=0.75),
+        "nvls-8": Correction(transfer=0.86, filling=0.75),
         "network": Correction(),
-        "network trees": Correction(filling=0.9),
+        "network trees": Correction(filling=0.75),
     }
 )
 
 STARTS_US: Mapping[str, float] = MappingProxyType(
     {
-        "nvlink": 8.0,
+        "nvlink": 10.0,
         "nvlink ampere": 16.0,
-        "nvlink hopper": 0.0,
-        "mnnvl": 8.0,
+        "nvlink hopper": 2.0,
+        "mnnvl": 10.0,
         "pcie": 2.0,
-        "rdma": 16.0,
-        "tcpx": 58.0,
-        "unknown": 16.0,
+        "rdma": 22.0,
+        "tcpxo": 44.0,
+        "tcpx": 880.0,
+        "unknown": 22.0,
         "racks": 117.0,
     }
 )
 """By the path of the bytes as :mod:`.evidence` words it. Between racks one run says it: 184 us for 8 B on two of them
-(https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document)."""
+(https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document), and so over TCPX: 1 ms for anything up to 16 MiB
+(https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-a3-highgpu)."""
+_KIND: Mapping[str, str] = MappingProxyType(
+    {**dict.fromkeys(("ib", "roce", "efa", "slingshot", "opa"), "rdma"), "host": "pcie", "sockets": "pcie"}
+)
 
 FILLED = 4.0
 _BOARD, _SHARES = 8, (2, 28, 0)
@@ -228,7 +230,8 @@ _BOARD, _SHARES = 8, (2, 28, 0)
 def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
     """What a call over `path` waits for on top of its hops: by its class, else by what it is a kind of, else none."""
     words = path.removesuffix(" pairs")
-    return starts.get(words, starts.get(words.split()[0], 0.0))
+    base = words.split()[0]
+    return next((starts[each] for each in (words, base, _KIND.get(base, "")) if each in starts), 0.0)
 
 
 def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
@@ -242,7 +245,7 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
         return "nvlink"
     if not system.p2p:
         return "host"
-    return "pcie" if shape.ranks == 2 else "pcie ring"
+    return "pcie"
 
 
 def corrected_us(latency_us: float, transfer_us: float, factors: Correction, start: float = 0.0) -> float:
@@ -258,7 +261,7 @@ SATURATED, LATENT = 0.9, 0.25
 
 _LAUNCH_SHARE = 0.6
 _LARGE = 8 << 30
-_LOW = ("pcie", "pcie ring", "sockets", "host")
+_LOW = ("pcie", "sockets", "host")
 _RING_US, _RANK_US = 5.0, 2.0
 """A small ring over PCIe: 16 us with 4 V100, 24 with 8 RTX PRO 6000."""
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
@@ -384,7 +387,7 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
-    if place in ("pcie", "pcie ring") and rank_links(system, shape, version).kind == "inter-socket":
+    if place == "pcie" and rank_links(system, shape, version).kind == "inter-socket":
         place = "sockets"
     factors = CORRECTIONS[place]
     time_us = corrected_us(found.latency_us, transfer_us, factors, start)

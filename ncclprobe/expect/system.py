@@ -59,12 +59,19 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
         return min(self.domain_gpus or self.gpus, self.gpus) - 1
 
     @property
+    def unified(self) -> bool:
+        """Return whether GPU and NICs share one memory, so that no byte is copied to reach a NIC (GB10)."""
+        return self.compute_capability == 121
+
+    @property
     def to_nic_GBps(self) -> float:
         """What a GPU's slot carries to its NICs, as NCCL counts.
 
         B300's with 800 Gb/s each are joined to them at Gen6, whatever the host's slot is (oracle-quickstart/oci-hpc,
         playbooks/roles/healthchecks/files/B300MP.xml: 64 GT/s below a root port of 32).
         """
+        if self.unified:
+            return max(self.pcie_GBps, self.nics * self.nic_gbps / 8)
         gen6 = self.compute_capability == 103 and self.nics * self.nic_gbps >= 800 * self.gpus
         return max(self.pcie_GBps, 96.0) if gen6 else self.pcie_GBps
 

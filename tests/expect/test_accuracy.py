@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ncclprobe.expect import evidence
 from ncclprobe.model.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,15 +88,13 @@ def test_of_sources_held_back_whole_hardly_a_healthy_row_or_run_fails(nested: li
 
 
 def test_no_row_between_nodes_fails_below_64_mib(nested: list[Any]) -> None:
-    small = [
-        e for e in nested if e.nbytes < 64 << 20 and e.path.split()[0] in ("rdma", "tcpx", "tcp", "racks", "unknown")
-    ]
+    small = [e for e in nested if e.nbytes < 64 << 20 and e.path.split()[0] not in evidence.IN_NODE]
     assert len(small) > 100
     assert not any(each.status == "fail" for each in small)
 
 
 def test_large_rows_of_known_paths_are_judged(nested: list[Any]) -> None:
-    paths = ("nvlink ampere", "nvlink hopper", "rdma")
+    paths = ("nvlink ampere", "nvlink hopper", "nvlink blackwell", "ib", "roce", "efa", "tcpxo")
     large = [each for each in nested if each.nbytes >= 1 << 30 and each.path in paths]
     assert sum(each.is_judged for each in large) >= 0.95 * len(large)
 
@@ -107,7 +106,7 @@ def test_half_of_the_sick_runs_fail_though_their_sources_are_held_back(nested: l
 
 
 def test_a_source_has_no_part_in_the_thresholds_that_it_is_judged_by(accuracy: ModuleType, samples: list[Any]) -> None:
-    source = next(each.source for each in samples if each.path == "rdma")
+    source = next(each.source for each in samples if each.path == "roce")
     slower = [replace(e, value_GBps=e.value_GBps / 100) if e.source == source else e for e in samples]
     assert accuracy.held_out.without(slower, source) == accuracy.held_out.without(samples, source)
     assert accuracy.held_out.cells(slower) != accuracy.held_out.cells(samples)

@@ -27,10 +27,14 @@ def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None,
         (H100, NODE, "all_reduce", "nvlink hopper"),
         (A100, NODE, "all_to_all", "nvlink ampere pairs"),
         (V100, NODE, "broadcast", "nvlink volta"),
-        (PLAIN, Shape((2,)), "all_reduce", "pcie"),
-        (H100, PAIR, "all_reduce", "rdma"),
-        (replace(H100, network="efa"), PAIR, "sendrecv", "rdma pairs"),
-        (replace(H100, network="tcpxo"), PAIR, "all_reduce", "tcpx"),
+        (replace(PLAIN, sockets=1), Shape((2,)), "all_reduce", "pcie"),
+        (PLAIN, Shape((2,)), "all_reduce", "sockets"),
+        (replace(PLAIN, p2p=False), Shape((2,)), "all_reduce", "host"),
+        (H100, PAIR, "all_reduce", "ib"),
+        (replace(H100, network="efa"), PAIR, "sendrecv", "efa pairs"),
+        (replace(H100, network="roce", gdr=False), PAIR, "all_reduce", "roce host"),
+        (replace(H100, nic_gbps=800), PAIR, "all_reduce", "ib slot"),
+        (replace(H100, network="tcpxo"), PAIR, "all_reduce", "tcpxo"),
         (SOCKETS, Shape((1, 1)), "all_reduce", "tcp"),
         (replace(H100, network=None), PAIR, "all_reduce", "unknown"),
         (replace(B200, gpus=4, domain_gpus=72), Shape((4,) * 18), "all_reduce", "mnnvl"),
@@ -53,7 +57,7 @@ def test_without_enough_sources_a_row_is_shown_and_judged_by_the_gross_mark_alon
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
     assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
     assert "not judged" in found.known
-    assert "it takes 3 sources and 30 rows" in found.known
+    assert "it takes 3 sources and 15 rows" in found.known
     assert once((34, 35), found).status == "unjudged"
     assert once(None, found).status == "unjudged"
     assert once((1, 1), found).status == "fail"  # a third is missed by nobody's table
@@ -74,6 +78,17 @@ def test_what_may_be_a_wrong_table_warns_at_most_above_the_gross_mark(
     assert found.worst == "warn"
     assert once((34, 35), found).status == "warn"
     assert once((32, 33), found).status == "fail"
+
+
+def test_infiniband_and_roce_stand_in_for_each_other_where_one_alone_is_too_little_known() -> None:
+    own, both = (("model", path, 9) for path in ("ib", "rdma"))
+    cells = {own: ErrorCell(*own, 2, 9, 0.01, 0.02, None), both: ErrorCell(*both, 9, 60, 0.05, 0.1, 0.7)}
+    found = weighed(NUMBER, H100, PAIR, "all_reduce", GIB, cells=cells)
+    assert (found.threshold, found.worst) == (70.0, "fail")
+    assert "over InfiniBand or RoCE between nodes" in found.known
+    other = weighed(NUMBER, replace(H100, network="slingshot"), PAIR, "all_reduce", GIB, cells=cells)
+    assert (other.worst, other.confidence) == ("unjudged", "low")
+    assert "over Slingshot between nodes" in other.known
 
 
 def test_the_shipped_errors_have_a_mark_where_there_are_sources_and_rows_enough_and_nowhere_else() -> None:

@@ -137,9 +137,11 @@ def test_an_unknown_fabric_still_gets_a_number_and_says_how_little_it_is_worth()
     assert found.value_GBps == pytest.approx(0.85 * 400)
 
 
-@pytest.mark.parametrize(("gbps", "aligned", "seen"), [(100, 11.35, 8.8), (100, 11.35, 6.04), (400, 46, 25)])
-def test_without_gpudirect_the_host_is_in_the_way(gbps: float, aligned: float, seen: float) -> None:
-    lone = replace(A100, gpus=1, nics=1, nic_gbps=gbps, domain_gpus=1, pcie_GBps=48)
+@pytest.mark.parametrize(
+    ("gbps", "slot", "aligned", "seen"), [(100, 12, 11.35, 8.8), (100, 12, 11.35, 6.04), (400, 48, 46, 25)]
+)
+def test_without_gpudirect_the_host_is_in_the_way(gbps: float, slot: float, aligned: float, seen: float) -> None:
+    lone = replace(A100, gpus=1, nics=1, nic_gbps=gbps, domain_gpus=1, pcie_GBps=slot)
     direct, through_host = (limit(replace(lone, gdr=gdr), Shape((1, 1)), "all_gather") for gdr in (True, False))
     assert direct is not None
     assert through_host is not None
@@ -147,6 +149,16 @@ def test_without_gpudirect_the_host_is_in_the_way(gbps: float, aligned: float, s
     assert 0.6 * through_host.value_GBps <= seen <= 1.2 * through_host.value_GBps
     assert through_host.value_GBps < 0.9 * aligned
     assert "GPUDirect" in through_host.why
+
+
+def test_a_slot_of_four_times_the_nic_hides_the_way_through_the_host_and_one_memory_has_none() -> None:
+    lone = replace(A100, gpus=1, nics=1, nic_gbps=100, domain_gpus=1, pcie_GBps=48, gdr=False)
+    spark = replace(lone, compute_capability=121, nics=2, pcie_GBps=12, network="roce")
+    seen = (12.4, 22.9)  # two g7e.8xlarge over EFA, two Dell Pro Max GB10: public GitHub files 51806320406, 62349863523
+    for system, reached in zip((lone, spark), seen, strict=True):
+        found = limit(system, Shape((1, 1)), "all_gather")
+        assert found is not None
+        assert found.value_GBps == pytest.approx(reached, rel=0.1)
 
 
 def test_the_node_with_the_fewest_gpus_sets_the_pace() -> None:

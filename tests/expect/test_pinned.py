@@ -41,7 +41,7 @@ def test_a_pinned_ring_is_expected_at_a_rings_speed_and_passes_there(value: str)
     ring = predict(H100, NODE, "all_reduce", 8 * GIB, algorithm="Ring")
     assert ring is not None
     found = expected(set_to(NCCL_ALGO=value))
-    assert found.value == pytest.approx(ring.busbw_GBps)
+    assert found.value == pytest.approx(ring.busbw_GBps, rel=1e-3)  # DGX's own small calls say what it waits for
     assert found.worst == "fail"
     assert once((ring.busbw_GBps, ring.busbw_GBps), found).status == "pass"
     assert once((ring.busbw_GBps, ring.busbw_GBps), expected(NOTHING)).status != "pass"
@@ -107,3 +107,15 @@ def test_p2p_that_there_never_was_cannot_be_turned_off() -> None:
     assert plain is not None
     assert off is not None
     assert (plain.value, "NCCL_P2P_DISABLE" in off.known) == (off.value, False)
+
+
+def test_numbers_of_one_byte_are_not_added_up_by_switches() -> None:
+    byte, word = (expectation("all_reduce", 8 * GIB, NODE, H100, machine=DGX, itemsize=size) for size in (1, 4))
+    gathered = [expectation("all_gather", 8 * GIB, NODE, H100, machine=DGX, itemsize=size) for size in (1, 4)]
+    ring = predict(H100, NODE, "all_reduce", 8 * GIB, algorithm="Ring")
+    assert byte
+    assert word
+    assert ring
+    assert byte.value == pytest.approx(ring.busbw_GBps, rel=0.02)
+    assert byte.value < 0.8 * word.value
+    assert gathered[0] == gathered[1]
