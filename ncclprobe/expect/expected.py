@@ -245,8 +245,8 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
     elif settings.algo and not same and own and own.algorithm != "Ring":
         what = settings.algo
     else:
-        used = own.channels if own else None
-        what = next((each.text for each in settings.channels if each.changes(used)), "")
+        used, large = own.channels if own else None, own is not None and own.judged_by == "bandwidth"
+        what = next((each.text for each in settings.channels if each.changes(used, large=large)), "")
     return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
 
 

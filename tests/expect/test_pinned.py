@@ -67,7 +67,6 @@ def test_switches_that_do_not_reduce_leave_a_ring() -> None:
         ({"NCCL_PROTO": "LL"}, "NCCL_PROTO=LL"),
         ({"NCCL_ALGO": "nonsense"}, "NCCL refuses NCCL_ALGO=nonsense"),
         ({"NCCL_MAX_NCHANNELS": "2"}, "NCCL_MAX_NCHANNELS=2"),
-        ({"NCCL_MIN_NCHANNELS": "64"}, "NCCL_MIN_NCHANNELS=64"),
     ],
 )
 def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables: dict[str, str], said: str) -> None:
@@ -77,7 +76,15 @@ def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables:
     assert once((1, 1), found).status == "unjudged"
 
 
-@pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_MAX_NCHANNELS": "64"}, {"NCCL_ALGO": "NVLS"}])
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"NCCL_PROTO": "Simple"},
+        {"NCCL_MAX_NCHANNELS": "64"},
+        {"NCCL_MIN_NCHANNELS": "64"},  # as in NVIDIA's own recipe for Spectrum-X: bytes alone decide at 8 GiB
+        {"NCCL_ALGO": "NVLS"},
+    ],
+)
 def test_a_setting_that_leaves_the_choice_as_it_was_leaves_the_verdict(variables: dict[str, str]) -> None:
     found = expected(set_to(**variables))
     assert (found.value, found.threshold, found.worst) == (
@@ -119,3 +126,9 @@ def test_numbers_of_one_byte_are_not_added_up_by_switches() -> None:
     assert byte.value == pytest.approx(ring.busbw_GBps, rel=0.02)
     assert byte.value < 0.8 * word.value
     assert gathered[0] == gathered[1]
+
+
+def test_more_channels_leave_a_call_that_latency_decides_unjudged() -> None:
+    found = expectation("all_reduce", 64 << 10, NODE, H100, settings=set_to(NCCL_MIN_NCHANNELS="32"))
+    assert found
+    assert "NCCL_MIN_NCHANNELS=32" in found.known
