@@ -203,7 +203,7 @@ def origin(found: Message) -> str:
         return f"{_NAMES[row.project]} says it"
     then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
     then = f" and raises {row.then}" if row.level == "RAISED" else then
-    return f"{_NAMES.get(row.project, row.project)} {row.releases} says it in {row.place}{then}"
+    return f"{_NAMES.get(row.project, row.project)} says it in {row.place} (read in {row.releases}){then}"
 
 
 def _stands(fixed: Sequence[str], text: str) -> bool:
