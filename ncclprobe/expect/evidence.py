@@ -31,7 +31,7 @@ NVLink over nodes, the NICs between such racks; else the network between nodes, 
 InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it stands in where one alone is known too little.
 
 A word behind a network says that a GPU's way to its NIC decides: ``host`` through host memory, without GPUDirect,
-``slot`` by a slot that carries less than the NICs behind it."""
+``slot`` by a slot that carries less than the NICs behind it, ``unified`` where both share one memory (GB10)."""
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
@@ -53,12 +53,13 @@ WORDS: Mapping[PathClass, str] = MappingProxyType(
     }
 )
 IN_NODE: frozenset[PathClass] = frozenset(("nvlink", "mnnvl", "pcie", "sockets", "host"))
+_WAYS = {"host": "through host memory", "slot": "slower slots", "unified": "one memory"}
 _COUNTED: NcclVersion = (2, 30, 7)
 _POOLED: Mapping[str, str] = MappingProxyType({"ib": "rdma", "roce": "rdma"})
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
 """Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
-FEWEST_SOURCES, FEWEST_ROWS = 3, 15
+FEWEST_SOURCES, FEWEST_ROWS, ROWS_OF_FIVE = 3, 15, 10
 """The mark follows from the sources, and the fewer they are the lower it is; rows only show what each of them is."""
 LARGEST_DECADE = 9
 """Sizes from 1 GB on are one class: there bytes decide alone."""
@@ -92,8 +93,8 @@ class ErrorCell(Struct, frozen=True):
 
 
 def enough(sources: int, rows: int) -> bool:
-    """Whether so much evidence may fail a row."""
-    return sources >= FEWEST_SOURCES and rows >= FEWEST_ROWS
+    """Whether so much evidence may fail a row: five sources need fewer rows."""
+    return sources >= FEWEST_SOURCES and rows >= (FEWEST_ROWS if sources < 5 else ROWS_OF_FIVE)
 
 
 def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
@@ -101,7 +102,9 @@ def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
     found: str = _path(system, shape)
     if found == "nvlink":
         found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"
-    elif found in _RDMA and not system.gdr and not system.unified:
+    elif found in _RDMA and system.unified:
+        found = f"{found} unified"
+    elif found in _RDMA and not system.gdr:
         found = f"{found} host"
     elif found in _RDMA and network.slots_decide(system):
         found = f"{found} slot"
@@ -202,4 +205,4 @@ def _words(path: str) -> str:
     """The class as a reader has it: ``over NVLink in a node (hopper)``."""
     base, *rest = path.split()
     words = next(WORDS[each] for each in get_args(PathClass) if each == base)
-    return f"{words} ({', '.join(rest)})" if rest else words
+    return f"{words} ({', '.join(_WAYS.get(each, each) for each in rest)})" if rest else words
