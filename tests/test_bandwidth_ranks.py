@@ -298,7 +298,7 @@ def test_a_rank_that_never_arrives_is_named(lab: Lab) -> None:
 def test_a_torch_that_takes_for_ever_is_nobodys_fault(lab: Lab, own_ranks: bool) -> None:
     """As from a cold network file system: the phase has all of --timeout, and no rank says 4."""
     (lab.folder / "torch.py").write_text("import time\ntime.sleep(1000)\n")
-    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "3", "--phase-timeout", "0.5"]
+    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "8", "--phase-timeout", "0.5"]
     if own_ranks:
         processes = [lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", *limits], slow)]
     else:
