@@ -53,6 +53,7 @@ from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
+from ncclprobe.expect.topology_file import system_in
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.facts import ibstat, nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
@@ -115,6 +116,7 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
     yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py", "expect/test_dumps.py"))
     yield _of("NCCL's graphs", _graphs, literals("expect/test_dumps.py"))
+    yield _of("topology files", _topology, literals("expect/test_topology_file.py"))
     yield _of("topology XML", lambda each: topology_file("/x", each), literals("facts/test_named_files.py"))
     hosts = ["gpu[007-010,20],cpu1", "n[0-3]r[1,2].example.org", "a,b,c", "node-[1-8]-[001-002]"]
     yield _of("host lists", _value(expand), lambda: hosts)
@@ -288,6 +290,10 @@ def _launch(each: str) -> object:
         return None
     variables = {str(k): v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
     return detect(variables), half_given(Flags(4, 1), variables)
+
+
+def _topology(text: str) -> object:
+    return system_in(text, "topology", "H200", 400.0, network=True)
 
 
 def _graphs(each: str) -> object:

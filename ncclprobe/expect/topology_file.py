@@ -47,6 +47,8 @@ _INTEL: tuple[tuple[int, Processor], ...] = ((0xCF, "emr"), (0x8F, "spr"), (0x55
 _INTERFACE = re.compile(r"eth|en|bond|ib\d|lo")
 """How the kernel's interfaces begin, which are the devices of NCCL's sockets."""
 _DEEPEST = 32
+_LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
+"""Of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not know)."""
 ASSUMED = "assumed: slots and P2P as the GPU has them, a processor that NCCL does not know, GPUDirect RDMA, InfiniBand"
 
 
@@ -69,6 +71,8 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     name = product.name if product else f"GPUs of compute capability {major}.{minor}"
     system = replace(system, gpu=name, sockets=len(homes))
     system = xml.refined(system, product) if xml else replace(system, nic_gbps=0.0, source=f"{path}; {ASSUMED}")
+    if product and product.wiring == "board" and (system.fabric, system.nvlinks) == ("pairs", product.nvlinks):
+        system = with_links(system, product)  # two of a board's GPUs: all of their links go to its switches
     if nic_gbps and not system.nic_gbps:
         system = replace(system, nic_gbps=nic_gbps)
     if network and not (system.nics and system.nic_gbps):
@@ -148,19 +152,18 @@ class _Xml:
 
     def _number(self, element: Element, name: str, usual: int) -> int:
         text = element.get(name) or str(usual)
-        if not re.fullmatch(r"-?(\d{1,9}|0x[0-9a-fA-F]{1,8})", text):
-            raise UsageError(f'{self.path}: {name}="{text[:40]}" of <{element.tag[:20]}> is no number')
-        return int(text, 0) if "x" in text else int(text)
+        number = int(text, 0) if re.fullmatch(r"-?(0|[1-9]\d{0,8}|0x[0-9a-fA-F]{1,8})", text) else None
+        least, most = _LIMITS.get(name, (-1, 1 << 32))
+        if number is None or not (least <= number <= most or number == usual):
+            raise UsageError(f'{self.path}: {name}="{text[:40]}" of <{element.tag[:20]}> is none that NCCL writes')
+        return number
 
     def _below(self, slot: Element, above: tuple[str, ...], node: int, number: int) -> Iterator[tuple[Element, Device]]:
         """Every GPU and NIC under a slot of NUMA node `node`; a <nic> of no slot hangs at the processor itself."""
         if slot.tag not in ("pci", "nic") or len(above) > 2 * _DEEPEST:
             return
         busid = slot.get("busid", "") if slot.tag == "pci" else f"fffe:{node & 255:02x}:{number & 31:02x}.0"
-        try:
-            address = normal(busid)
-        except ParseError:
-            raise UsageError(f'{self.path}: busid="{busid[:40]}" is no PCI address') from None
+        address = self._address("busid", busid)
         below = [child for child in slot if child.tag == "pci"]
         root = PciPosition(f"root {address}" if not above else above[0], above or (f"root {address}",))
         identity = self._identity(slot)
@@ -168,6 +171,12 @@ class _Xml:
             yield slot, Device(address, identity, root, PcieLink(None, None, None, None), node)
         for child in below:
             yield from self._below(child, (*root.bridges, address, f"{address} down"), node, number)
+
+    def _address(self, name: str, text: str) -> str:
+        try:
+            return normal(text)
+        except ParseError:
+            raise UsageError(f'{self.path}: {name}="{text[:40]}" is no PCI address') from None
 
     def _identity(self, slot: Element) -> Identity:
         if slot.tag == "nic":
@@ -203,8 +212,9 @@ class _Xml:
         for link in slot.iterfind("gpu/nvlink"):
             kind = link.get("tclass", "")
             remote: Remote = "gpu" if kind.startswith("0x03") else "ibm-npu" if kind == "0x068001" else "switch"
-            for _ in range(min(self._number(link, "count", 1), 64)):
-                yield NvLink(0, "active", remote=remote, remote_pci=link.get("target", "") if remote == "gpu" else "")
+            end = self._address("target", link.get("target", "")) if remote == "gpu" else ""
+            for _ in range(self._number(link, "count", 1)):
+                yield NvLink(0, "active", remote=remote, remote_pci=end)
 
     def _nets(self, slot: Element) -> list[Element]:
         """The NICs of a slot: those that NCCL found there, else one that no <net> speaks of."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from expect.nccl_vectors import FOLDER
 from ncclprobe.commands import expect
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.predict import predict
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.topology_file import system_in
 
 SWITCH = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
@@ -139,7 +141,9 @@ def test_a_clouds_file_without_gpus_and_speeds_asks_for_both() -> None:
 
 def test_a_matrix_needs_the_gpu_and_between_nodes_a_rate() -> None:
     found = read(MATRIX, "H200", network=False)
-    assert (found.gpus, found.nvlinks, found.fabric, found.sockets, found.nics) == (2, 18, "pairs", 2, 1)
+    assert (found.gpus, found.nvlinks, found.fabric, found.sockets, found.nics) == (2, 18, "nvswitch", 2, 1)
+    bridged = read(MATRIX.replace("NV18", "NV12"), "H100 NVL", network=False)
+    assert (bridged.fabric, bridged.nvls) == ("pairs", False)
     assert "assumed" in found.source
     with pytest.raises(UsageError, match="give --gpu NAME"):
         read(MATRIX)
@@ -162,7 +166,10 @@ def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_as
         ("<system><cpu/></system>", "shows 0 GPUs"),
         ("<system><cpu>", "no XML"),
         (H100.replace('sm="90"', 'sm="nine"', 1), 'sm="nine"'),
+        (H100.replace('sm="90"', 'sm="9"', 1), 'sm="9"'),
+        (H100.replace('link_width="16"', 'link_width="-4"'), 'link_width="-4"'),
         (H100.replace("0000:11:00.0", "here", 1), "no PCI address"),
+        (dgx_1().replace('target="0000:11:00.0"', 'target="there"', 1), "no PCI address"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "no XML|document type"),
         (MATRIX.replace("GPU1    NV18     X      SYS ", "GPU1    NV18     X "), "nvidia-smi"),
         (machine([slot(1, gpu(90)), slot(2, gpu(90))]), "shows no NIC"),
@@ -180,6 +187,23 @@ def test_whatever_is_written_into_a_topology_gives_a_machine_or_one_line(
     for damaged in (junk, text[: at % len(text)] + junk[:20] + text[at % len(text) + cut :]):
         with contextlib.suppress(UsageError):
             assert read(damaged, "H200").gpus > 0
+
+
+SPOTS = [(text, *match.span(1)) for text in (H100, L40S) for match in re.finditer(r'="([^"]*)"', text)]
+VALUES = ("", "0", "-1", "1", "17", "999999999", "0x068001", "0x030200", "fffffff:ff:ff.0", "eth0", "arm64", "2.5 GT/s")
+
+
+@given(st.lists(st.tuples(st.sampled_from(SPOTS), st.sampled_from(VALUES)), min_size=1, max_size=3))
+def test_whatever_an_attribute_says_a_number_follows_or_one_line(
+    changes: list[tuple[tuple[str, int, int], str]],
+) -> None:
+    text = changes[0][0][0]
+    own = {first: (last, value) for (of, first, last), value in changes if of == text}
+    for first, (last, value) in sorted(own.items(), reverse=True):
+        text = text[:first] + value + text[last:]
+    with contextlib.suppress(UsageError):
+        found = read(text, "H200")
+        predict(found, Shape((found.gpus, found.gpus)), "all_reduce", 1 << 30)
 
 
 def test_the_command_takes_a_topology_and_refuses_what_does_not_go_with_it(
