@@ -35,7 +35,7 @@ from ncclprobe.localise.causes import causes
 from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.outcome import ended_well, events_at, likeliest, lived_on, outcome, with_the_unknown_line
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
-from ncclprobe.localise.timeline import not_understood, ranks, timeline
+from ncclprobe.localise.timeline import last_seen, not_understood, ranks, standing_still, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
@@ -360,13 +360,17 @@ def _conclude(known: Known) -> dict[str, Any]:
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)
-    status, code = _status(found, ended, verdicts)
+    seen = last_seen(log) if log and not (stand or ended or records) else ()
+    stands = standing_still(log, seen) if log and seen else ()
+    status, code = _status(found, ended, verdicts, stands=bool(stands))
     return {
         "status": status,
         "exit_code": code if known.question.judging.gates else ExitCode.OK,
         "files": left.kinds,
         "outcome": ended,
         "ended_well": well,
+        "last_seen": seen,
+        "stands": stands,
         "causes": found,
         "timeline": timeline(log, verdicts, times.ahead_s),
         "ranks": ranks(log, learned(known.facts, FlightRecords)),
@@ -377,14 +381,16 @@ def _conclude(known: Known) -> dict[str, Any]:
     }
 
 
-def _status(found: Sequence[Cause], ended: str, verdicts: Sequence[Verdict]) -> tuple[Status, ExitCode]:
+def _status(
+    found: Sequence[Cause], ended: str, verdicts: Sequence[Verdict], *, stands: bool
+) -> tuple[Status, ExitCode]:
     """Return the status, and the code for ``--exit-code``: of a cause that is named, and of a failure without one."""
     named = {each.severity for each in found if each.confidence == "named"}
     if ended == "ended-well":
         return Status.PASS, ExitCode.OK
     if named:
         return Status.FAIL if Severity.FAIL in named else Status.WARN, ExitCode.FAIL
-    if found or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
+    if found or stands or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
     return Status.PASS, ExitCode.OK
 

@@ -1,15 +1,23 @@
-"""Who said what when: the moments of a failed job, what became of each rank, and lines that no check knows."""
+"""Who said what when: the moments of a failed job, what became of each rank, and lines that no check knows.
+
+Of a job that says nothing of a failure and nothing of its end: where its ranks stand, who is behind, since when.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, Pace, RankLog
 from ncclprobe.facts.files.torch_lines import timed_out_work
+from ncclprobe.layout import first_of
 from ncclprobe.localise.collectives.lanes import Entered, entered
 from ncclprobe.localise.next_steps import missing_ranks
-from ncclprobe.model.causes import Moment, NotUnderstood, RankState
+from ncclprobe.model.causes import LastSeen, Moment, NotUnderstood, RankState
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.values import Struct
 
 MOST_MOMENTS = 2000
 MOST_RANKS = 1 << 16
@@ -131,3 +139,108 @@ def not_understood(
             count[event.stream] = count.get(event.stream, 0) + 1
     for stream, event in first.items():
         yield NotUnderstood(log.streams[stream].name, count[stream], event.line, event.text)
+
+
+_MOST_GROUPS = 6
+_SILENT_S = 60.0
+_SLOWER, _FEWEST_PACES = 3.0, 3
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+
+
+class _Writer(Struct, frozen=True):
+    """A rank, or a log in which no line names one, and its last line."""
+
+    last: LogEvent
+    source: str
+    rank: int | None = None
+    step: int | None = None
+
+
+def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
+    """Return where ranks end, else logs: those that end alike together, those that came least far first."""
+    found = [_Writer(e.last, log.streams[e.last.stream].name, e.rank, e.step) for e in log.ranks.values() if e.last]
+    if len(found) < 2 or {each.last.stream for each in found} != {*range(len(log.streams))}:
+        of_ranks = [each for each in found if log.streams[each.last.stream].rank == each.rank]
+        own = {each.last.stream for each in of_ranks}
+        others = [s for number, s in enumerate(log.streams) if number not in own and s.last]
+        found = [*of_ranks, *(_Writer(s.last, s.name, None, s.step) for s in others if s.last)]
+    by_line = _grouped(found, lambda each: (each.step, each.last.text.translate(_NO_DIGITS)))
+    groups = by_line if len(by_line) <= _MOST_GROUPS else _grouped(found, lambda each: each.step)
+    seen = [_seen(group) for group in groups]
+    return tuple(sorted(seen, key=lambda each: (each.step is None, each.step or 0, each.time_s or 0.0))[:_MOST_GROUPS])
+
+
+def _grouped(found: Sequence[_Writer], key: Callable[[_Writer], object]) -> list[list[_Writer]]:
+    groups: dict[object, list[_Writer]] = {}
+    for each in found:
+        groups.setdefault(key(each), []).append(each)
+    return list(groups.values())
+
+
+def _seen(group: Sequence[_Writer]) -> LastSeen:
+    last = max(group, key=lambda each: (each.last.time_s or 0.0, each.last.stream, each.last.line))
+    ranks = tuple(each.rank for each in group if each.rank is not None)
+    sources = tuple(dict.fromkeys(each.source for each in group if each.rank is None))
+    where = Evidence(last.source, last.last.line, last.last.text)
+    return LastSeen(where, ranks, sources, last.step, last.last.time_s)
+
+
+def standing_still(log: JobLog, seen: Sequence[LastSeen]) -> tuple[str, ...]:
+    """Return what the ends of logs tell of a job that may stand still: who is behind, what did not come, since when."""
+    behind = [*_behind(seen)]
+    steps = any(each.step is not None for each in seen)
+    slow = [text for stream in log.streams if (text := _slower(stream.paces, stream.name))]
+    return (*behind[:_MOST_GROUPS], *slow[:_MOST_GROUPS], *(() if steps else _before_steps(log)))
+
+
+def _behind(seen: Sequence[LastSeen]) -> Iterator[str]:
+    """Yield who came less far than others, or fell silent long before most."""
+    furthest = max((each.step for each in seen if each.step is not None), default=None)
+    most = max(seen, key=_nwriters, default=None)
+    for each in seen:
+        if furthest is not None and each.step is not None and each.step < furthest:
+            yield f"{_named(each)} came to step {each.step}, others to {furthest}"
+        elif most is not None and each is not most and 2 * _nwriters(most) >= sum(map(_nwriters, seen)):
+            before = (most.time_s or 0.0) - (each.time_s or 0.0)
+            if most.time_s and each.time_s and before >= _SILENT_S:
+                yield f"{_named(each)} fell silent {before:.0f} s before most"
+
+
+def _nwriters(seen: LastSeen) -> int:
+    return len(seen.ranks) + len(seen.sources)
+
+
+def _named(seen: LastSeen) -> str:
+    ranks = fold([str(rank) for rank in seen.ranks]).strip("[]")
+    rest = first_of(seen.sources, 3)
+    return ", ".join(filter(None, (f"{'rank' if len(seen.ranks) == 1 else 'ranks'} {ranks}" if ranks else "", rest)))
+
+
+def _slower(paces: Sequence[Pace], name: str) -> str:
+    """Return since which step all steps take three times as long as those before, and more; empty: since none."""
+    took = [
+        ((after.time_s - one.time_s) / (after.step - one.step), after)
+        for one, after in pairwise(paces)
+        if after.step > one.step and after.time_s > one.time_s
+    ]
+    for at in range(_FEWEST_PACES, len(took) - _FEWEST_PACES + 1):
+        before, since = median(each for each, _ in took[:at]), took[at:]
+        if min(each for each, _ in since) > _SLOWER * before:
+            now, first = median(each for each, _ in since), since[0][1]
+            return (
+                f"slow since step {first.step} ({name}:{first.line}): a step takes {now:.3g} s, {now / before:.0f} "
+                f"times the {before:.3g} s before"
+            )
+    return ""
+
+
+def _before_steps(log: JobLog) -> Iterator[str]:
+    """Yield how far NCCL's initialisation came where no line names a step."""
+    spoke = {(e.host, e.pid): e.rank for e in log.events if e.level == "INFO" and e.host and e.pid is not None}
+    done = {(e.host, e.pid) for e in log.having("- Init COMPLETE")}
+    late = [f"{host}:{pid}" for host, pid in sorted(spoke.keys() - done, key=str)]
+    if late and len(spoke) > 1:
+        yield (
+            f"of {len(spoke)} processes that write NCCL's lines {len(late)} did not say that its initialisation is "
+            f"complete: {first_of(late, 4)}"
+        )

@@ -131,6 +131,19 @@ class RankState(Struct, frozen=True):
     state: str = ""
 
 
+class LastSeen(Struct, frozen=True):
+    """Where some writers of the logs end alike: the `ranks`, else the `sources`, the step, and their last line.
+
+    `time_s` is seconds since 1970 by the writer's clock; None: not known.
+    """
+
+    last: Evidence
+    ranks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    step: int | None = None
+    time_s: float | None = None
+
+
 class Moment(Struct, frozen=True):
     """One row of the timeline. `time_s` is seconds since 1970 by the clock of `host`; None: only the order is known."""
 

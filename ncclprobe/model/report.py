@@ -5,7 +5,7 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
-from ncclprobe.model.causes import AnswerForm, Cause, Moment, NotUnderstood, RankClass, RankState, Standing
+from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
@@ -129,7 +129,8 @@ class Report(Struct, frozen=True, kw_only=True):
     of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
     check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
     ``judged`` is null where nothing was measured. ``outcome`` is the form of the answer on a job that is over, and
-    ``ended_well`` the lines that say that it ended.
+    ``ended_well`` the lines that say that it ended; where no line speaks of a failure and none of an end, ``last_seen``
+    says where its ranks or logs end, and ``stands`` what that tells of a job that stands still.
     """
 
     tool: Tool
@@ -173,6 +174,8 @@ class Report(Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     outcome: AnswerForm = ""
     ended_well: tuple[Evidence, ...] = ()
+    last_seen: tuple[LastSeen, ...] = ()
+    stands: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
     timeline: tuple[Moment, ...] = ()
     ranks: tuple[RankState, ...] = ()

@@ -83,13 +83,46 @@ _WORDS = {"STUCK": "fail", "SLOW": "warn", "WORKING": "pass", "CANNOT TELL": "un
 
 
 def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
-    """Yield that the job ended well, with the lines that say so; or that no line says anything."""
-    yield _nothing(report)
+    """Yield that the job ended well, with the lines that say so; or that no line says anything, and where it stands."""
+    yield from wrap("", _nothing(report), width)
     yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
+    yield from _stands(report, width)
     if report.outcome != "named":
         looked = f"looked at: {', '.join(report.files)}; no line that ends a process, nor a rank that others wait for"
         yield from wrap(_LEAD, looked, width)
         yield from wrap(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
+
+
+def _stands(report: Report, width: int) -> Iterator[str]:
+    """Yield where ranks or logs end of which none says that it ended, and what tells why a job stands still."""
+    if not report.last_seen:
+        return
+    for text in report.stands[1:] if not report.not_understood else report.stands:
+        yield from wrap(f"{_LEAD}- ", text, width)
+    ended = "no line says how it ended" + (
+        "" if any(e.step is not None for e in report.last_seen) else " or names a step"
+    )
+    if last := max((each.time_s for each in report.last_seen if each.time_s is not None), default=None):
+        yield from wrap(_LEAD, f"{ended}; nothing was written after {_clock(last)}:", width)
+    else:
+        yield f"{_LEAD}{ended}; the last lines are:"
+    for each in report.last_seen:
+        step = "" if each.step is None else f", at step {each.step}"
+        when = "" if each.time_s is None else f", at {_clock(each.time_s)}"
+        names = filter(None, (who(each.ranks, ()), digest.folded(each.sources)))
+        yield from wrap(_LEAD, f"{', '.join(names)}{step}{when}", width)
+        yield from _quoted((each.last,), width)
+    yield from wrap(f"{_LEAD}if it stands still: ", _IF_IT_STANDS, width)
+
+
+_IF_IT_STANDS = (
+    "`ncclprobe attach` on a node while it does, or `py-spy dump --pid PID` of each rank, those that are behind first; "
+    "start again with NCCL_DEBUG=INFO, and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+)
+
+
+def _clock(time_s: float) -> str:
+    return f"{datetime.fromtimestamp(time_s, timezone.utc):%H:%M:%S}"
 
 
 def _nothing(report: Report) -> str:
@@ -97,6 +130,9 @@ def _nothing(report: Report) -> str:
         return "The job seems to have ended well."
     if report.not_understood:
         return "No cause is named."
+    if report.last_seen:
+        first = f": {report.stands[0]}" if report.stands else "."
+        return printable(f"No line speaks of a failure, and none of an end{first}")
     return "No line speaks of a failure."
 
 
@@ -141,7 +177,7 @@ def suspected(each: Suspect) -> str:
     name = who((each.rank,), (each.host,) if each.host else ())
     if not each.source:
         return f"{name}: there is no line of it"
-    clock = "" if each.time is None else f" at {datetime.fromtimestamp(each.time, timezone.utc):%H:%M:%S}"
+    clock = "" if each.time is None else f" at {_clock(each.time)}"
     before = ""
     if each.silent_s is not None and each.silent_s >= 0:
         before = f", {each.silent_s:.0f} s before the first complaint of another rank"

@@ -105,13 +105,22 @@ class LogEvent(Struct, frozen=True):
     step: int | None = None
 
 
+class Pace(Struct, frozen=True):
+    """That a program was at `step` at `time_s`, seconds since 1970, as `line` of its log says."""
+
+    step: int
+    time_s: float
+    line: int
+
+
 class LogStream(Struct, frozen=True):
     """One log as it was given: `name` is its path, ``-`` or a member of an archive.
 
     `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines and
     `nbytes` bytes were read; `cut` says why not all were. `step` is the last that a line near its end names, and
     `step_line` which; `finished`: a line at its end that says that the job came to its end.
-    `cut_short`: its last line has no end, as where a process was killed that had not written all.
+    `cut_short`: its last line has no end, as where a process was killed that had not written all. `last`: its last
+    line; `paces`: steps of one of its writers with their times and lines, where nothing in it speaks of a failure.
     """
 
     name: str
@@ -125,6 +134,8 @@ class LogStream(Struct, frozen=True):
     step_line: int = 0
     finished: LogEvent | None = None
     cut_short: bool = False
+    last: LogEvent | None = None
+    paces: tuple[Pace, ...] = ()
 
 
 class RankLog(Struct, frozen=True):
@@ -165,7 +176,8 @@ class JobLog(Struct, frozen=True):
     @property
     def known(self) -> bool:
         """Return whether any line was understood."""
-        return bool(self.events or self.ranks or self.versions or self.world_size)
+        steps = any(stream.paces or (stream.finished and stream.step is not None) for stream in self.streams)
+        return bool(self.events or self.ranks or self.versions or self.world_size or steps)
 
     def having(self, *signs: str) -> Iterator[LogEvent]:
         """Yield the events that hold one of `signs`."""
@@ -185,7 +197,8 @@ class ReadLog(Struct):
     """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
     last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
     line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
-    the last line that says that the job came to its end. `cut_short`: its last line has no end.
+    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`: as
+    :attr:`LogStream.paces`.
     """
 
     name: str
@@ -200,3 +213,4 @@ class ReadLog(Struct):
     labelled: bool = False
     finished: LogEvent | None = None
     cut_short: bool = False
+    paces: list[Pace] = field(default_factory=list)

@@ -208,6 +208,13 @@ _QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
 _SYSLOG = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: ")
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
+_LOGGER = re.compile(
+    r"\[(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\|)?[A-Za-z][\w.:/-]{0,80}\] "
+    r"(?=\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)"
+)
+"""Of torchtitan and transformers: the logger, before the time."""
+_PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
+"""Of levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?)")
@@ -311,11 +318,11 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if rest.startswith(_INDENTED) and text.startswith("   ", length):
             rest = text[length + 1 :]  # of a traceback or torchrun's summary, which are told by it
         line = replace(line, text=rest, time_s=_first(line.time_s, when))
-        if found_log := _SYSLOG.match(rest):
-            line = _taken(line, found_log)
+        if found_after := _SYSLOG.match(rest) or _PROCESS.match(rest):
+            line = _taken(line, found_after)
         return line
-    for form in (_RANK, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED, _OPENMPI,
-                 _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
+    for form in (_RANK, _LOGGER, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED,
+                 _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):

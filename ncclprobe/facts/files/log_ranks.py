@@ -102,7 +102,7 @@ def joined(logs: Sequence[ReadLog]) -> JobLog:
     for events in raw:
         for event in events:
             known.learn(event)
-    streams = [_stream(log, events, known) for log, events in zip(logs, raw, strict=True)]
+    streams = [_stream(number, log, raw[number], known) for number, log in enumerate(logs)]
     streams = _one_each(streams, logs, _world_size(known))
     done = [_placed(e, streams[e.stream], known) for events in raw for e in events]
     last = [_placed(replace(e, stream=n), streams[n], known) for n, log in enumerate(logs) for e in log.last.values()]
@@ -125,7 +125,7 @@ def _unread(logs: Sequence[ReadLog]) -> Iterator[str]:
             yield f"{log.name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
 
 
-def _stream(log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:
+def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:
     """Return a log, with its rank and host where only one process writes it.
 
     That one rank alone has a prefix says nothing of the lines without: those are its launcher's.
@@ -143,8 +143,21 @@ def _stream(log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStrea
     pid = next(iter(processes))[1] if len(processes) == 1 else None
     rank = None if ranks - {None, rank} else rank
     step, step_line = log.steps.get(-1, (None, 0))
+    last = log.last.get(-1)
     return LogStream(
-        log.name, log.nlines, rank, host, pid, log.cut, log.nbytes, step, step_line, log.finished, log.cut_short
+        name=log.name,
+        nlines=log.nlines,
+        rank=rank,
+        host=host,
+        pid=pid,
+        cut=log.cut,
+        nbytes=log.nbytes,
+        step=step,
+        step_line=step_line,
+        finished=log.finished,
+        cut_short=log.cut_short,
+        last=last and replace(last, stream=number),
+        paces=tuple(log.paces),
     )
 
 

@@ -13,11 +13,11 @@ torch repeats beneath "Last error:" was NCCL's last warning, and has its level.
 
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ncclprobe.facts.files import log_ranks
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, ReadLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, Pace, ReadLog
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, time_at_start
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.model.values import replace
@@ -233,12 +233,13 @@ so many bytes before one. Slurm's ``STEP 7.0`` is none.
 """
 _TALK = ("INFO", "TRACE", "DEBUG")
 _FINISHED = re.compile(
-    r"\b(?:training|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
+    r"\b(?:train(?:ing)?(?: loop)?|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
     r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
     r"|\b(?:finished|completed|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
     r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
     r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
     r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
+    r"|^(?:finished|all done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$|\bTrainer\.fit\W{1,2} stopped: \W?max_"
     r"|\bsuccessfully (?:finished|completed|trained)\b|Out of bounds values ?: ?0 OK",
     re.IGNORECASE,
 )
@@ -254,6 +255,8 @@ _LAST_WORDS = 12
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 120, 2000
+_MOST_PACES = 64
+_ENDED = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
 _CHARACTERS_EACH = 320
 """Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
 
@@ -372,6 +375,19 @@ class _Reading:
             else each
             for each in self.log.events
         ]
+        if self.log.steps and not self.log.finished and not any(each.level in _ENDED for each in self.log.events):
+            self.log.paces += self._paces(raws, nlines)
+
+    def _paces(self, raws: Sequence[bytes], nlines: int) -> Iterator[Pace]:
+        """Yield steps of one writer with their times, evenly taken of the last lines."""
+        of_steps = [number for number, raw in enumerate(raws) if _STEP_BEFORE.search(raw, 0, _STEP_WITHIN)]
+        writer: tuple[object, ...] | None = None
+        for number in of_steps[:: len(of_steps) // _MOST_PACES + 1]:
+            for line in cleaned(raws[number], self._habit or Habit()):
+                found = _STEP.search(line.text[:_STEP_WITHIN])
+                if found and line.time_s is not None and writer in (None, (line.rank, line.host)):
+                    writer = line.rank, line.host
+                    yield Pace(int(found[1]), line.time_s, nlines - len(raws) + 1 + number)
 
 
 def _raised(event: LogEvent) -> LogEvent:
