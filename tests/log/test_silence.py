@@ -224,3 +224,63 @@ def test_the_size_of_a_smaller_group_is_not_that_of_the_job(tmp_path: Path) -> N
     }
     (found,) = explained(tmp_path, texts)["causes"]
     assert found["ranks"] == [3]
+
+
+def test_the_barrier_at_the_start_names_the_rank_that_is_not_among_those_that_came(tmp_path: Path) -> None:
+    at = "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: {}\n"
+    late = (
+        "torch.distributed.DistStoreError: Timed out initializing process group in store based barrier on rank 0, for "
+        "key: store_based_barrier_key:1 (world_size=4, num_workers_joined=3, timeout=0:30:00)\n"
+    )
+    text = "".join(at.format(rank) for rank in (0, 1, 3)) + "Traceback (most recent call last):\n" + late
+    first = explained(tmp_path, {"one.log": text})["causes"][0]
+    assert (first["ranks"], first["confidence"], first["blame"]) == ([2], "narrowed", "unknown")
+
+
+def test_of_torchruns_prefixes_the_rank_that_says_nothing_is_known_with_its_step(tmp_path: Path) -> None:
+    said = "[default{0}]:INFO:train: step={1} loss=2.1\n"
+    text = "".join(said.format(rank, step) for step in (10, 20) for rank in range(8) if rank != 7 or step < 20)
+    text += "".join(
+        f"[default{rank}]:[E ProcessGroupNCCL.cpp:566] [Rank {rank}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1806200 milliseconds before timing out.\n"
+        for rank in range(7)
+    )
+    first = explained(tmp_path, {"one.log": text})["causes"][0]
+    assert first["ranks"] == [7]
+    assert [(each["rank"], each["step"]) for each in first["suspects"]] == [(7, 10)]
+
+
+def test_what_slurms_daemon_writes_is_no_line_of_the_task_that_it_is_labelled_with(tmp_path: Path) -> None:
+    waits = (
+        "{0}: torch.distributed.DistBackendError: [{0}] is setting up NCCL communicator and retrieving ncclUniqueId "
+        "from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout\n"
+    )
+    text = "".join(f"{rank}: building shard {rank}\n" for rank in range(6)) * 3
+    text += "".join(waits.format(rank) for rank in range(1, 6))
+    text += "srun: error: node2: task 5: Exited with exit code 1\n"
+    text += "0: slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED ***\n"
+    first = explained(tmp_path, {"7.out": text})["causes"][0]
+    assert first["ranks"] == [0]
+    assert [each["last_line"] for each in first["suspects"]] == ["building shard 0"]
+
+
+def test_a_file_whose_processes_nccl_names_by_one_rank_is_that_ranks(tmp_path: Path) -> None:
+    init = "h{0}:7:9 [0] NCCL INFO comm 0x1 rank {0} nranks 3 cudaDev 0 busId 7 commId 0xa - Init COMPLETE\n"
+    lost = "h{0}:8:9 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer h1<40216>\n"
+    files = {f"out.h{rank}": init.format(rank) + f"batch {40 - rank} loss 2\n" for rank in range(3)}
+    for rank in (0, 2):
+        files[f"out.h{rank}"] += lost.format(rank)
+    first = explained(tmp_path, files)["causes"][0]
+    assert first["ranks"] == [1]
+
+
+def test_containers_that_a_driver_wraps_may_number_their_lines(tmp_path: Path) -> None:
+    lines = [f"r{rank} round {turn} loss=1.9" for turn in range(4) for rank in range(3)]
+    lines += [
+        f"r{rank} RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:9"
+        for rank in (0, 2)
+    ]
+    text = "".join(
+        json.dumps({"log": f"{line}\n", "time": f"2025-12-12T12:00:{at:02}Z"}) + "\n" for at, line in enumerate(lines)
+    )
+    assert explained(tmp_path, {"compose.json.log": text})["causes"][0]["ranks"] == [1]

@@ -144,4 +144,4 @@ def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
         gone = "onnection" in event.text or "got 0 bytes" in event.text
         codes = ("rank-crashed", "timeout-straggler") if gone else ("timeout-straggler", "rank-crashed")
         peers = () if rank is None else (rank,)
-        yield consequence(log, event, f"waits for rank {rank}'s unique id", peers=peers, codes=codes)
+        yield consequence(log, event, f"waits for rank {rank}'s unique id", ranks=peers, codes=codes)

@@ -234,9 +234,11 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
 
 
 _TRIED_IN_VAIN = "The client socket has timed out after"
+_MOST_RANKS = 1 << 16
 _LATE = ("timeout-straggler",)
 _STORE_TIMED_OUT = "waitForInput: socket"
 _JOINED = ("clients joined", "store based barrier")
+_KEY = "store_based_barrier_key"
 _MISMATCH = (
     "mismatch in rank count from procs",
     "mismatch in info from procs",
@@ -248,7 +250,7 @@ _MISMATCH = (
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_JOINED, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN, _STORE_TIMED_OUT),
+    signs=(*_JOINED, _KEY, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN, _STORE_TIMED_OUT),
     doctor="launch.world-agree",
     echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: ["n1:7:7 [0] init.cc:1720 NCCL WARN Invalid rank requested : 8/8"],
@@ -274,16 +276,21 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN) if event not in late_lines)
     codes = ("port-blocked", "master-unreachable", "world-size-mismatch") if shut_out else ()
     silent = {each.rank: each for each in rank_ends(log, ()).silent}
+    came = {event.rank for event in log.having(*_JOINED[1:], _KEY)}
     for event in log.having(*_JOINED):
         if found := waited(event.text):
-            absent = tuple(silent) if len(silent) == found.wanted - found.came else ()
-            started = bool(absent) and all(silent[rank].has_log for rank in absent)
+            uncalled = [rank for rank in range(min(found.wanted, _MOST_RANKS)) if rank not in came]
+            known = (tuple(each) for each in (uncalled, silent) if len(each) == found.wanted - found.came)
+            absent = next(known, ())
+            started = bool(absent) and all(rank in silent and silent[rank].has_log for rank in absent)
             own: tuple[str, ...] = codes
-            if late_lines or started:
+            if late_lines or started or absent == tuple(uncalled):
                 own = _LATE if late_lines else ("rank-crashed", *_LATE, "world-size-mismatch")
             message = _who_came(found.came, found.wanted)
             message += f": rank {', '.join(map(str, late or absent))}" if late or absent else ""
-            whose: dict[str, Any] = JOB if own == codes else RESTART
+            whose: dict[str, Any] = (
+                JOB if own == codes else RESTART if late else {"blame": "unknown", "action": "retest"}
+            )
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else of_no_rank(told)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)

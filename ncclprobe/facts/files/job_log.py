@@ -193,6 +193,10 @@ class JobLog(Struct, frozen=True):
         return self.streams[event.stream].name
 
 
+OF_LOCAL = -2
+"""A process of which its number on its node is known alone has this, less that number, as its key."""
+
+
 class ReadLog(Struct):
     """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
     last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which

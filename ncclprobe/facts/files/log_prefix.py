@@ -217,8 +217,13 @@ _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
 """Of levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
-_BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?)")
+_BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}): ")
+_BARRIER_RANK = re.compile(
+    r"(?:store based barrier (?:to initialize process group for|on) rank:?|"
+    r"Added key: store_based_barrier_key:\d{1,9} to store for rank:) (?P<rank>\d{1,7})\b"
+)
+"""Of torch/distributed/distributed_c10d.py until 2.2: whose process writes of the barrier at the start."""
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
@@ -253,6 +258,8 @@ class Habit(Struct, frozen=True):
 def habit_of(head: bytes) -> Habit:
     """Return which of these prefixes nearly all lines of the start of a log have."""
     lines = [line for line in _text(head[: 64 << 10]).split("\n") if line.strip()][:400]
+    if head[:1] == b"{":
+        lines = [record.text for line in lines[:-1] if (record := shipped_record(line.encode()))] or lines
     enough = max(2, 0.8 * len(lines))
     return Habit(
         sum(bool(_BARE_RANK.match(line)) for line in lines) >= enough,
@@ -296,6 +303,8 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
         line = shorter
     if line.rank is None and (found := _GROUP_RANK.match(line.text)):
         line = replace(line, rank=int(found["rank"]))
+    if line.rank is None and "arrier" in line.text and (found := _BARRIER_RANK.search(line.text[:512])):
+        line = replace(line, rank=int(found["rank"]))
     if not line.level and (found := _LEVEL.match(line.text)):
         line = replace(line, level=_AS_LEVEL.get(found[1], found[1]))
     return line
@@ -326,7 +335,7 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):
-        rank = int(found_at["one"] or found_at["two"])
+        rank = int(found_at["one"] or found_at["two"] or found_at["three"])
         return replace(line, text=text[found_at.end() :], rank=rank if line.rank is None else line.rank)
     for form, usual in ((_BARE_HOST, habit.hosts), (_COMPOSE, habit.bars)):
         if usual and not line.host and (found_at := form.match(text)):

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, RankLog, ReadLog
+from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, LogStream, RankLog, ReadLog
 from ncclprobe.facts.files.log_prefix import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
 
@@ -28,6 +28,8 @@ _KERNEL_OF_NAME = re.compile(
 )
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
+OF_SLURM = ("slurmstepd: ", "srun: ")
+"""srun labels what its daemon writes with the number of a task too."""
 _MOST_SEARCHED = 1024
 _SUMMARY = ("ROOT CAUSE", "FAILURE")
 """Levels of what torchrun says of a rank, which the rank did not write."""
@@ -103,13 +105,17 @@ def joined(logs: Sequence[ReadLog]) -> JobLog:
         for event in events:
             known.learn(event)
     streams = [_stream(number, log, raw[number], known) for number, log in enumerate(logs)]
-    streams = _one_each(streams, logs, _world_size(known))
+    streams = _one_each(streams, raw, logs, known)
     done = [_placed(e, streams[e.stream], known) for events in raw for e in events]
-    last = [_placed(replace(e, stream=n), streams[n], known) for n, log in enumerate(logs) for e in log.last.values()]
+    last = {
+        (n, writer): _placed(replace(e, stream=n), streams[n], known)
+        for n, log in enumerate(logs)
+        for writer, e in log.last.items()
+    }
     return JobLog(
         streams=tuple(streams),
         events=tuple(done),
-        ranks=_with_steps(_ranks(done, last), streams, logs),
+        ranks=_with_steps(_ranks(done, [*last.values()]), streams, logs, last),
         versions={name: tuple(found) for name, found in known.versions.items()},
         world_size=_world_size(known),
         addresses=known.addresses,
@@ -161,13 +167,18 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     )
 
 
-def _one_each(streams: list[LogStream], logs: Sequence[ReadLog], size: int | None) -> list[LogStream]:
+def _one_each(
+    streams: list[LogStream], raw: Sequence[Sequence[LogEvent]], logs: Sequence[ReadLog], known: _Known
+) -> list[LogStream]:
     """Return the logs with their ranks where each is of another rank: the one that names none is of the rank left over.
 
     So a rank is known that was killed before it wrote its number. Where names of files tell ranks, a file whose name
     does not is no rank's.
     """
     named = [{event.rank for event in (*log.events, *log.last.values())} - {None} for log in logs]
+    processes = ({known.rank_of(event) for event in events if event.host and event.pid is not None} for events in raw)
+    named = [each or of_nccl - {None} for each, of_nccl in zip(named, processes, strict=True)]
+    size = _world_size(known)
     found = [each or {stream.rank} - {None} for each, stream in zip(named, streams, strict=True)]
     ranks = [rank for each in found for rank in each]
     left = {*range(len(logs))} - {*ranks}
@@ -244,7 +255,10 @@ def _world_size(known: _Known) -> int | None:
 
 
 def _with_steps(
-    ranks: Mapping[int, RankLog], streams: Sequence[LogStream], logs: Sequence[ReadLog]
+    ranks: Mapping[int, RankLog],
+    streams: Sequence[LogStream],
+    logs: Sequence[ReadLog],
+    last: Mapping[tuple[int, int], LogEvent],
 ) -> Mapping[int, RankLog]:
     """Return what is known of each rank with the step that it came to; a log without any line is of a rank too."""
     found = dict(ranks)
@@ -252,8 +266,9 @@ def _with_steps(
         if stream.rank is not None:
             found.setdefault(stream.rank, RankLog(stream.rank, stream.host, stream.pid, number))
         for writer, (step, line) in log.steps.items():
-            rank = stream.rank if writer < 0 else writer
-            if rank in found:
+            own = last.get((number, writer)) if writer <= OF_LOCAL else None
+            rank = own.rank if own else stream.rank if writer < 0 else writer
+            if rank is not None and rank in found:
                 found[rank] = replace(found[rank], step=step, step_line=line)
     return dict(sorted(found.items()))
 
@@ -261,6 +276,10 @@ def _with_steps(
 def of_launcher(event: LogEvent) -> bool:
     """Return whether a launcher wrote this line of a rank: torchrun's summary, or srun of a task."""
     return event.level in _SUMMARY or bool(_TASKS.match(event.text))
+
+
+def _of_others(event: LogEvent) -> bool:
+    return of_launcher(event) or event.text.startswith(OF_SLURM)
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
@@ -272,8 +291,8 @@ def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int,
         if event.rank is None or event.rank >= MOST_RANKS:
             continue
         rank = found.get(event.rank) or RankLog(event.rank)
-        newer = rank.last is None or of_launcher(rank.last)
-        if rank.last and not newer and not of_launcher(event):
+        newer = rank.last is None or _of_others(rank.last)
+        if rank.last and not newer and not _of_others(event):
             newer = (event.stream, event.line) >= (rank.last.stream, rank.last.line)
         found[event.rank] = replace(
             rank,

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ncclprobe.facts.files import log_ranks
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, Pace, ReadLog
+from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, Pace, ReadLog
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, time_at_start
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.model.values import replace
@@ -356,13 +356,18 @@ class _Reading:
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
         few = raws[-_FEW_LAST:]
-        writers = {line.rank for _, line in self._lines(enumerate(few))} | {event.rank for event in self.log.events}
+        lines = [line for _, line in self._lines(enumerate(few))]
+        writers = {event.rank for event in self.log.events} | {event.local_rank for event in self.log.events}
+        writers |= {line.rank for line in lines} | {line.local_rank for line in lines}
         if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
             few = raws
         for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
             if line.text.strip():
                 event, step = _event(number, line), _STEP.search(line.text[:_STEP_WITHIN])
-                for writer in {-1, -1 if line.rank is None else line.rank}:
+                own = line.rank if line.rank is not None else -1
+                if line.rank is None and line.local_rank is not None:
+                    own = OF_LOCAL - line.local_rank
+                for writer in {-1, own} if not line.text.startswith(log_ranks.OF_SLURM) else {-1}:
                     self.log.last[writer] = event
                     if step:
                         self.log.steps[writer] = int(step[1]), number
