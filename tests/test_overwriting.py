@@ -1,5 +1,7 @@
 """A file is written over where it is an earlier run's own of the same kind, and never where the command reads it."""
 
+import importlib
+import itertools
 import json
 import os
 import socket
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostile, report
 
-from ncclprobe.commands import main
+from ncclprobe.commands import arguments, main
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
@@ -94,6 +96,37 @@ def test_no_command_writes_a_report_over_a_log(
     assert main([*begun(command, tmp_path), f"--{option}", str(path)]) == 2
     assert f"--{option} {path}: not written over" in capsys.readouterr().err
     assert path.read_text() == DOCTOR + LOG
+
+
+def written_by(command: str) -> list[str]:
+    """Each option of `command` that names a file to be written."""
+    parser = importlib.import_module(f"ncclprobe.commands.{command}")._parser()
+    found = {each.dest: each.option_strings[-1] for each in parser._actions if each.option_strings}
+    return [found[dest] for dest in arguments._WRITTEN if dest in found and dest not in ("keep", "nodes_out")]
+
+
+@pytest.mark.parametrize("one_file", ["r", "link", "not/../r", "made"])
+@pytest.mark.parametrize("command", COMMAND_LINES)
+def test_two_options_never_write_one_file(
+    command: str, one_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun_with, pairs = begun(command, tmp_path), list(itertools.permutations(written_by(command), 2))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "not").mkdir()
+    if one_file == "link":
+        (tmp_path / "link").symlink_to("r")
+    if one_file == "made":
+        (tmp_path / "r").touch()
+        os.link(tmp_path / "r", tmp_path / "made")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for one, other in pairs:
+        assert main([*begun_with, one, "r", other, one_file]) == 2
+        said = capsys.readouterr()
+        assert "takes one of them" in said.err, (one, other)
+        assert one in said.err
+        assert other in said.err
+    assert len(pairs) >= 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("option", delivery.FORMATS)

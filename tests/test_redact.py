@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from importlib import import_module
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fake_site import ANSWERS, ENV, GIDS, KEY, ORIGINALS, capture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.commands import main
+from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
@@ -363,6 +364,47 @@ def test_a_random_key_is_told_and_kept_nowhere(tmp_path: Path, capsys: pytest.Ca
     key = capsys.readouterr().err.split()[-1]
     assert len(key) == 32
     assert key not in (tmp_path / "c.jsonl").read_text()
+
+
+KEYED = {
+    "explain": ["explain", "gpu-blue-17.acme.corp.log", "10.1.2.3.log", "acmejob/gpu-blue-18/r.txt"],
+    "report": ["report", "run.json", "--json", "o.json"],
+    "capture": ["capture", "-o", "c.jsonl"],
+    "attach": ["attach", "--pid", "999999999"],
+}
+
+
+def test_every_command_that_takes_a_key_is_tried() -> None:
+    modules = {name: import_module(f"ncclprobe.commands.{name}") for name in COMMANDS}
+    parsers = {name: module._parser() for name, module in modules.items() if hasattr(module, "_parser")}
+    assert {name for name, each in parsers.items() if "--redact-key" in each._option_string_actions} == {*KEYED}
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("command", KEYED)
+def test_the_key_and_the_names_of_files_stand_nowhere(
+    command: str, joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acmejob" / "gpu-blue-18").mkdir(parents=True)
+    for name in KEYED["explain"][1:]:
+        (tmp_path / name).write_text("node1:1:1 [0] NCCL WARN Bootstrap : no socket interface found\n")
+    as_json.write(replace(report(), command="ncclprobe doctor gpu-blue-17.jsonl --json=x/acmejob.json"), "run.json")
+    given = ["--redact-key=hunter2secret"] if joined else ["--redact-key", "hunter2secret"]
+    outputs = {
+        "explain": ["--json", "o.json", "--html", "o.html", "--report", "b.json"],
+        "report": ["--json", "o.json"],
+    }
+    assert main([*KEYED[command], *outputs.get(command, []), *given]) in (0, 2, 4)
+    told = "".join(path.read_text() for path in tmp_path.glob("[obc].*")) + "".join(capfd.readouterr())
+    assert told
+    for secret in ("hunter2secret", "gpu-blue", "acmejob", "10.1.2.3", "corp"):
+        assert secret not in told, secret
+
+
+def test_of_a_command_what_names_no_file_stays() -> None:
+    typed = "ncclprobe bandwidth --backend gloo --op all_reduce,all_gather -b 8 -e 64M --json /tmp/run.json"
+    assert Redactor(KEY).report(replace(report(), command=typed)).command == typed
 
 
 def test_an_empty_key_is_refused() -> None:

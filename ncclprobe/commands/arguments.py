@@ -130,9 +130,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse what was typed. Raises UsageError, also for a file that would be destroyed."""
-        from ncclprobe.commands.arguments import refuse_overwriting
-
         given: argparse.Namespace = super().parse_args(args)
+        _refuse_shared(self, given)
         refuse_overwriting(self, given)
         return given
 
@@ -206,10 +205,17 @@ def destination(text: str) -> str:
             raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
             raise argparse.ArgumentTypeError(f"{text}: is a pipe, which may never be read; use - or a file")
-        path.resolve()
+        _refuse_closed(text, path.resolve())
     except (OSError, RuntimeError) as error:  # too long, not permitted, links in a circle (up to Python 3.12)
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return text
+
+
+def _refuse_closed(text: str, target: Path) -> None:
+    """Refuse, before the run, what could not be written after it: a file is replaced, for which its folder counts."""
+    into = target if target.exists() and not target.is_file() else target.parent
+    if text != "-" and not os.access(into, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written: no permission for {into}; choose another path")
 
 
 def _unwritable(text: str, error: Exception) -> str:
@@ -223,7 +229,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     An unwritable path is refused here, before the command starts.
     """
     add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has that alone.")
-    put = partial(add.add_argument, action=Place, metavar="PATH")
+    put = partial(add.add_argument, metavar="PATH")
     for name, about in FORMATS.items():
         put(f"--{name}", type=_markdown if name == "markdown" else destination, help=about)
     put("--nodes-out", type=_node_lists, metavar="DIR",
@@ -284,36 +290,6 @@ def folder(text: str) -> Path:
     return path
 
 
-class Place(argparse.Action):
-    """Set the path of one format: no two formats may have the same, nor a file of the lists of nodes."""
-
-    def __call__(self, parser: argparse.ArgumentParser, into: argparse.Namespace, value: Any, _: Any = None) -> None:
-        for other in (*FORMATS, "nccl_tests", "nodes_out"):
-            taken = set(_files(getattr(into, other, None))) if other != self.dest else set()
-            for path in _files(value):
-                if path != os.devnull and any(_same(each, path) for each in taken):
-                    where = "standard output" if path == "-" else path
-                    both = f"--{other} and --{self.dest}".replace("_", "-")
-                    parser.error(f"{both}: {where} takes one of them; give the other another path")
-        setattr(into, self.dest, value)
-
-
-def _files(value: str | Path | None) -> tuple[str, ...]:
-    """Return the files that an option writes: for --nodes-out the lists in its folder."""
-    if isinstance(value, Path):
-        from ncclprobe.report.nodes import NAMES
-
-        return tuple(str(value / name) for name in NAMES)
-    return () if value is None else (value,)
-
-
-def _same(one: str | None, other: str) -> bool:
-    """Return whether both are the same file: the later format would replace the earlier one."""
-    words = ("-", GITHUB)
-    return one == other or (one is not None and not {one, other} & {*words} and
-                            os.path.realpath(one) == os.path.realpath(other))  # fmt: skip
-
-
 def _markdown(text: str) -> str:
     if text == GITHUB and not os.environ.get(SUMMARY):
         raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is no job of GitHub Actions")
@@ -369,7 +345,8 @@ def refuse_overwriting(parser: argparse.ArgumentParser, options: argparse.Namesp
 
     Before the command starts: ``explain rank0.log --json rank1.log`` names a log in a report's place.
     """
-    there = [(dest, path) for dest, path in _outputs(options) if (found := _found(path)) and found.st_size]
+    written = ((dest, path) for dest, path in _outputs(options) if str(path) != "-")
+    there = [(dest, path) for dest, path in written if (found := _found(path)) and found.st_size]
     if not there:
         return
     read = _Inputs(parser, options)
@@ -384,6 +361,24 @@ def refuse_overwriting(parser: argparse.ArgumentParser, options: argparse.Namesp
                 raise UsageError(f"{_option(parser, dest)} {error}") from None
 
 
+def _refuse_shared(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse two options that write the same file: the later would replace the earlier. Raises UsageError.
+
+    Whatever the paths to it; so no option replaces what another was asked to write with pseudonyms.
+    """
+    seen: dict[str | _Identity, str] = {}
+    for dest, path in _outputs(options):
+        found = _found(path) if str(path) != "-" else None
+        if found and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            continue  # a device takes from all
+        own = (found.st_dev, found.st_ino) if found else str(path) if str(path) == "-" else os.path.realpath(path)
+        first = seen.setdefault(own, dest)
+        if first != dest:
+            where = "standard output" if own == "-" else path
+            both = f"{_option(parser, first)} and {_option(parser, dest)}"
+            parser.error(f"{both}: {where} takes one of them; give the other another path")
+
+
 def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
     """Yield the files that will be written, as far as their names are known, each with its option."""
     for dest in _WRITTEN:
@@ -392,7 +387,7 @@ def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
             from ncclprobe.report.nodes import NAMES
 
             yield from ((dest, value / name) for name in NAMES)
-        elif dest != "keep" and isinstance(value, str) and value not in ("-", GITHUB):
+        elif dest != "keep" and isinstance(value, str) and value != GITHUB:
             yield dest, Path(value)
 
 

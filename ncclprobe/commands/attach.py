@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ncclprobe import interrupt
@@ -34,6 +35,10 @@ except (ImportError, RuntimeError) as error:
 def main(argv: Sequence[str]) -> int:
     """Look at the ranks of a job on this node and say how they stand. Raises UsageError."""
     options = _parser().parse_args(argv)
+    if options.pid and options.prepare:
+        raise UsageError("--prepare prints what goes into a program and looks at none; leave --pid out")
+    if options.pid and not Path(f"/proc/{options.pid}").exists():
+        raise UsageError(f"--pid {options.pid}: there is no such process on this node; `ps -ef` lists them")
     if options.prepare:
         print(PREPARE, end="")
         return ExitCode.OK

@@ -41,9 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "capture", "Write all that the doctor asks this machine, and the answers, to one file: a capture."
     )
-    parser.add_argument(
-        "-o", "--output", metavar="PATH", help="Write to PATH; - is standard output (default: HOSTNAME.jsonl)."
-    )
+    parser.add_argument("-o", "--output", type=arguments.destination, metavar="PATH",
+        help="Write to PATH; - is standard output (default: HOSTNAME.jsonl).")  # fmt: skip
     parser.add_argument(
         "--timeout",
         type=arguments.positive,

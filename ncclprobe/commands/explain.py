@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "
         "one of several.",
     )  # fmt: skip
-    parser.add_argument("--report", dest="bundle", metavar="PATH",
+    parser.add_argument("--report", dest="bundle", type=arguments.destination, metavar="PATH",
         help="Also write one file to attach to an issue: the answer, the lines that it rests on and the first that was "
         "not understood, with pseudonyms for names and addresses. `ncclprobe report PATH` shows it.",
     )  # fmt: skip

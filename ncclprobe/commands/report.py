@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="Read this report, written with --json.")
     parser.add_argument("--schema", action="store_true", help="Print the JSON Schema of reports, and end.")
-    parser.add_argument("--nccl-tests", type=_file, action=arguments.Place, metavar="PATH",
+    parser.add_argument("--nccl-tests", type=_file, metavar="PATH",
                         help="Also write its rows in the format of nccl-tests: JSON (-J), or a table where PATH "
                         "ends in .txt or .log; one file per operation.")  # fmt: skip
     arguments.arguments(parser, judges=False)

@@ -75,7 +75,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         _refuse_unknown(option, patterns, found)
     checks, wanted = selected(found, judging.select, judging.ignore), selected(found, judging.select)
     return Question(
-        command=("ncclprobe", *command),
+        command=("ncclprobe", *without_secrets(command)),
         sources=sources,
         checks=checks,
         left_out=tuple(c.id for c in wanted if c not in checks),
@@ -86,6 +86,22 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         started=started,
         clock=clock,
     )
+
+
+SECRET_OPTIONS = ("--redact-key",)
+"""Their values are shown nowhere: who has the key can tell originals from pseudonyms."""
+
+
+def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
+    """Return what was typed with `…` for the value of each of SECRET_OPTIONS."""
+    told: list[str] = []
+    for word in command:
+        option = word.partition("=")[0]
+        if told and told[-1] in SECRET_OPTIONS:
+            told.append("…")
+        else:
+            told.append(f"{option}=…" if word != option and option in SECRET_OPTIONS else word)
+    return tuple(told)
 
 
 def accepted_by(config: Path | None) -> suppressions.Accepted:

@@ -8,9 +8,11 @@ that any machine may have (``localhost``, ``ubuntu``) identifies no one and stay
 text mentions is not recognised; addresses, UUIDs and the like are, by their form.
 """
 
+import itertools
 import json
 import re
 import secrets
+import shlex
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
@@ -57,6 +59,8 @@ _JOB_VARIABLE = re.compile(
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
 _PERSON = re.compile(r"(?:\buid=\d{1,10}\(|\b(?i:(?:for|of|by) user|user(?:name)?[:=]) {0,2}'?)([A-Za-z_][\w.-]{0,31})")
+_FILE_NAME = re.compile(r"/|[^.]\.[A-Za-z]\w*$")
+_FILE_PARTS = re.compile(r"((?:.*/)?)([^/]*?)((?:\.[A-Za-z][A-Za-z0-9]{0,9})?)", re.DOTALL)
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
 _OURS = "schema tool started status severity id title blame action place mode op dtype redop backend library kind basis"
 _WORDS_OF_OURS = frozenset((*_OURS.split(), "level", "unit", "versions", "coverage", "transport"))
@@ -72,6 +76,7 @@ class Redactor:
         self._names: dict[str, Callable[[str], str]] = {}
         self._domains: set[str] = set()
         self._devices: set[str] = set()  # /etc/hosts may call a host ib0
+        self._of_files = False  # the sources of a report are files, whose names the site chose
         self._longest = 9  # pieces of the longest name known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
@@ -101,7 +106,30 @@ class Redactor:
             self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
-        return self._tree(replace(report, excerpts=()))
+        self._of_files = bool(report.files)
+        redacted = self._tree(replace(report, excerpts=()))
+        return replace(redacted, command=self._command(report.command))
+
+    def _command(self, command: str) -> str:
+        """Redact a command line, with the names of its files: what `explain` was given, operands, what looks like one.
+
+        The word after an option is one where it has a folder or a suffix, as ``--op all_reduce`` has not.
+        """
+        try:
+            words = shlex.split(self.text(command))
+        except ValueError:  # not one that this program wrote
+            return self.text(command)
+        told = words[:2]
+        for before, word in itertools.pairwise(words[1:]):
+            option, _, value = word.partition("=") if word.startswith("-") else ("", "", word)
+            named = words[1] == "explain" or not (option or before.startswith("-")) or _FILE_NAME.search(value)
+            value = self._named_file(value) if named else value
+            told.append(f"{option}={value}" if option and value else option or value)
+        return shlex.join(told)
+
+    def _named_file(self, path: str) -> str:
+        folders, stem, suffix = _FILE_PARTS.fullmatch(path).groups()  # type: ignore[union-attr]
+        return f"{self._path(folders)}{self._file(stem)}{suffix}"
 
     # What the names are.
 
@@ -279,7 +307,8 @@ class Redactor:
         if field in _WORDS_OF_OURS or isinstance(value, Enum):
             return value
         if isinstance(value, str):
-            new = self.text(value)
+            of_file = field == "source" and self._of_files and _FILE_NAME.search(value)
+            new = self._named_file(value) if of_file else self.text(value)
         elif isinstance(value, tuple | list):
             new = type(value)(self._tree(item) for item in value)
         elif isinstance(value, dict):

@@ -96,8 +96,8 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     ("argv", "words"),
     [
         (["--json", "-", "--junit", "-"], "--json and --junit: standard output takes one of them"),
-        (["--markdown", "a", "--junit", "a"], "--markdown and --junit: a takes one of them"),
-        (["--markdown", "a", "--junit", "./a"], "--markdown and --junit: ./a takes one of them"),
+        (["--markdown", "a", "--junit", "a"], "--junit and --markdown: a takes one of them"),
+        (["--markdown", "a", "--junit", "./a"], "--junit and --markdown: a takes one of them"),
         (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
         (["--junit", "/no/such/x"], "there is no folder /no/such"),
         (["--nodes-out", "/no/such/x"], "there is no folder /no/such"),
@@ -142,8 +142,8 @@ def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--json", "a", "--nccl-tests", "./a"], "--json and --nccl-tests: ./a takes one of them"),
-        (["--nccl-tests", "a", "--junit", "a"], "--nccl-tests and --junit: a takes one of them"),
+        (["--json", "a", "--nccl-tests", "./a"], "--json and --nccl-tests: a takes one of them"),
+        (["--nccl-tests", "a", "--junit", "a"], "--junit and --nccl-tests: a takes one of them"),
         (["--nccl-tests", "-"], "--nccl-tests: name a file"),
     ],
 )
