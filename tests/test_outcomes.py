@@ -88,6 +88,7 @@ def on_the_machine(name: str, number: int = 0) -> dict[type, Any]:
     found: dict[str, tuple[Finding, ...]] = {
         "fails": (fail("GPU0", "is broken", blame=blame or "node"),),
         "idle device": (fail(IDLE, "is broken", blame="node"),),
+        "absent node": (fail("n1", "did not come in 60 s", action="retest"),),
         "warns": (warn("GPU0", "is odd"),),
     }
     known: dict[type, Any] = {Told: Told(found.get(kind, ())), Other: Other()}
@@ -105,7 +106,7 @@ def question(command: str, options: Sequence[str], checks: Sequence[Check], sour
 def looked(command: str, name: str, options: Sequence[str]) -> Report:
     """The report of a command that looks at machines."""
     nodes = [Snapshot("n0", on_the_machine(name))]
-    missing = ("n1",) if name == "missing node" else ()
+    missing = ("n1",) if name in ("missing node", "absent node") else ()
     return diagnose(question(command, options, (told, other), MACHINE), nodes, missing=missing)
 
 

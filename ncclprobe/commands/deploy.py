@@ -1,6 +1,9 @@
 """``ncclprobe deploy``: write the launch files of the package for Slurm, Kubernetes, GitHub or Prometheus."""
 
 import argparse
+import itertools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -45,9 +48,12 @@ def _text(name: str) -> str:
 
 
 def _about(text: str) -> str:
-    """Return what a file says of itself in its first comment; nothing where its format has none."""
-    comments = (line[1:].strip() for line in text.splitlines() if line.startswith("#") and not line.startswith("#!"))
-    return next((each for each in comments if each), "")
+    """Return what a file says of itself: the first sentence of its first comment, or the description in JSON."""
+    if text.startswith("{"):
+        return str(json.loads(text)["description"])
+    lines = text.removeprefix("#!/bin/sh\n").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
+    return re.split(r"(?<=\.)\s(?=[A-Z])|\n(?=[A-Z])", "\n".join(line[2:] for line in comment))[0].replace("\n", " ")
 
 
 def _parser() -> argparse.ArgumentParser:

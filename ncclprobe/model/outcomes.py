@@ -36,7 +36,10 @@ _CLEAN = {
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
 _FAILS = {f"fails: {blame}": Outcome("something fails, whatever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
 _BLIND = {"required unknown": Outcome("something required could not be looked at", _UNKNOWN, Status.UNKNOWN)}
-_MISSING = {"missing node": Outcome("a node of the job did not come", _UNKNOWN, Status.UNKNOWN)}
+_MISSING = {
+    "missing node": Outcome("a node did not come, and the wait for it was cut short", _UNKNOWN, Status.UNKNOWN),
+    "absent node": Outcome("a node did not come within the whole of the wait for it", _FAIL, Status.FAIL),
+}
 
 _LOOKS = {**_CLEAN, **_TYPO, **_BLIND, **_MISSING, **_FAILS}
 _MEASURES = {
