@@ -1,6 +1,7 @@
 """``ncclprobe explain FILE…``: why a job failed, from what it left; ``explain ID``: a check, a cause, or a variable."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,10 @@ from ncclprobe.units import plural
 
 if TYPE_CHECKING:
     from ncclprobe.model.report import Report
+
+
+_SUFFIX = re.compile(r"\.(?:log|out|err|txt|jsonl?|gz|zst|xz|bz2|\d+)$", re.IGNORECASE)
+"""No check, cause or variable ends so: a file is meant, though there is none."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _is_file(text: str) -> bool:
     try:
-        return text == "-" or "/" in text or "*" in text or Path(text).exists()
+        return text == "-" or "/" in text or "*" in text or Path(text).exists() or bool(_SUFFIX.search(text))
     except (OSError, ValueError):
         return True
 

@@ -73,13 +73,18 @@ class JobFiles(Struct, frozen=True):
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
     by_kind: dict[FileKind, list[JobFile]] = {}
+    odd: list[NotUnderstood] = []
     for file in files:
-        by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
+        try:
+            by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
+        except UsageError as error:
+            if len(files) == 1:
+                raise
+            odd.append(NotUnderstood(file.name, 1, None, str(error).removeprefix(f"{file.name}: ")))
     if "log" in by_kind and "empty" in by_kind:  # of a rank that wrote nothing
         empty = by_kind.pop("empty")
         by_kind["log"] = [file for file in files if file in by_kind["log"] or file in empty]
     facts: Facts = {}
-    odd: list[NotUnderstood] = []
     if logs := by_kind.get("log"):
         read = _read_logs(logs, signs, show)
         odd += [

@@ -66,7 +66,9 @@ def named(arguments: Sequence[str]) -> tuple[JobFile, ...]:
     for argument in arguments:
         for path in (argument,) if argument == STDIN else sorted(_paths(argument), key=_age):
             key = path if path == STDIN else os.path.realpath(path)
-            once = path == STDIN or not _regular(path)
+            once = path == STDIN or not (_regular(path) or Path(path).is_dir())
+            if once and path != STDIN and Path(os.path.realpath(path)).is_fifo():  # not that of a shell's <(…)
+                raise UsageError(f"{path}: cannot be read: not a regular file; give a log, or - for standard input")
             found.setdefault(key, JobFile(path, 0 if once else _size(path), once))
             if len(found) > MOST_FILES:
                 raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
@@ -82,8 +84,12 @@ def _paths(argument: str) -> Iterator[str]:
             for match in matches:
                 yield from _paths(match) if Path(match).is_dir() else (match,) if _found(match) else ()
         elif Path(argument).is_dir():
-            for folder, _, names in os.walk(argument):
+            closed: list[
+                str
+            ] = []  # named as any file that cannot be read: passed over, its logs would be missing unseen
+            for folder, _, names in os.walk(argument, onerror=lambda error: closed.append(str(error.filename))):
                 yield from (os.path.join(folder, name) for name in names if _found(os.path.join(folder, name)))  # noqa: PTH118
+            yield from closed
         else:
             yield argument
     except (OSError, ValueError) as error:
