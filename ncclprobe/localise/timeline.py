@@ -3,6 +3,7 @@
 Of a job that says nothing of a failure and nothing of its end: where its ranks stand, who is behind, since when.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -142,6 +143,7 @@ def not_understood(
 
 
 _MOST_GROUPS = 6
+_BRIDGE = re.compile(r"Using ?(?:\[\d{1,3}\])?((?:docker|virbr|lxcbr|cni)\d{1,4}|br-[0-9a-f]{6,12}):([0-9.]{7,15})<")
 _SILENT_S = 60.0
 _SLOWER, _FEWEST_PACES = 3.0, 3
 _NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -236,6 +238,14 @@ def _slower(paces: Sequence[Pace], name: str) -> str:
 
 def _before_steps(log: JobLog) -> Iterator[str]:
     """Yield how far NCCL's initialisation came where no line names a step."""
+    used = log.having("Bootstrap : Using", "NET/Socket : Using")
+    bridged = {event.host: found for event in used if (found := _BRIDGE.search(event.text))}
+    if len(bridged) > 1:
+        port = next(iter(bridged.values()))
+        yield (
+            f"NCCL uses {port[1]} ({port[2]}) on {first_of([*bridged], 3)}: a bridge within each host, which may lead "
+            "to no other; NCCL_SOCKET_IFNAME names the interface of the network between the hosts"
+        )
     spoke = {(e.host, e.pid): e.rank for e in log.events if e.level == "INFO" and e.host and e.pid is not None}
     done = {(e.host, e.pid) for e in log.having("- Init COMPLETE")}
     late = [f"{host}:{pid}" for host, pid in sorted(spoke.keys() - done, key=str)]

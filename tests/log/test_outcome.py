@@ -172,3 +172,77 @@ def test_a_job_that_ended_well_stands_nowhere(tmp_path: Path) -> None:
 )
 def test_how_programs_say_that_they_came_to_their_end(tmp_path: Path, end: str) -> None:
     assert explained(tmp_path, f"{steps(0, 9)}{end}\n")["outcome"] == "ended-well"
+
+
+def first_cause(folder: Path, files: dict[str, str]) -> dict[str, Any]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    report = folder / "report.json"
+    explain.main([*(str(folder / name) for name in files), "--json", str(report), "-q"])
+    causes: list[dict[str, Any]] = json.loads(report.read_text())["causes"]
+    return causes[0] if causes else {}
+
+
+RAISED = 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n'
+
+
+def test_an_eviction_is_the_nodes_cause_of_what_the_others_say(tmp_path: Path) -> None:
+    events = (
+        "60m Normal Scheduled pod/w-0 Successfully assigned ns/w-0 to n7\n"
+        "3m Warning Evicted pod/w-0 The node was low on resource: memory. Threshold quantity: 1Gi.\n"
+    )
+    lost = f"[rank1]: {RAISED}[rank1]: RuntimeError: [gloo/pair.cc:5] Connection closed by peer [10.0.0.9]:7\n"
+    first = first_cause(tmp_path, {"events.txt": events, "rank1.log": lost.replace("\n  ", "\n[rank1]:   ")})
+    assert (first["code"], first["nodes"], first["blame"]) == ("ended-from-outside", ["n7"], "node")
+
+
+def test_addresses_before_a_colon_are_hosts_and_a_product_is_no_size_of_the_world(tmp_path: Path) -> None:
+    text = "".join(f"10.0.0.{host}: step {step}\n" for step in range(4) for host in (1, 2))
+    raised = f"{RAISED}AssertionError: batch is not micro * world_size1028 != 32 * 1 * 32\n".splitlines()
+    text += "".join(f"10.0.0.1: {line}\n" for line in raised) + "pdsh@h: 10.0.0.1: ssh exited with exit code 1\n"
+    first = first_cause(tmp_path, {"train.out": text})
+    assert "AssertionError" in first["message"]
+    assert not any("1027" in step for step in first["collect"])
+
+
+def test_the_reason_beneath_a_validation_error_is_told_with_it(tmp_path: Path) -> None:
+    text = f"{RAISED}pydantic_core.ValidationError: 1 validation error for C\n"
+    text += "  Value error, 16 is too many [type=value_error]\n"
+    assert "16 is too many" in first_cause(tmp_path, {"a.log": text})["evidence"][0]["text"]
+
+
+def test_the_assertion_of_a_kernel_is_told_with_its_fault(tmp_path: Path) -> None:
+    text = "x.cu:9: f: block: [1,0,0], thread: [7,0,0] Assertion `i < n` failed.\n"
+    text += f"{RAISED}RuntimeError: CUDA error: device-side assert triggered\n"
+    assert "`i < n`" in first_cause(tmp_path, {"a.log": text})["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "./run.sh: line 4: 2218 Segmentation fault      (core dumped) python train.py\n",
+        f"{RAISED}OSError: [Errno 116] Stale file handle: '/data/x'\n",
+    ],
+)
+def test_of_a_crash_or_a_failing_file_system_nobody_is_said_to_be_at_fault(tmp_path: Path, text: str) -> None:
+    first = first_cause(tmp_path, {"a.log": text})
+    assert (first["code"], first["blame"]) == ("rank-crashed", "unknown")
+
+
+def test_a_rank_that_lost_its_communicator_and_then_crashed_did_not_begin(tmp_path: Path) -> None:
+    lost = "{0}: E x.cc:9] Aborting communicator: 0x5 due to async NCCL error: remote process exited or there was a "
+    lost += "network error\n"
+    text = "".join(lost.format(rank) + f"{rank}: Fatal Python error: Segmentation fault\n" for rank in (3, 7))
+    assert first_cause(tmp_path, {"a.log": text})["confidence"] == "unknown"
+
+
+def test_a_port_that_was_taken_and_another_that_was_tried_are_no_cause(tmp_path: Path) -> None:
+    text = "start.sh: port 29500 busy: [Errno 98] Address already in use; trying 29501\nstep 1 loss 2\n"
+    assert first_cause(tmp_path, {"a.log": text}) == {}
+
+
+def test_a_bridge_on_both_hosts_is_told_of_a_job_that_stands_still(tmp_path: Path) -> None:
+    text = "".join(f"n{n}:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.17.0.1<0>\n" for n in (1, 2))
+    (tmp_path / "a.log").write_text(text)
+    explain.main([str(tmp_path / "a.log"), "--json", str(tmp_path / "r.json"), "-q"])
+    assert "NCCL_SOCKET_IFNAME" in json.loads((tmp_path / "r.json").read_text())["stands"][0]

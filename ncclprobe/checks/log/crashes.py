@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.launchers import signal_of_launcher
-from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, failed
+from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, UNPROVEN, cuda_errors, demoted, failed
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
@@ -99,7 +99,13 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     first = [event for event in found if event.rank in roots] or found
     for event in first:
         place = f" at {event.place}" if event.place else ""
-        yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **JOB)
+        whose = UNPROVEN if any(text in event.text for text in _OF_STORAGE) else JOB
+        yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
+
+
+_OF_STORAGE = ("[Errno 5]", "[Errno 30]", "[Errno 107]", "[Errno 116]", "[Errno 121]", "Stale file handle")
+"""What a program cannot bring about: EIO, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
+_LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 
 
 _SEGFAULT = (
@@ -141,8 +147,18 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_SEGFAULT):
         summary = event.level in ("ROOT CAUSE", "FAILURE") or signal_of_launcher(event.text) is not None
         summary = summary or event.text.startswith(("task ", "tasks "))
-        if not summary and not any(text in event.text for text in (*_DUMPED, *_OF_RAY)):
-            yield said(log, event, "the process crashed", **JOB)
+        summary = summary or any(text in event.text for text in (*_DUMPED, *_OF_RAY))
+        if not summary and not _lost_others_before(log, event):
+            yield said(log, event, "the process crashed", **UNPROVEN)
+
+
+def _lost_others_before(log: JobLog, event: LogEvent) -> bool:
+    """Return whether the same rank had lost its communicator shortly before it crashed: it did not begin."""
+    return any(
+        (other.stream, other.rank, other.host) == (event.stream, event.rank, event.host)
+        and 0 < event.line - other.line <= _LAST_LINES
+        for other in log.having(*_LOST_BEFORE)
+    )
 
 
 _HOST_OOM = (
@@ -217,7 +233,10 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     lines = {(event.stream, event.line): event for event in cuda_errors(log, *_KERNEL_FAULTS)}
     lines |= {(e.stream, e.line): e for e in log.having(*_KERNEL_FAULTS[:2]) if not demoted(e)}
     for event in lines.values():
-        yield said(log, event, "a kernel of the program failed", **JOB)
+        before = [e for e in log.having("Assertion `") if e.stream == event.stream and e.line <= event.line]
+        which = between(before[-1].text, "Assertion `", "`") if before and _KERNEL_FAULTS[1] in event.text else ""
+        what = f"a kernel of the program failed: its assertion `{which}` does not hold" if which else ""
+        yield said(log, event, what or "a kernel of the program failed", **JOB)
 
 
 _LIBRARIES = (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, each, failed, of_peer
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, UNPROVEN, each, failed, of_peer
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, number
@@ -83,12 +83,15 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     if not codes:
         return consequence(log, event, text, action="none", **details)
     whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
+    if _DOES_NOT_KNOW in text:
+        whose = UNPROVEN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
     if host and told.occurrence:
         told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
     return told
 
 
+_DOES_NOT_KNOW = "does not say why"
 _OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
 _NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"

@@ -11,6 +11,7 @@ from ncclprobe.model.values import replace
 
 JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 IMAGE: dict[str, Any] = {"blame": "image", "action": "fix-image"}
+UNPROVEN: dict[str, Any] = {"blame": "unknown", "action": "retest"}
 NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 LINK: dict[str, Any] = {"blame": "link", "action": "repair"}
 FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}

@@ -69,7 +69,7 @@ def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
 _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "errno: 98")
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
-_LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "Trying another port", "trying another port")
+_LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
 
 
 @cause(

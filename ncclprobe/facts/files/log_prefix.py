@@ -205,7 +205,10 @@ _BEFORE_2_3 = re.compile(
 _LIBFABRIC = re.compile(r"libfabric:(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
 _QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
 """A bar at the left: of exception groups, and of tools that show the output of what they ran."""
-_SYSLOG = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: ")
+_SYSLOG = re.compile(
+    r"(?!(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) )"
+    r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: "
+)
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
 _LOGGER = re.compile(
@@ -218,7 +221,7 @@ _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
-_BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}): ")
+_BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}|\d{1,3}(?:\.\d{1,3}){3}): ")
 _BARRIER_RANK = re.compile(
     r"(?:store based barrier (?:to initialize process group for|on) rank:?|"
     r"Added key: store_based_barrier_key:\d{1,9} to store for rank:) (?P<rank>\d{1,7})\b"

@@ -14,7 +14,7 @@ MOST_RANKS = 1 << 20
 
 _INIT = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) .{0,400}- Init (START|COMPLETE)")
 _JOINED = re.compile(r"\d{1,7}/(\d{1,7}) clients joined")
-_SIZE = re.compile(r"\b(?:WORLD_SIZE|[Ww]orld[ _-]?[Ss]ize)['\"]?(?: is|:|=| =)? {0,2}(\d{1,7})\b")
+_SIZE = re.compile(r"\b(?:WORLD_SIZE|[Ww]orld[ _-]?[Ss]ize)['\"]?(?: is|:|=| =| ) {0,2}(\d{1,7})\b(?! {0,2}[!*=])")
 _NCCL = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")

@@ -160,10 +160,18 @@ def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator
         if found := _FRAME.match(text):
             place = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip()
         elif _RAISED.match(text):
-            yield number, replace(line, text=text, level="EXCEPTION", place=place)
+            why = _reason(lines, _writer(first)) if "validation error" in text else ""
+            yield number, replace(line, text=f"{text}{why}", level="EXCEPTION", place=place)
             return
         elif text.strip() and not text.startswith(" "):
             return
+
+
+def _reason(lines: Iterable[tuple[int, LogLine]], writer: tuple[object, ...]) -> str:
+    """Return the first reason beneath a pydantic ValidationError: ``  Value error, …``, after a field's name or not."""
+    own = (line.text for _, line in islice(lines, 12) if _writer(line) == writer)
+    found = next((text.strip() for text in islice(own, 3) if text.startswith("  ") and "[type=" in text), "")
+    return f": {found.partition(' [type=')[0]}" if found else ""
 
 
 def _children(lines: Iterable[tuple[int, LogLine]], root: bool) -> Iterator[tuple[int, LogLine]]:
