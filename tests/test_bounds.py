@@ -90,7 +90,7 @@ ODD = [1e-320, 0.0, 1e-300, 1e300]
 
 
 def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every command that reads rows refuses the file in one line, or finds nothing in it to use."""
+    """Every command that reads rows refuses the file in one line, finds nothing in it to use, or judges it."""
     other = path.with_name("other.json")
     other.write_text(as_json.render(replace(HEALTHY, measurements=(ROW,))))
     commands = (
@@ -101,7 +101,7 @@ def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     for command in commands:
         code, said = main(command), capsys.readouterr()
-        assert code in ((0, 2, 3) if command[0] == "expect" else (2, 3)), command
+        assert code in ((0, 2, 3, 4) if command[0] == "expect" else (2, 3)), command
         assert code != 2 or len(said.err.splitlines()) == 1
 
 

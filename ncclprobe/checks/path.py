@@ -355,13 +355,18 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent]) -> Iterator[Findi
 
 
 def _strays(paths: Paths, routes: Routes) -> dict[tuple[str, str, str], list[str]]:
-    """Return the addresses to which NCCL's packets leave by another interface, by both interfaces and the source."""
+    """Return the addresses to which NCCL's packets leave by another interface, by both interfaces and the source.
+
+    Where it is half of them or fewer, these addresses are odd, and not the routes.
+    """
     found: dict[tuple[str, str, str], list[str]] = {}
-    for row in paths.rows:
-        way = routes.leaving(row.address, row.source) if row.role.startswith("nccl") and "." in row.address else None
+    rows = [row for row in paths.rows if row.role.startswith("nccl") and "." in row.address]
+    for row in rows:
+        way = routes.leaving(row.address, row.source)
         if way and way.interface not in ("", row.interface):
             found.setdefault((row.interface, row.source, way.interface), []).append(row.address)
-    return found
+    every = Counter((row.interface, row.source) for row in rows)
+    return {key: to for key, to in found.items() if 2 * len(to) > every[key[:2]]}
 
 
 def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:

@@ -143,6 +143,7 @@ def _interfaces() -> tuple[Row, ...]:
             both(named("=eth1"), lambda s: s.use(faults.addressed(s.victim, "10.99.0.9/24", nic=1))),
             (astray,),
             ONE_IS_BAD,
+            also=("path.route",),  # of its packets, for its address is of no network there
             gpus=True,
             nics=2,
         ),
