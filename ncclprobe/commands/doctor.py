@@ -33,9 +33,18 @@ _TIMEOUT_S = 120.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 
 
+def _captures(path: Path) -> list[Path]:
+    """Return the captures in a folder that --keep filled, or `path` itself. Raises UsageError for one without any."""
+    found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not found:
+        raise UsageError(f"{path}: no capture (*.jsonl) is in this folder; --keep writes them, and `ncclprobe capture`")
+    return found
+
+
 def main(argv: Sequence[str]) -> int:
     """Collect or replay, judge, report; returns the exit code. Raises UsageError."""
     options = _parser().parse_args(argv)
+    options.captures = [path for each in options.captures for path in _captures(each)]
     if options.expect_gpus and options.backend == "gloo":
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
     if options.expect_nics and options.backend == "gloo":
