@@ -246,3 +246,19 @@ def test_a_bridge_on_both_hosts_is_told_of_a_job_that_stands_still(tmp_path: Pat
     (tmp_path / "a.log").write_text(text)
     explain.main([str(tmp_path / "a.log"), "--json", str(tmp_path / "r.json"), "-q"])
     assert "NCCL_SOCKET_IFNAME" in json.loads((tmp_path / "r.json").read_text())["stands"][0]
+
+
+def test_a_watchdog_that_only_says_at_which_work_it_gave_up_speaks_of_a_failure(tmp_path: Path) -> None:
+    said = (
+        "[rank{0}]:[E227 16:30:43.5 ProcessGroupNCCL.cpp:1834] [PG ID 2 PG GUID 3 Rank {0}] Timeout at NCCL work: 32, "
+    )
+    said += "last enqueued NCCL work: 32, last completed NCCL work: 31.\n"
+    text = "".join(f"[rank{rank}]: step 7 loss 2\n" for rank in range(4)) + "".join(map(said.format, (0, 1, 3)))
+    assert first_cause(tmp_path, {"a.log": text})["ranks"] == [2]
+
+
+def test_a_logger_before_its_level_is_no_host(tmp_path: Path) -> None:
+    died = "20250227-16:10:00.5 a.launcher.ray INFO: "
+    died = died.replace("20250227-16", "2025-02-27 16") + "A worker died or was killed while executing a task by an "
+    first = first_cause(tmp_path, {"a.log": f"{died}unexpected system error.\n"})
+    assert (first["nodes"], first["blame"]) == ([], "unknown")

@@ -327,6 +327,7 @@ def barrier_not_passed(log: JobLog) -> Iterator[Finding]:
 
 _GAVE_UP = (
     TIMED_OUT,
+    "Timeout at NCCL work: ",
     "watchdog got stuck",
     "Some NCCL operations have failed or timed out",
     "NCCL communicator was aborted",

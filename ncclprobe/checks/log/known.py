@@ -83,7 +83,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     if not codes:
         return consequence(log, event, text, action="none", **details)
     whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
-    if _DOES_NOT_KNOW in text:
+    if any(words in text for words in _DO_NOT_KNOW):
         whose = UNPROVEN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
     if host and told.occurrence:
@@ -91,7 +91,8 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     return told
 
 
-_DOES_NOT_KNOW = "does not say why"
+_DO_NOT_KNOW = ("does not say why", "has ended, or its host")
+"""Meanings of lines that tell that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
 _NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"

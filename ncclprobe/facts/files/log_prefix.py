@@ -205,9 +205,10 @@ _BEFORE_2_3 = re.compile(
 _LIBFABRIC = re.compile(r"libfabric:(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
 _QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
 """A bar at the left: of exception groups, and of tools that show the output of what they ran."""
+_NO_LEVEL = r"(?!(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE)\b)"
 _SYSLOG = re.compile(
-    r"(?!(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) )"
-    r"(?P<host>[A-Za-z0-9][\w.-]{0,252}) [\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: "
+    rf"{_NO_LEVEL}(?P<host>[A-Za-z0-9][\w.-]{{0,252}}) {_NO_LEVEL}"
+    r"[\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: "
 )
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
