@@ -552,13 +552,15 @@ def _rows(known: Mapping[str, str]) -> Iterator[str]:
 
 
 def _near(wanted: str, checks: dict[str, Check]) -> list[str]:
-    """Return checks and variables whose names are like `wanted`, the likest first."""
+    """Return checks, causes and variables whose names are like `wanted`, the likest first."""
     upper = wanted.upper()
     corrected = [name] if (name := nearest(upper)) else []
     within = [name for name in table() if len(wanted) > 3 and name.endswith(f"_{upper}")]
     similar = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
     similar += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
     similar += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
+    codes = dict.fromkeys(check.cause.code for check in checks.values() if check.cause)
+    similar += difflib.get_close_matches(wanted, codes, n=_MOST_SUGGESTED, cutoff=0.8)
     found = dict.fromkeys((*corrected, *within, *similar))
     likeness = {each: difflib.SequenceMatcher(None, each.upper(), upper).ratio() for each in found}
     return sorted(found, key=lambda each: -likeness[each])[:_MOST_SUGGESTED]
