@@ -168,10 +168,36 @@ def test_a_job_that_ended_well_stands_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", ["Finished.", "exit 0", "train loop done, steps=8", "`Trainer.fit` stopped: `max_epochs=6` reached."]
+    "end",
+    [
+        "Finished.",
+        "done.",
+        "exit 0",
+        "train loop done, steps=8",
+        "`Trainer.fit` stopped: `max_epochs=6` reached.",
+        "3 epochs completed in 0.3 hours.",
+        "sacct: 4711 COMPLETED 0:0",
+        "===== 12 passed, 2 xfailed in 31.50s =====",
+    ],
 )
 def test_how_programs_say_that_they_came_to_their_end(tmp_path: Path, end: str) -> None:
     assert explained(tmp_path, f"{steps(0, 9)}{end}\n")["outcome"] == "ended-well"
+
+
+def test_a_test_that_fails_is_no_good_end(tmp_path: Path) -> None:
+    assert explained(tmp_path, f"{steps(0, 9)}== 1 failed, 12 passed in 31.50s ==\n")["outcome"] != "ended-well"
+
+
+def test_a_container_of_which_the_runtime_says_that_memory_did_not_end_it_had_memory(tmp_path: Path) -> None:
+    state = '{"Status":"exited","OOMKilled":false,"Dead":false,"Pid":0,"ExitCode":137,"Error":""}\n'
+    assert "memory" not in str(first_cause(tmp_path, {"state.json": state}).get("message"))
+
+
+def test_a_gpu_that_the_driver_could_not_start_comes_before_the_program_that_saw_none(tmp_path: Path) -> None:
+    kernel = "[   33.8] NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x63:0x0:1905)\n"
+    raised = f"{RAISED}RuntimeError: No CUDA GPUs are available\n"
+    first = first_cause(tmp_path, {"dmesg.txt": kernel, "train.log": raised})
+    assert (first["code"], first["blame"]) == ("gpu-hw-error", "node")
 
 
 def first_cause(folder: Path, files: dict[str, str]) -> dict[str, Any]:

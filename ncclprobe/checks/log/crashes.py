@@ -180,7 +180,7 @@ _HOST_OOM = (
     "[Errno 12] Cannot allocate memory",
     "exceeded K8s pod memory limits",
 )
-_NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources")
+_NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
 
 
 @cause(

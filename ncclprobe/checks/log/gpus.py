@@ -18,7 +18,7 @@ _FAULTS = (
     "GPU is lost",
     "Unable to determine the device handle for GPU",
 )
-_KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off")
+_KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off", "RmInitAdapter failed")
 _BUS_FATAL = ("Uncorrected (Fatal)", "Uncorrectable (Fatal)")
 _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")

@@ -247,11 +247,15 @@ _FINISHED = re.compile(
     r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
     r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
     r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
-    r"|^(?:finished|all done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$|\bTrainer\.fit\W{1,2} stopped: \W?max_"
-    r"|\bsuccessfully (?:finished|completed|trained)\b|Out of bounds values ?: ?0 OK",
+    r"|^(?:finished|(?:all )?done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$"
+    r"|\bTrainer\.fit\W{1,2} stopped: \W?max_|\bsuccessfully (?:finished|completed|trained)\b"
+    r"|Out of bounds values ?: ?0 OK|\bepochs? completed in \d|\bCOMPLETED 0:0\b"
+    r"|^=+ \d{1,6} passed(?:, \d{1,6} (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d",
     re.IGNORECASE,
 )
-_UNFINISHED = re.compile(r"\bnot?\b|n't|fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE)
+_UNFINISHED = re.compile(
+    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE
+)
 _AT_EXIT = "destroy_process_group() was not called before program exit"
 """torch's warning of a program that came to its end all the same."""
 _BARE = re.compile(r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): )")
