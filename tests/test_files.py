@@ -125,8 +125,13 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
     pipe = tmp_path / "x.log"
     os.mkfifo(pipe)
     monkeypatch.setattr(job_files, "PIPE_S", 0)
-    with pytest.raises(UsageError, match="no process wrote anything"):
+    with pytest.raises(UsageError, match="not a regular file; give a log, or - for standard input"):
         blocks(pipe)
+    ends = os.pipe()  # as a shell's <(…) is named
+    with pytest.raises(UsageError, match="no process wrote anything"):
+        blocks(Path(f"/dev/fd/{ends[0]}"))
+    for end in ends:
+        os.close(end)
     with pytest.raises(UsageError, match="a device"):
         blocks(Path("/dev/zero"))
     with pytest.raises(UsageError, match=r"1 file .*/dev/zero: cannot be read: a device"):
