@@ -116,8 +116,8 @@ def _calls(troubles: Collection[Trouble]) -> str:
     return first_of(calls, _MOST_CALLS, "; ")
 
 
-_LATE = ("late", "reset", "silent")
-"""What becomes of a node that lives and has no answer from rank 0: it says so; under a flood it may not be heard."""
+_UNHEARD = ("late", "reset", "silent")
+"""What becomes under a flood of a node that lives: it says that rank 0 is late for it, or is not heard saying so."""
 _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connection", 1),))
 
 
@@ -141,7 +141,8 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     by_kind: dict[str, list[Trouble]] = {}
     for each in gathering.lost:
         by_kind.setdefault(each.kind, []).append(each)
-    late = [each for kind in _LATE[: 3 if gathering.floods else 1] for each in by_kind.pop(kind, [])]
+    alive = _UNHEARD if gathering.floods else ("late",)
+    late = [each for kind in alive for each in by_kind.pop(kind, [])]
     if late and not by_kind:
         left = fold(dict.fromkeys(names.get(each.node_rank) or each.peer for each in late))
         flooded = ", which was flooded by callers that proved nothing" if gathering.floods else ""
