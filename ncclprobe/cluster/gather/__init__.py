@@ -39,6 +39,7 @@ from ncclprobe.wire import WireError
 __all__ = ["Part", "Times", "assemble"]
 
 _SIBLINGS_S = 10.0
+_AGAIN_S = 1.0  # in which the work may remove what was made for it
 _LOOKING_ON_S = 1.0  # each question has its own deadline; this is the grace for the last one
 
 
@@ -61,15 +62,21 @@ async def _interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[
     """Return what `work` returns. Raises Interrupted at a signal of `numbers`, once what was made for it is gone.
 
     An exception out of a signal handler could come anywhere, and be printed with a traceback where nothing catches it.
+    The work is cancelled until it ends: asyncio.wait_for loses a cancellation that meets its result (up to 3.11).
     """
-    task, received = asyncio.ensure_future(work), []
+    loop, task, received = asyncio.get_running_loop(), asyncio.ensure_future(work), []
+
+    def cancel() -> None:
+        if not task.done():
+            task.cancel()
+            loop.call_later(_AGAIN_S, cancel)
 
     def end(number: int) -> None:
         received.append(number)
-        task.cancel()
+        cancel()
 
     for number in numbers:
-        asyncio.get_running_loop().add_signal_handler(number, end, number)
+        loop.add_signal_handler(number, end, number)
     try:
         return await task
     except asyncio.CancelledError:

@@ -1,5 +1,7 @@
 """A doctor that waits for other nodes ends at a signal: no traceback, nothing judged, nothing left behind."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -9,6 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+
+from ncclprobe.cluster.gather import _interruptible
+from ncclprobe.interrupt import Interrupted
+from ncclprobe.model.findings import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,3 +45,15 @@ def test_a_signal_ends_node_0_while_it_waits(number: signal.Signals, tmp_path: P
         out, err = doctor.communicate(timeout=60)
     assert (doctor.returncode, out, err) == (128 + number, "", "ncclprobe: interrupted; nothing was judged\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cancellation_that_is_lost_on_its_way_is_made_again() -> None:
+    async def work() -> ExitCode:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for does where its result is there by then
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+        return ExitCode.OK
+
+    with pytest.raises(Interrupted):
+        asyncio.run(_interruptible(work(), [signal.SIGUSR1]))
