@@ -50,6 +50,19 @@ def _is_slow(path: Path) -> bool:
     return not SLOW_FOLDERS.isdisjoint(folders) or bool(_STARTS_SEVERAL.search(path.read_text(encoding="utf-8")))
 
 
+@pytest.fixture(autouse=True)
+def _a_test_leaves_the_environment_and_the_signals_as_they_were() -> Iterator[None]:
+    """What one leaves behind, every later test of its worker reads, and every process that it starts inherits."""
+    before = _inherited()
+    yield
+    assert _inherited() == before
+
+
+def _inherited() -> tuple[dict[str, str], list[object]]:
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return own, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+
 @cache
 def _validator() -> Any:
     jsonschema = pytest.importorskip("jsonschema")

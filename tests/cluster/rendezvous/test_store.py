@@ -33,6 +33,11 @@ def store(*row: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
             server.kill()
 
 
+@pytest.fixture(autouse=True)
+def _what_a_client_tells_torch_is_told_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
+
+
 def test_what_rank_0_leaves_is_found_also_by_who_asked_before() -> None:
     async def run(port: int) -> object:
         early = asyncio.ensure_future(look_up("127.0.0.1", port, "0", soon(30)))
