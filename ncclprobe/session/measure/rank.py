@@ -86,7 +86,7 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
 def _began(question: Question) -> float:
     """Return the time.monotonic() at which the run began: with --nproc, when its parent did."""
     parent = os.environ.get(rank_files.STARTED)
-    return question.clock if parent is None else time.monotonic() - time.time() + float(parent)
+    return question.clock if parent is None else float(parent)
 
 
 def _kind(identity: RankIdentity) -> str:

@@ -96,10 +96,9 @@ def _refusal(folder: Path, log: Path) -> str:
 def _run(nproc: int, options: Options, question: Question, name: str, log: Path) -> int:
     """Start the ranks, wait for them, and publish the report; return the exit code."""
     folder = Path(name)
-    began = repr(time.time() - time.monotonic() + question.clock)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
     with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet) as waiting:
-        own = _variables(nproc) | {rank_files.FOLDER: name, rank_files.STARTED: began}
+        own = _variables(nproc) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
         ranks = [_start(rank, own, options) for rank in range(nproc)]
         end = _wait_for(ranks, folder, log, last, waiting)
         return _publish(options, question, nproc, end, folder, log, waiting)

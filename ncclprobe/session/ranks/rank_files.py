@@ -16,7 +16,9 @@ from ncclprobe.model.values import Struct, asdict, replace
 FOLDER = "NCCLPROBE_FOLDER"
 """The variable that names the folder to the ranks."""
 STARTED = "NCCLPROBE_STARTED"
-"""The variable that says when the command was started (time.time()): --timeout counts from then."""
+"""The variable that says when the command was started: --timeout counts from then.
+
+It holds a time.monotonic(), one clock of all processes of a host, which no correction of its date moves."""
 
 START = "start"
 """The phase of a rank that has entered no other yet."""
