@@ -77,7 +77,7 @@ FAMILIES = (
     Family(
         "nvlink",
         "filling",
-        ("nvlink", "nvls", "nvls-8"),
+        ("nvlink", "nvls", "nvls-8", "nvls-72"),
         ("nvlink", "nvls"),
         ("nvlink ampere", "nvlink hopper"),
         ("mnnvl",),

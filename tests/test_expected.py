@@ -100,7 +100,7 @@ def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.Capture
     ("change", "least", "most"),
     [
         (("--nic-rate", "200"), 0.4, 0.55),
-        (("--nics", "7"), 0.08, 0.15),
+        (("--nics", "7"), 0.07, 0.15),
         (("--no-gdr",), 0.3, 0.7),
         (("--tcp",), 0.9, 1.0),
     ],

@@ -41,15 +41,15 @@ class Fraction(Struct, frozen=True):
 
 _GCP = "https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
 _TUNED = (
-    "https://github.com/NVIDIA/nccl-tests/issues/309: 366 of 400 GB/s; "
-    "https://github.com/Azure/aks-rdma-infiniband: 187 of 200"
+    "https://github.com/Azure/aks-rdma-infiniband: 187 of 200 GB/s; "
+    "https://github.com/NVIDIA/nccl-tests/issues/29: 48 of 50; https://github.com/dstackai/dstack: 703 of 750"
 )
 _CLOUD_ROCE = (
-    "https://cloud.google.com/ai-hypercomputer/docs: A3 Ultra 329 to 336 and A4 366 to 375 of 400 GB/s; "
-    "https://github.com/oracle-quickstart/oci-hpc: 190 of 200"
+    "https://cloud.google.com/ai-hypercomputer/docs: A4 366 to 375 of 400 GB/s; "
+    "https://github.com/oracle-quickstart/oci-hpc: 190 of 200; https://github.com/xxrjun/nccl-tests-cluster: 48.9 of 50"
 )
 _AWS = (
-    "https://github.com/stas00/ml-engineering, network: 365 (p5en) and 382 (p6-b200) of 400 GB/s with 4 nodes; "
+    "https://github.com/stas00/ml-engineering, network: 382 (p6-b200) of 400 GB/s with 4 nodes; "
     "https://github.com/aws-samples/awsome-distributed-training: p4de 42 of 50"
 )
 _TCPX = f"{_GCP}: 71 of 100 GB/s; https://github.com/dstackai/dstack: 50 of 100"
@@ -58,9 +58,9 @@ _ALPS = "https://github.com/NVIDIA/nccl/issues/1272: 92.5 of 100 GB/s"
 
 FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
     {
-        "ib": Fraction(0.92, "high", _TUNED),
-        "roce": Fraction(0.90, "medium", _CLOUD_ROCE),
-        "efa": Fraction(0.91, "high", _AWS),
+        "ib": Fraction(0.94, "high", _TUNED),
+        "roce": Fraction(0.94, "medium", _CLOUD_ROCE),
+        "efa": Fraction(0.94, "high", _AWS),
         "tcpx": Fraction(0.71, "medium", _TCPX),
         "tcpxo": Fraction(0.94, "high", _TCPXO),
         "slingshot": Fraction(0.92, "medium", _ALPS),
@@ -68,14 +68,23 @@ FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
         None: Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
-"""Of three nodes or more, or of any collective that is a ring. Sockets are in :mod:`ncclprobe.expect.sockets`."""
+"""Of machines whose own NVLinks are no limit: 365 GB/s of eight NICs is what a ring of H100 reaches alone. Sockets
+are in :mod:`ncclprobe.expect.sockets`."""
 
-_SLINGSHOT_A100 = Fraction(
-    0.65, "low", "https://github.com/NVIDIA/nccl-tests/issues/139: 64 of 100 GB/s; Polaris: 28.5 of 50 by an old plugin"
+_ON_A100: Mapping[Network | None, Fraction] = MappingProxyType(
+    {
+        "efa": Fraction(0.91, "high", f"{_AWS}; https://github.com/kubernetes-sigs/dranet: p4d 11.35 of 12.5"),
+        "slingshot": Fraction(
+            0.65,
+            "low",
+            "https://github.com/NVIDIA/nccl-tests/issues/139: 64 of 100 GB/s; Polaris: 28.5 of 50 by an old plugin",
+        ),
+    }
 )
-"""Hosts of A100, where Grace's share is not reached: 4 nodes of Perlmutter, 4 of Polaris."""
+"""Hosts of A100: the first EFA, and four nodes of Perlmutter and of Polaris, where Grace's share is not reached."""
 SENDRECV = Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
 """Of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called healthy."""
+ALL_TO_ALL = Fraction(0.90, "medium", "https://github.com/xxrjun/nccl-tests-cluster: 45.3 of 50 GB/s")
 _COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
 _ORACLE_RACKS = "Oracle GB300 onboarding document; https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document"
 TWO_RACKS = Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
@@ -103,7 +112,8 @@ class Limit(Struct, frozen=True):
 class Domains(Struct, frozen=True):
     """The job as the network sees it: `count` groups of nodes that NVLink joins, of `fewest` to `ranks` ranks each.
 
-    `line_GBps` is the sum of the NICs of the poorest group, `nic_GBps` what one of its ranks has of it.
+    `line_GBps` is what the NICs of the poorest group and the slots before them carry, `nic_GBps` what one of its ranks
+    has of it, `nics_GBps` the line rate of the NICs alone.
     """
 
     count: int
@@ -111,6 +121,11 @@ class Domains(Struct, frozen=True):
     ranks: int
     line_GBps: float
     nic_GBps: float
+    nics_GBps: float
+
+    def reached(self, share: Fraction) -> float:
+        """What healthy clusters reach: `share` of the NICs' line rate, or what slots carry, payload already."""
+        return min(self.line_GBps, self.nics_GBps * share.value)
 
 
 @lru_cache(maxsize=256)
@@ -121,7 +136,8 @@ def domains(system: NodeSystem, shape: Shape) -> Domains:
     lines = [sum(_line_GBps(system, gpus) for gpus in group) for group in groups]
     poorest = min(range(len(groups)), key=lines.__getitem__)
     sizes = [sum(group) for group in groups]
-    return Domains(len(groups), min(sizes), max(sizes), lines[poorest], lines[poorest] / max(1, sizes[poorest]))
+    nics = system.nics * system.nic_gbps / 8 * sum(min(1.0, gpus / system.gpus) for gpus in groups[poorest])
+    return Domains(len(groups), min(sizes), max(sizes), lines[poorest], lines[poorest] / max(1, sizes[poorest]), nics)
 
 
 def _line_GBps(system: NodeSystem, gpus: int) -> float:
@@ -137,8 +153,8 @@ def _nic_GBps(system: NodeSystem) -> float:
 
 
 def _fraction(system: NodeSystem) -> Fraction:
-    old = system.network == "slingshot" and system.compute_capability < 90
-    return _SLINGSHOT_A100 if old else FRACTIONS[system.network]
+    old = system.compute_capability < 90
+    return (_ON_A100 if old else FRACTIONS).get(system.network) or FRACTIONS[system.network]
 
 
 def slots_decide(system: NodeSystem) -> bool:
@@ -151,7 +167,7 @@ def limit(
 ) -> Limit | None:
     """What the network of `system` allows `op`; None where it has no part in it, or where nothing is known of it.
 
-    `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: NCCL is held to rings.
+    `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: the call takes a ring.
     """
     parts = domains(system, shape)
     if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
@@ -161,8 +177,9 @@ def limit(
     if direct and not divided:  # each rank to its neighbour
         found = _one_nic(system, SENDRECV)
     elif direct:
-        found = _all_to_all(shape, parts, RACKS_ALL_TO_ALL if racks else share)
-    elif op == "all_reduce" and parts.count == 2 and _takes_tree(system) and not ring:
+        own = min(share, ALL_TO_ALL, key=lambda each: each.value)
+        found = _all_to_all(shape, parts, RACKS_ALL_TO_ALL if racks else own)
+    elif op == "all_reduce" and parts.count == 2 and not ring:
         found = _two_nodes(shape, parts, share)
     else:
         found = _ring(shape, parts, share)
@@ -170,33 +187,21 @@ def limit(
     return _of_racks(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
 
 
-def _takes_tree(system: NodeSystem) -> bool:
-    """Whether two nodes reduce in a tree, as Hopper does and what followed it.
-
-    An A100 stays on rings (187 to 192 of 200 GB/s), but for EFA's own tuner. So does the cube of 8 V100, in which not
-    every GPU reaches every other; four that are all joined cross by tree (41.5 GB/s by NICs of 25, nccl-tests#251).
-    """
-    if system.compute_capability >= 90:
-        return True
-    return system.fabric == "mesh" if system.compute_capability < 80 else system.network == "efa"
-
-
 def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
-    line = parts.line_GBps
-    why = f"{line:g} GB/s of NICs per node, of which {share.value:.2g} is normal"
-    hard = line * crossing(shape, parts)
-    return Limit(hard, line * share.value, "ring", why, share.source, share.confidence)
+    line, value = parts.line_GBps, parts.reached(share)
+    why = f"{line:g} GB/s of NICs per node, of which {value / line:.2g} is normal"
+    return Limit(line * crossing(shape, parts), value, "ring", why, share.source, share.confidence)
 
 
 def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
-    twice = 2 * (shape.ranks - 1) / shape.ranks  # each side's sum must reach the other once, however uneven they are
-    hard = parts.line_GBps * twice
-    value = min(share.value, 0.9)  # 0.84 to 0.94 of this limit: 338 of 375, 683 of 750, 703 of 750, 78.3 of 93.75
+    """Each side's sum must reach the other once, however uneven they are. A pipeline's filling is lost on top of it."""
+    twice = 2 * (shape.ranks - 1) / shape.ranks
+    line, value = parts.line_GBps, parts.reached(share)
     why = (
-        f"{parts.line_GBps:g} GB/s of NICs per node, which two nodes cross with {1 / twice:.2f} "
-        f"of the bus bandwidth, {value:.2g} of that"
+        f"{line:g} GB/s of NICs per node, which two nodes cross with {1 / twice:.2f} "
+        f"of the bus bandwidth, {value / line:.2g} of that"
     )
-    return Limit(hard, hard * value, "two nodes", why, share.source, share.confidence)
+    return Limit(line * twice, value * twice, "two nodes", why, share.source, share.confidence)
 
 
 def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:

@@ -19,8 +19,9 @@ machine of a class, and each is one number here:
 - `latency`: hops that take longer than NCCL counts: only through host memory.
 - `transfer`: what the bytes take, by the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
-  eight. Above one through host memory, which each byte crosses twice while NCCL counts the slot alone. Below one
-  across sockets: 8 GPUs on two EPYC reach 22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
+  eight. Above one in a rack by older releases, which give these switches Hopper's 0.85. Above one through host memory,
+  which each byte crosses twice while NCCL counts the slot alone. Below one across sockets: 8 GPUs on two EPYC reach
+  22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
   greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
   90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
@@ -175,7 +176,7 @@ def _later(graph: Graph, latency_us: float) -> Graph:
     return replace(graph, latency_inter_us=graph.latency_inter_us or latency_us)
 
 
-Where = Literal["nvlink", "pcie", "sockets", "host", "nvls", "nvls-8", "network", "network trees"]
+Where = Literal["nvlink", "pcie", "sockets", "host", "nvls", "nvls-8", "nvls-72", "network", "network trees"]
 """The classes that differ in what is missing: rings and trees over NVLink, between GPUs over PCIe, across the sockets
 of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses memory twice); the switches'
 own reduction; the same on one Blackwell board; rings and pairs that cross a network, and trees that do."""
@@ -191,14 +192,15 @@ class Correction(Struct, frozen=True):
 
 CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
-        "nvlink": Correction(filling=0.75),
+        "nvlink": Correction(filling=0.7),
         "pcie": Correction(),
         "sockets": Correction(transfer=0.72),
         "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
-        "nvls": Correction(filling=0.75),
-        "nvls-8": Correction(transfer=0.86, filling=0.75),
+        "nvls": Correction(filling=0.7),
+        "nvls-8": Correction(transfer=0.86, filling=0.7),
+        "nvls-72": Correction(transfer=1.15, filling=0.7),
         "network": Correction(),
-        "network trees": Correction(filling=0.75),
+        "network trees": Correction(filling=0.8),
     }
 )
 
@@ -209,10 +211,10 @@ STARTS_US: Mapping[str, float] = MappingProxyType(
         "nvlink hopper": 2.0,
         "mnnvl": 10.0,
         "pcie": 2.0,
-        "rdma": 22.0,
+        "rdma": 20.0,
         "tcpxo": 44.0,
         "tcpx": 880.0,
-        "unknown": 22.0,
+        "unknown": 20.0,
         "racks": 117.0,
     }
 )
@@ -239,8 +241,10 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
     if crosses_network:
         return "network trees" if algorithm.endswith("Tree") else "network"
     if algorithm.startswith("NVLS"):
-        board = system.compute_capability >= 100 and shape.ranks <= _BOARD and version >= _SHARES
-        return "nvls-8" if board else "nvls"
+        board, told = shape.ranks <= _BOARD, version >= _SHARES
+        if system.compute_capability < 100 or board is not told:
+            return "nvls"
+        return "nvls-8" if board else "nvls-72"
     if system.joins(max(shape.gpus)):
         return "nvlink"
     if not system.p2p:
@@ -354,12 +358,22 @@ def predict(
         found = _over_links(system, shape, op, nbytes, version)
     if found is None:
         return None
-    ring = forced is not None and forced.ring
+    ring = _in_ring(found, system, parts.count, forced)
     alone = _alone_GBps(system, shape, op, version, ring)
     limit = network.limit(system, shape, op, alone, ring=ring)
     if parts.count > 1 and limit is None:
         return None
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
+
+
+def _in_ring(found: Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
+    """Whether a call goes around a ring: by NCCL's choice, but that two nodes of Hopper and later always take a tree.
+
+    So A100 do since ports merge: 190 GB/s by 2.29 and 238 before, of the same 16 ports of 100 Gb/s.
+    """
+    if forced is not None:
+        return forced.ring
+    return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)
 
 
 def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> Modelled | None:

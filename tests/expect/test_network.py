@@ -48,7 +48,7 @@ PUBLISHED = {
     "nccl-tests#309, 2x8 H100 is held by NVLink": (H100, 2, "all_reduce", 470, 480),
     "Lambda, 2x8 B200": (B200, 2, "all_reduce", 702.9, 840),
     "AWS, 4x8 B200": (replace(B200, network="efa"), 4, "all_reduce", 381.8, 840),
-    "Azure, 2x8 A100 stay on rings": (A100, 2, "all_reduce", 187.2, 235),
+    "Azure, 2x8 A100": (A100, 2, "all_gather", 187.2, 235),
     "Google, A3 Mega all-gather": (MEGA, 2, "all_gather", 188.6, 361),
     "Google, A3 Mega two-node tree": (MEGA, 2, "all_reduce", 338.8, 480),
     "Google, A3 High": (HIGH, 2, "all_gather", 71, 361),
@@ -106,18 +106,7 @@ def test_what_a_gb300_sends_is_held_by_the_slot_of_its_nic() -> None:
     for nics, seen in ((1, 56), (2, 112)):
         found = limit(replace(lone, nics=nics), Shape((1, 1)), "all_reduce")
         assert found is not None
-        assert seen / found.value_GBps == pytest.approx(1, abs=0.12)
-
-
-def test_a_cube_of_v100_stays_on_rings_between_two_nodes_and_four_joined_ones_do_not() -> None:
-    cube = replace(A100, compute_capability=70, fabric="cube-mesh", nics=4, nic_gbps=100)
-    mesh = replace(cube, gpus=4, domain_gpus=4, fabric="mesh", nics=2)
-    ring, tree = (limit(each, Shape((each.gpus,) * 2), "all_reduce") for each in (cube, mesh))
-    assert ring is not None
-    assert tree is not None
-    assert ring.rule == "ring"
-    assert tree.rule == "two nodes"
-    assert tree.value_GBps == pytest.approx(41.5, rel=0.1)
+        assert found.value_GBps == pytest.approx(seen)
 
 
 def test_a_rank_that_sends_to_the_next_fills_its_nic() -> None:
@@ -171,7 +160,14 @@ def test_the_node_with_the_fewest_gpus_sets_the_pace() -> None:
 def test_a_slot_carries_no_more_than_itself() -> None:
     slow = limit(replace(H100, pcie_GBps=24), Shape((8,) * 4), "all_gather")
     assert slow is not None
-    assert slow.value_GBps == pytest.approx(8 * 24 * 1.1 * 0.92)
+    assert slow.value_GBps == pytest.approx(8 * 24 * 1.1), "what a slot carries is payload already"
+
+
+def test_the_first_efa_reaches_less_of_its_rate_than_the_later_ones() -> None:
+    old, new = (limit(replace(each, network="efa"), Shape((8,) * 4), "all_gather") for each in (A100, B200))
+    assert old is not None
+    assert new is not None
+    assert (old.value_GBps / old.hard_GBps, new.value_GBps / new.hard_GBps) == pytest.approx((0.705, 0.728), abs=0.001)
 
 
 def test_every_fraction_is_a_share_and_has_a_source() -> None:

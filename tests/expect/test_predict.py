@@ -129,8 +129,34 @@ def test_small_messages_are_judged_by_time_and_large_ones_by_bandwidth() -> None
     assert large.bottleneck == "NVLink"
 
 
+@pytest.mark.parametrize(
+    ("ports", "gbps", "version", "rule", "busbw"),
+    [
+        (16, 100, (2, 23, 4), "Tree", 238),
+        (16, 100, (2, 29, 3), "Ring", 189.6),
+        (8, 200, (2, 23, 4), "Ring", 187.2),
+        (8, 200, (2, 30, 7), "Ring", 187.2),
+    ],
+)
+def test_two_nodes_of_a100_take_a_tree_only_before_nccl_merged_the_ports_of_a_card(
+    ports: int, gbps: float, version: tuple[int, int, int], rule: str, busbw: float
+) -> None:
+    found = predict(replace(A100, nics=ports, nic_gbps=gbps, network="roce"), PAIR, "all_reduce", 8 * GIB, version)
+    assert found is not None
+    assert found.algorithm == rule
+    assert found.busbw_GBps == pytest.approx(busbw, rel=0.02)
+
+
+def test_a_rack_of_blackwell_is_as_fast_by_an_old_release_as_by_a_new_one() -> None:
+    rack = replace(H100, compute_capability=100, gpus=4, domain_gpus=72, nvlink_GBps=40.1)
+    old, new = (predict(rack, Shape((4,) * 18), "all_reduce", 8 * GIB, each) for each in ((2, 26, 2), (2, 28, 9)))
+    assert old is not None
+    assert new is not None
+    assert old.busbw_GBps == pytest.approx(new.busbw_GBps, rel=0.01)
+
+
 def test_the_bottleneck_between_nodes_is_the_nic_until_nvlink_is() -> None:
-    tuned = predict(H100, Shape((8,) * 4), "all_reduce", 8 * GIB)
+    tuned = predict(A100, Shape((8,) * 4), "all_reduce", 8 * GIB)
     held = predict(H100, PAIR, "all_reduce", 8 * GIB)
     assert tuned is not None
     assert held is not None
