@@ -157,13 +157,13 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
     [
         (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
         (["doctor", "--backend", "mpi"], "--backend: mpi is no choice; choose from nccl, gloo"),
-        (["doctor", "--timeout", "soon"], "--timeout: soon is no number above zero"),
+        (["doctor", "--timeout", "soon"], "--timeout: soon is no number above 0"),
         (["doctr"], "doctr is no command; did you mean doctor?"),
         (["doctor", "--select", "nosuch"], "--select: nosuch is no check; `ncclprobe checks` lists them"),
         (["doctor", "--ignore", "env"], "--ignore: env is no check; did you mean 'env.*'?"),
         (["doctor", "--backend", "gloo", "--expect-gpus", "8"], "leave one out"),
         (["doctor", "--expect-gpus", "-1"], "-1"),
-        (["doctor", "--timeout", "0"], "above zero"),
+        (["doctor", "--timeout", "0"], "above 0 and below 1e9"),
         (["doctor", "--path", ":write"], "is no path"),
         (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures exclude each other"),
         (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
@@ -237,6 +237,14 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert done.returncode == 141  # as a program that SIGPIPE ends
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["accept", "--help"]])
+def test_what_cannot_be_printed_is_not_passed_over(argv: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "ncclprobe", *argv]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
 def test_the_readmes_commands_exist() -> None:

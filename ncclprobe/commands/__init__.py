@@ -114,9 +114,10 @@ def _run(argv: list[str]) -> int:
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
     if argv and argv[0] not in ("-h", "--help", "--version"):
-        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), "`ncclprobe --help` lists them")
-    _parser().parse_args(argv or ["--help"])
-    return ExitCode.USAGE
+        order = "; options come after the command" if argv[0].startswith("-") else ""
+        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), f"`ncclprobe --help` lists them{order}")
+    print(f"ncclprobe {__version__}\n" if argv[:1] == ["--version"] else _help(), end="")
+    return ExitCode.OK
 
 
 _IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
@@ -160,7 +161,7 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _help() -> str:
     from ncclprobe.commands.arguments import HelpFormatter
 
     width = max(map(len, COMMANDS))
@@ -179,8 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
     parser.add_argument("--version", action="version", version=f"ncclprobe {__version__}", help="Show the version.")
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
-    return parser
+    return parser.format_help()
 
 
 def _kept() -> str:

@@ -14,6 +14,7 @@ from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.layout import wrap
 from ncclprobe.model import outcomes
+from ncclprobe.ops import OPS
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY, Output
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _Help(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, _space: Any, _values: Any, option: str | None = None) -> None:
         assert isinstance(parser, Parser)
-        parser._print_message(parser.format_help() if option == _ALL else parser.format_brief(), sys.stdout)
+        print(parser.format_help() if option == _ALL else parser.format_brief(), end="", flush=True)
         parser.exit()
 
 
@@ -161,13 +162,21 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is none of an option's choices, as every unknown word is refused."""
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, str(unknown(str(value), "choice", action.choices)))
+            raise argparse.ArgumentError(action, str(unknown(str(value), "choice", [*map(str, action.choices)])))
 
 
 def known(option: str, kind: str, given: str, names: Collection[str]) -> None:
     """Refuse what is none of `names`. Raises UsageError with what may have been meant."""
     if given not in names:
         raise UsageError(f"{option}: {unknown(given, kind, names)}")
+
+
+def operations(text: str) -> tuple[str, ...]:
+    """Return the collectives that --op names, each once. Raises UsageError."""
+    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        known("--op", "operation", name, OPS)
+    return names
 
 
 def positive(text: str) -> float:
@@ -177,7 +186,7 @@ def positive(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number above zero")
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0 and below 1e9")
     return number
 
 
@@ -237,10 +246,11 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     if judges:
         add.add_argument("--fail-on", choices=("warn", "fail"), default="fail",
             help="Exit with 4 from this severity on (default: %(default)s).")  # fmt: skip
-    flag = partial(add.add_argument, action="store_true")
+    flag = partial(add.add_mutually_exclusive_group().add_argument, action="store_true")
     flag("-q", "--quiet", help="Print one line only.")
     flag("-v", "--verbose", help="Print versions, settings and every check too.")
-    flag("--no-color", help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")
+    add.add_argument("--no-color", action="store_true",
+        help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
 
 
 def output(given: argparse.Namespace) -> Output:

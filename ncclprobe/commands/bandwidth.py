@@ -59,7 +59,7 @@ def parse(argv: Sequence[str]) -> Options:
             )
     known("--dtype", "data type", given.dtype, DTYPES)
     known("--redop", "reduction", given.redop, REDOPS)
-    steps, ops = _steps(given), _ops(given.op)
+    steps, ops = _steps(given), arguments.operations(given.op)
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
     return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
@@ -160,7 +160,7 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
     add("-b", dest="begin", metavar="SIZE",
         help=f"Set the smallest message (default: {_BEGIN}; without -b, -e and -f few sizes).")  # fmt: skip
     add("-e", dest="end", metavar="SIZE", help=f"Set the largest message (default: {largest}).")
-    add("-f", dest="factor", type=int, metavar="N",
+    add("-f", dest="factor", type=arguments.count, metavar="N",
         help=f"Make each size N times the previous one (default: {_FACTOR}).")  # fmt: skip
     add("--dtype", default="float32", metavar="TYPE",
         help=f"Use elements of this type: {', '.join(DTYPES)} (default: %(default)s).")  # fmt: skip
@@ -227,22 +227,17 @@ def _mode(given: argparse.Namespace) -> Mode | None:
     return "graph" if given.graph else given.mode
 
 
-def _ops(text: str) -> tuple[str, ...]:
-    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        known("--op", "operation", name, OPS)
-    return names
-
-
 def _steps(given: argparse.Namespace) -> tuple[int, ...]:
     """Return the sizes in the order in which they are measured. Where the end is open it is NCCL's, and gloo's is in
     it.
     """
-    begin = bytes_of("-b", given.begin or _BEGIN)
+    begin, element = bytes_of("-b", given.begin or _BEGIN), DTYPES[given.dtype]
     end = bytes_of("-e", given.end) if given.end is not None else LARGEST["nccl"]
     if begin > end:
         largest = given.end or size(end)
         raise UsageError(f"-b {given.begin or _BEGIN} is above -e {largest}: give the smaller size to -b")
+    if begin < element:
+        raise UsageError(f"-b {given.begin}: less than one {given.dtype}; give -b {element} or more")
     if given.factor is None and given.begin is None and given.end is None:
         return default_sizes(begin, end)
     factor = _FACTOR if given.factor is None else given.factor

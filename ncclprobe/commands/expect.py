@@ -10,7 +10,7 @@ from pathlib import Path
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
-from ncclprobe.errors import UsageError, unknown
+from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed, elsewhere, rendering, topology_file
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
@@ -50,6 +50,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"--gpu {options.gpu[:40]!r} does not apply without --topology FILE; --machine '8 x H200' says more"
         )
+    if options.file and not options.machine and not options.file.exists():
+        raise UsageError(f"{options.file}: there is no such capture; a machine type is given by --machine NAME")
     here = _shown(options) if options.topology else machine_of(options.machine, options.file)
     if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
@@ -107,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
-    add("-f", dest="factor", type=int, default=4, metavar="N",
+    add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
     add("--graphs", type=Path, metavar="FILE",
         help="Read NCCL's graphs from a file of NCCL_GRAPH_DUMP_FILE, or from a log of NCCL_DEBUG=INFO with "
@@ -216,7 +218,7 @@ def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableReques
     asked = TableRequest(
         system=here.system,
         shape=_shape(options, here.system.gpus),
-        ops=_ops(options.op),
+        ops=arguments.operations(options.op),
         sizes=steps,
         machine=here.machine,
         version=here.nccl or LATEST,
@@ -233,14 +235,6 @@ def _graphs(path: Path | None) -> Graphs | None:
         return None
     text = files.read(path, limit=dumps.MOST_BYTES)
     return dumps.graph_dump(text, str(path)) if text.lstrip().startswith("<") else dumps.pattern_lines(text, str(path))
-
-
-def _ops(text: str) -> tuple[str, ...]:
-    names = tuple(OPS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in OPS:
-            raise UsageError(f"--op: {unknown(name, 'operation', OPS)}")
-    return names
 
 
 def _shape(options: argparse.Namespace, gpus: int) -> Shape:

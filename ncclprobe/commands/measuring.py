@@ -27,6 +27,7 @@ from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
+from ncclprobe.ops import OPS
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.rank import Rank, devices
 from ncclprobe.session.measure.recorder import Publisher
@@ -129,8 +130,8 @@ def main(
         if identity is None or (identity.ranks == 1 and not ours):
             return (alone or _alone)(options, question, launch)
         host = this_host()
-        _refuse_early(options, identity.ranks, host)
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
+        _refuse_early(options, identity.ranks, host, backend)
         if options.output.on_stdout:
             _keep_stdout()
         return Rank(options, question, identity, host, expected, backend).run()
@@ -191,7 +192,7 @@ def start_ranks(
     if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
     host = this_host()
-    choose_backend(options.backend, "torchrun", count, devices(host))
+    backend = choose_backend(options.backend, "torchrun", count, devices(host))[0]
     cpus = len(os.sched_getaffinity(0))
     most = max(_FEW_RANKS, _RANKS_PER_CPU * cpus)
     if count > most:
@@ -199,7 +200,7 @@ def start_ranks(
             f"--nproc {count} is more than this node can run: at most {most} ranks on {cpus} CPUs "
             f"({_RANKS_PER_CPU} per CPU, and {_FEW_RANKS} anywhere); give a smaller --nproc"
         )
-    _refuse_early(options, count, host)
+    _refuse_early(options, count, host, backend)
     _refuse_without_room(options, count, host)
     _override(launch, options)
     return selflaunch.launch(count, options, question, refused)
@@ -210,12 +211,15 @@ def may_have_gpus(here: Devices) -> bool:
     return bool(here.nodes) or Path(_WSL).exists()
 
 
-def _refuse_early(options: Options, ranks: int, host: Host) -> None:
+def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) -> None:
     """Refuse what is known to fail once every rank has imported torch. Raises UsageError."""
     if options.training and options.training.grid:
         groups.fit(options.training.grid, ranks)
     if options.backend == "nccl" and not may_have_gpus(devices(host)):
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
+    averages = options.redop == "avg" and all(OPS[op].reduces for op in options.ops)
+    if backend == "gloo" and averages and "int" in options.dtype:
+        raise UsageError(f"--redop avg: gloo averages no {options.dtype}; give --dtype float32, or --redop sum")
 
 
 def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:

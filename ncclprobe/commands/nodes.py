@@ -37,7 +37,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--nnodes", type=below(bounds.HOST_NAMES + 1), metavar="N",
         help="Check N nodes together (default: as the launcher says).")  # fmt: skip
-    add("--node-rank", type=int, metavar="R", help="Be node R of them, from 0 to N-1 (default: as the launcher says).")
+    add("--node-rank", type=arguments.whole, metavar="R",
+        help="Be node R of them, from 0 to N-1 (default: as the launcher says).")  # fmt: skip
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
     add("--master-port", type=below(1 << 16), metavar="PORT",
         help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip

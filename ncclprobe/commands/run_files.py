@@ -40,7 +40,9 @@ def schema_of(text: str, path: str) -> str:
     try:
         head = msgspec.json.decode(text, type=Head)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not whole JSON: {error}") from None
+        from ncclprobe.report.json import other_kind
+
+        raise UsageError(f"{path}: not whole JSON: {other_kind(text, path, error)}") from None
     return head.schema or ("nccl-tests" if bytes(head.results) else "")
 
 

@@ -330,7 +330,8 @@ def parse(text: str, path: str) -> Site:
         document = json.loads(text, object_pairs_hook=_no_doubles, parse_constant=_no_constant)
         site: Site = msgspec.convert(document, type=Site)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise UsageError(f"{path}: not a {SCHEMA} file: {str(error)[:200]}") from None
+        remedy = "give what `ncclprobe baseline` wrote"
+        raise UsageError(f"{path}: not a {SCHEMA} file: {str(error)[:200]}; {remedy}") from None
     for number, row in enumerate(site.rows, start=1):
         sane = 0 < row.nbytes < 1 << 63 and 0 < row.runs < 1 << 31 and 0 < row.nodes <= row.ranks < 1 << 31
         if not (sane and bounds.LEAST_GBPS < row.busbw_GBps < bounds.MOST_GBPS and 0 <= row.noise < 0.999):

@@ -29,7 +29,7 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
     blocks = [[*_standing(report, width, style)]] if report.standing else nothing
     blocks += [[*_cause(cause, width, style, verbose)] for cause in shown]
     blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
-    blocks += [[*_rest(report, width)], [*_before_next_launch(report)]]
+    blocks += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
     return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
 
 
@@ -204,15 +204,14 @@ def _consequence(each: Consequence, width: int) -> Iterator[str]:
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line as it stands in its file, which is not broken: it is to be found again.
-
-    Of a long one the beginning and the end: what a wrapped error was about stands last.
+    """Yield each line with its place, wrapped: of a long one the beginning and the end, where a wrapped error says
+    what it was about.
     """
     for each in found:
         text = printable(str(each))
         if len(text) > _MOST_QUOTED:
             text = f"{text[: _MOST_QUOTED - _MOST_OF_THE_END]} … {text[-_MOST_OF_THE_END:]}"
-        yield f"{lead}{text}"
+        yield from wrap(lead, text, width, len(lead) + 2, whole=True)
 
 
 def who(ranks: Sequence[int], nodes: Sequence[str]) -> str:
@@ -233,12 +232,12 @@ def _rest(report: Report, width: int) -> Iterator[str]:
         yield from wrap("note: ", remark, width)
 
 
-def _before_next_launch(report: Report) -> Iterator[str]:
+def _before_next_launch(report: Report, width: int) -> Iterator[str]:
     """Yield the line that names the checks which would have found it, and whether they did where they were asked."""
     ids = dict.fromkeys(f"{cause.doctor}{cause.checked}" for cause in report.causes if cause.doctor)
     if ids:
         verb = "check that finds" if len(ids) == 1 else "checks that find"
-        yield printable(f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}")
+        yield from wrap("", f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}", width)
 
 
 _NAMES_RANKS = ("dead or gone", "desync", "stuck outside", "stuck inside")

@@ -88,7 +88,7 @@ def parse(text: str, path: str) -> Report:
         report = msgspec.json.decode(text, type=Report)
         _refuse_impossible(report, path)
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path}: not a whole {SCHEMA} report: {_other_kind(text, path, error)}") from None
+        raise UsageError(f"{path}: not a whole {SCHEMA} report: {other_kind(text, path, error)}") from None
     explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
     if report.exit_code not in (*_CODES.get(report.status, ()), *explains):
         raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
@@ -104,10 +104,10 @@ def recognises(text: str) -> bool:
     return True
 
 
-def _other_kind(text: str, path: str, error: Exception) -> str:
+def other_kind(text: str, path: str, error: Exception) -> str:
     """Return what a text seems to be instead of a report, and what reads it."""
     if text.lstrip().startswith('{"capture"'):
-        return f"a capture; judge it with `ncclprobe doctor {path}`"
+        return f"a capture; `ncclprobe doctor {path} --json FILE` makes a report of it"
     if not text.lstrip().startswith("{"):
         return f"a log of a job? read it with `ncclprobe explain {path}`; a report is what --json writes"
     return f"{_shown(str(error))}; give what --json wrote"

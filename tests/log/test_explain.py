@@ -28,16 +28,20 @@ def written(folder: Path, **texts: str) -> str:
 
 
 def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert explain.main([written(tmp_path, rank3=NO_INTERFACE + UNHANDLED), "--no-color"]) == 0
+    monkeypatch.chdir(written(tmp_path, rank3=NO_INTERFACE + UNHANDLED))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert explain.main([".", "--no-color"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
     assert lines[0] == "CAUSE  iface-missing  on rank 3, node1"
-    assert lines[2] == f"     {tmp_path}/rank3.log:1: Bootstrap : no socket interface found"
+    assert lines[2] == "     ./rank3.log:1: Bootstrap : no socket interface found"
     assert any(line.startswith("   The job is at fault, its settings or its program; ") for line in lines)
     assert any(line.startswith("   what to do: ") for line in lines)
     assert "   what followed:" in lines
-    assert lines[-1] == "The check that finds this before the next launch: `ncclprobe doctor` env.ifname-match"
+    last = "The check that finds this before the next launch: `ncclprobe doctor` env.ifname-match"
+    assert " ".join(lines[-2:]) == last
 
 
 @pytest.mark.parametrize(
@@ -239,7 +243,7 @@ def test_a_cause_that_only_the_table_knows_has_the_remedy_of_its_check(
     said = capsys.readouterr().out
     assert said.startswith("CAUSE  memlock  on n1\n   memory cannot be registered: Cannot allocate memory\n")
     assert "what to do: `ulimit -l unlimited` in the job" in said
-    assert said.splitlines()[-1].endswith("`ncclprobe doctor` host.memlock")
+    assert said.endswith(" host.memlock\n")
 
 
 def test_a_plugin_that_is_not_needed_is_no_cause_where_nothing_failed(tmp_path: Path) -> None:

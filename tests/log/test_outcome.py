@@ -89,7 +89,7 @@ def test_the_line_of_no_known_meaning_is_shown_first(tmp_path: Path, capsys: pyt
     assert [each["id"] for each in report["causes"][0]["consequences"]] == ["log.waited-in-vain"]
     capsys.readouterr()
     explain.main([str(tmp_path / "train.log"), "--no-color"])
-    assert "FrobError" in "".join(capsys.readouterr().out.splitlines()[:3])
+    assert "FrobError" in "".join(capsys.readouterr().out.splitlines()[:4])
 
 
 def test_who_knows_that_a_job_failed_gets_a_line_all_the_same(tmp_path: Path) -> None:

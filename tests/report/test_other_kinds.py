@@ -8,7 +8,7 @@ from ncclprobe.commands import main
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl"
 KINDS = {
-    CAPTURE.read_text(): "a capture; judge it with `ncclprobe doctor",
+    CAPTURE.read_text(): "a capture; `ncclprobe doctor",
     "node1:1:1 [0] NCCL INFO cudaDriverVersion 12080\n": "a log of a job? read it with `ncclprobe explain",
     "[1, 2]\n": "a report is what --json writes",
     "{}\n": "give what --json wrote",
@@ -21,6 +21,14 @@ def test_what_is_no_report_is_called_what_it_is(text: str, tmp_path: Path, capsy
     assert main(["report", str(tmp_path / "x")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert KINDS[text] in line
+
+
+@pytest.mark.parametrize(
+    "argv", [["baseline"], ["compare", str(CAPTURE)], ["expect", "--machine", "dgx-h100", "--judge"]]
+)
+def test_a_capture_given_as_a_run_is_called_a_capture(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*argv, str(CAPTURE)]) == 2
+    assert "a capture; `ncclprobe doctor" in capsys.readouterr().err
 
 
 def test_the_folder_that_keep_filled_is_judged_as_its_captures(

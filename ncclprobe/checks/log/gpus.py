@@ -24,6 +24,13 @@ _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
 HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
 """Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
+_LINK_XIDS = frozenset({"74", *map(str, range(144, 151))})
+_LINK = {
+    **NODE,
+    "remedy": "`nvidia-smi nvlink -e` names the link whose errors grow. Drain the host and reset the GPUs at both its "
+    "ends (all of the host if they meet in NVSwitches); if it returns, reseat or replace the bridge, baseboard or GPU.",
+}
+"""Of NVIDIA's GPU debug guidelines, Xid 74: a link has two ends, and its connection is looked at before a GPU goes."""
 
 
 @cause(
@@ -48,7 +55,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_KERNEL):
         xid = _xid(event)
         if xid and xid not in HARMLESS_XIDS:
-            yield said(log, event, f"the driver reports Xid {xid}", **NODE)
+            yield said(log, event, f"the driver reports Xid {xid}", **(_LINK if xid in _LINK_XIDS else NODE))
         elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}

@@ -13,6 +13,7 @@ import msgspec
 
 from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Fingerprint, FirstCall, Measurement, SkippedRow
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
@@ -298,7 +299,9 @@ class Rows(Struct, frozen=True):
 @collector
 def rows(host: Host) -> Rows:
     """Read the rows."""
-    measured = every(host, "row", Measurement, "no row was measured")
+    left_out = dict.fromkeys(f"{each.op}: {each.why}" for each in any_of(host, "skipped", SkippedRow))
+    why = ": ".join(["no row was measured", *([first_of(left_out, 1, "; ")] if left_out else [])])
+    measured = every(host, "row", Measurement, why)
     return Rows(measured, any_of(host, "retest", Measurement), any_of(host, "disturbance", Disturbance))
 
 
