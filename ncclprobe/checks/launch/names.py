@@ -24,6 +24,7 @@ from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.gloo import Device, Refused, named, of_hostname
 from ncclprobe.nccl.interfaces import find_by
 
@@ -264,6 +265,24 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
     if not elsewhere & own_addresses(interfaces):
         message = f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is node 0"
         yield warn(master.name, message, blame="job", action="fix-job", evidence=f"getaddrinfo({master.name})")
+
+
+_LO_DOWN = replace(LO, flags=LO.flags - {"up", "running"})
+
+
+@check(bad=lambda: [(Interfaces((_LO_DOWN, ETH0)),)], good=lambda: [(HERE,)], required=True)
+def loopback(interfaces: Interfaces) -> Iterator[Finding]:
+    """The loopback device is down.
+
+    Right: The loopback device is up.
+    Why: Linux carries what a host sends to any address of its own over lo: rank 0 does not reach the store at
+    MASTER_ADDR that it has opened itself, nor NCCL's bootstrap its root, and both wait to their timeouts.
+    Fix: `ip link set lo up`, in the job's own network namespace where it has one.
+    """
+    for each in interfaces.all:
+        if each.loopback and "up" not in each.flags and interfaces.addresses:
+            message = "is down: no process of this node reaches one of its own addresses"
+            yield fail(each.name, message, blame="node", action="fix-image", evidence=f"getifaddrs(3): {each.name}")
 
 
 _BOTH = Master("localhost", ("::1", "127.0.0.1"))
