@@ -5,8 +5,8 @@ scripts/lab up 4 --nics 2           keeps four hosts until Ctrl-C, or until `scr
 scripts/lab run n1 -- ip address    runs a command on one of them; `ctl` is the switches' side
 scripts/lab clean                   removes what killed runs left
 scripts/lab matrix --select '*MASTER*'      plays rows of the fault matrix; --all at every number of hosts
-scripts/lab matrix --write PATH             plays all rows, and writes the table; with --all beside torch too
-scripts/lab torch                   plays five faults under the doctor and under torch alone
+scripts/lab matrix --write PATH             plays all rows, and writes the table
+scripts/lab deed --write reports/deed.md    plays rows, and right after the doctor a job on the same hosts
 """
 
 import argparse
@@ -95,12 +95,17 @@ def matrix(options: argparse.Namespace) -> int:
     return 0 if outcomes and all(each.well for each in outcomes) else 1
 
 
-def torch(options: argparse.Namespace) -> int:
-    """Print what torch says of five faults beside what we say."""
-    from tests.lab import matrix_table as tables
+def deed(options: argparse.Namespace) -> int:
+    """Play the doctor and then a job under each row; 1 if one was called Ready and died, or was healthy and was not."""
+    from tests.lab import deed as lab_deed
 
-    print(tables.beside_torch())
-    return 0
+    def tell(each: lab_deed.Deed) -> None:
+        print("ok  " if each.agrees else "ODD ", lab_deed.line(each), flush=True)
+
+    deeds = lab_deed.played(options.select, options.at_once, tell)
+    if options.write:
+        options.write.write_text(lab_deed.page(deeds, ncclprobe_version()))
+    return 0 if deeds and all(each.agrees for each in deeds) else 1
 
 
 def ncclprobe_version() -> str:
@@ -119,7 +124,7 @@ def _is_ours(pid: int) -> bool:
 def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
     """The sub-command and its options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="up | down | run | clean | matrix | torch")
+    verbs = parser.add_subparsers(required=True, metavar="up | down | run | clean | matrix | deed")
     verb = verbs.add_parser("up", help="keep hosts until Ctrl-C")
     verb.add_argument("hosts", type=int)
     verb.add_argument("--nics", type=int, default=1)
@@ -136,7 +141,11 @@ def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argpars
     verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
     verb.add_argument("--write", type=Path, metavar="PATH", help="play all rows, and write the table there")
     verb.set_defaults(action=matrix)
-    verbs.add_parser("torch", help="five faults beside torch").set_defaults(action=torch)
+    verb = verbs.add_parser("deed", help="the doctor's word, and what becomes of a job")
+    verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
+    verb.add_argument("--at-once", type=int, default=2, metavar="N", help="play so many rows at a time (%(default)s)")
+    verb.add_argument("--write", type=Path, metavar="PATH", help="write the table there")
+    verb.set_defaults(action=deed)
     options = parser.parse_args(argv)
     return options.action, options
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import faults, matrix_torch
+from . import faults
 from .hosts import Lab
 from .matrix import Outcome, Row, Setup
 from .matrix_gloo import GLOO
 from .matrix_healthy import HAND_COUNTS, HEALTHY
 from .matrix_meeting import MEETING
 from .matrix_nodes import NODES, new_connections
-from .matrix_torch import Native
 from .run import TOKEN, by_hand, ended, files_opened, give_gpus, machine, play
 
 ROWS = (*MEETING, *NODES, *GLOO)
@@ -88,26 +87,6 @@ def healthy_table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def torch_table(native: Sequence[Native], ours: Sequence[Outcome]) -> str:
-    """Beside torch."""
-    lines = ["| fault | ncclprobe, s | says | torch, s | last words |", "|---|---|---|---|---|"]
-    mine = {each.row.name: each for each in ours}
-    for each in native:
-        our = mine[each.name]
-        seconds = f"{each.seconds:.0f}" + (", then killed" if each.timed_out else "")
-        lines.append(
-            f"| {each.name} | {our.seconds:.1f} | {_cell(our.headline)} | {seconds} | {_cell(each.last_words)} |"
-        )
-    return "\n".join(lines)
-
-
-def beside_torch() -> str:
-    """Five faults under both."""
-    rows = [row for row in ROWS if row.name in matrix_torch.SAME_FAULTS]
-    native = matrix_torch.play_all(rows)
-    return torch_table(native, [play(row, matrix_torch.HOSTS) for row in rows])
-
-
 def opened_table(counts: Sequence[int] = HAND_COUNTS) -> str:
     """Files opened per node."""
     lines = ["| hosts | files opened by node 0 | by another node, median |", "|---|---|---|"]
@@ -137,21 +116,17 @@ def two_faults(folder: Path, count: int = 8) -> None:
 
 
 def page(tell: Callable[[Outcome], None], version: str, every: bool) -> str:
-    """The report of all rows: with `every` at all their numbers of hosts and beside torch, else at the smallest."""
+    """The report of all rows: with `every` at all their numbers of hosts, else at the smallest."""
     began = time.monotonic()
     bad = played(chosen(ROWS, "*", every), tell)
     well = played(chosen(HEALTHY, "*", every), tell)
-    torch = [
-        "\n## Beside torch's init_process_group and one all_reduce (gloo, timeout 60 s)\n",
-        f"{matrix_torch.HOSTS} hosts; torch's seconds are without its import.\n", beside_torch(),
-    ] if every else []  # fmt: skip
     parts = [
         "# The fault matrix\n",
         f"ncclprobe {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {machine()}. "
         f"Written by `scripts/lab matrix {'--all ' if every else ''}--write PATH`; rows are in tests/lab/matrix_*.py"
         + (".\n" if every else ", here each at its smallest number of hosts.\n"),
         "## Faults\n", table(bad), "\n## The healthy lab: seconds from the first start to the last end\n",
-        healthy_table(well), *torch,
+        healthy_table(well),
         "\n## Files opened (open, openat, openat2 under strace, by hand)\n",
         opened_table(HAND_COUNTS if every else HAND_COUNTS[:1]),
         f"\nAll of it took {(time.monotonic() - began) / 60:.0f} minutes.\n",

@@ -4,7 +4,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,9 @@ GRACE_S = 8.0
 _OPENED = re.compile(r"open.* = \d+$")  # not those that failed
 
 
-def play(row: Row, count: int) -> Outcome:
-    """One run of `row` with `count` hosts."""
+@contextmanager
+def prepared(row: Row, count: int) -> Iterator[Setup]:
+    """A lab of `count` hosts with the fault of `row`."""
     families = {"ipv4": row.family == 4, "ipv6": row.family == 6}
     with Lab(hosts=count, nics=row.nics, **families) as lab:
         setup = Setup(lab, lab.hosts[count // 2], row.gpus)
@@ -31,13 +33,24 @@ def play(row: Row, count: int) -> Outcome:
             for host in lab.hosts:
                 host.env["NCCLPROBE_TOKEN"] = TOKEN
         row.make(setup)
-        jobs = (row.start or _STARTERS[row.launcher])(setup, *([] if row.start else [row]))
-        for hook in setup.after:
-            hook(jobs)
-        end_s = time.monotonic() + row.timeout_s + GRACE_S
-        # All at once: the time of each is from its own start to its own end.
-        done = ended(jobs, end_s)
-        return score(setup, row, said(lab, row), done)
+        yield setup
+
+
+def examine(setup: Setup, row: Row) -> Outcome:
+    """The doctor on every host, and the score of what it said."""
+    jobs = (row.start or _STARTERS[row.launcher])(setup, *([] if row.start else [row]))
+    for hook in setup.after:
+        hook(jobs)
+    end_s = time.monotonic() + row.timeout_s + GRACE_S
+    # All at once: the time of each is from its own start to its own end.
+    done = ended(jobs, end_s)
+    return score(setup, row, said(setup.lab, row), done)
+
+
+def play(row: Row, count: int) -> Outcome:
+    """One run of `row` with `count` hosts."""
+    with prepared(row, count) as setup:
+        return examine(setup, row)
 
 
 def ended(jobs: Mapping[str, Running], end_s: float) -> dict[str, Completed]:
@@ -60,20 +73,19 @@ def said(lab: Lab, row: Row) -> list[Said]:
     return [each for host in lab.hosts for each in read(lab.folder / f"{host.name}.json", host.name)]
 
 
+def flags(setup: Setup, host: Host) -> dict[str, str]:
+    """Who a host is in the job, and where that meets."""
+    usual = {"nnodes": str(len(setup.lab.hosts)), "node_rank": str(host.number - 1)}
+    return {**usual, "master_addr": "n0", "master_port": str(PORT), **setup.flags.get(host.name, {})}
+
+
 def by_hand(setup: Setup, row: Row) -> dict[str, Running]:
     """Start the doctor on every host with flags, all at the same time."""
     jobs = {}
     for host in setup.lab.hosts:
         if host.name in setup.absent:
             continue
-        flags = {
-            "nnodes": str(len(setup.lab.hosts)),
-            "node_rank": str(host.number - 1),
-            "master_addr": "n0",
-            "master_port": str(PORT),
-            **setup.flags.get(host.name, {}),
-        }
-        words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+        words = [word for name, value in flags(setup, host).items() for word in (f"--{name.replace('_', '-')}", value)]
         report = str(setup.lab.folder / f"{host.name}.json")
         jobs[host.name] = host.start([*doctor(setup, row), *words, "--json", report])
     return jobs
