@@ -49,9 +49,10 @@ def grave(like: str, variables: Mapping[str, str], cloud: str = "") -> list[Find
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_that_its_vendor_prescribes_warns_of_nothing(name: str) -> None:
-    assert grave(BLOCKS[name]["like"], settings_of(name)) == []
+    assert grave(BLOCKS[name]["like"], settings_of(name), BLOCKS[name].get("cloud", "")) == []
 
 
+ONE_WRONG = [(name, *block["wrong"].partition("=")[::2]) for name, block in BLOCKS.items() if "wrong" in block]
 WRONG = [
     ("tcpxo-2026", "NCCL_P2P_NET_CHUNKSIZE", "131072"),
     ("tcpxo-2026", "NCCL_FASTRAK_CTRL_DEV", "eth1"),
@@ -72,10 +73,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "variable", "value"), WRONG)
+@pytest.mark.parametrize(("name", "variable", "value"), [*WRONG, *ONE_WRONG])
 def test_one_wrong_value_in_a_block_is_named(name: str, variable: str, value: str) -> None:
-    found = grave(BLOCKS[name]["like"], {**settings_of(name), variable: value})
-    assert variable in {finding.subject for finding in found}
+    found = grave(BLOCKS[name]["like"], {**settings_of(name), variable: value}, BLOCKS[name].get("cloud", ""))
+    assert any(variable in finding.subject or variable in finding.message for finding in found)
 
 
 def test_what_a_vendor_prescribes_and_is_not_set_is_told_once() -> None:
@@ -87,6 +88,12 @@ def test_what_a_vendor_prescribes_and_is_not_set_is_told_once() -> None:
 @pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
 def test_what_one_vendor_prescribes_stays_a_warning_elsewhere(variables: dict[str, str]) -> None:
     assert [finding.subject for finding in grave("hgx-h100", variables)] == [*variables]
+
+
+def test_who_turns_sharp_off_is_not_asked_to_turn_it_on() -> None:
+    assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "0"}) == []
+    half = grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "1"})
+    assert [finding.subject for finding in half] == ["NCCL_COLLNET_ENABLE"]
 
 
 def test_a_cloud_makes_its_vendor_s_settings_right_and_asks_for_them() -> None:
