@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.env import written
-from ncclprobe.checks.env.fixtures import ONE_NODE
+from ncclprobe.checks.env.fixtures import ONE_NODE, gpus
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.linking import Linking, SharedLibrary
@@ -69,6 +69,33 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
         yield note(NCCL, message, evidence=_ALL)
     else:
         raise Unlearned(f"neither torch nor {NCCL} is in this environment: run the doctor in the job's own")
+
+
+_NEW = replace(_FOUND, torch=Torch("/venv/torch", "13.0"))
+_CUDA_12 = gpus(2)
+
+
+@check(
+    bad=lambda: [(_NEW, _CUDA_12)],
+    good=lambda: [(_NEW, replace(_CUDA_12, cuda=(13, 0)))],
+    required=True,
+    applies=gpu_seen,
+)
+def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
+    """torch was built for a newer CUDA than the driver's.
+
+    Right: The driver's CUDA is as new as that which torch was built for.
+    Why: a driver runs all minor versions of its CUDA, and none of a later major one: "The NVIDIA driver on your system
+    is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
+    Fix: take the torch that is built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or have
+    NVIDIA's cuda-compat for it on LD_LIBRARY_PATH.
+    """
+    torch = software.torch
+    if not isinstance(torch, Torch) or not isinstance(torch.cuda, str):
+        return
+    if int(torch.cuda.partition(".")[0]) > gpus.cuda[0]:
+        message = f"is built for CUDA {torch.cuda}, and the driver {gpus.driver} has {gpus.cuda[0]}.{gpus.cuda[1]}"
+        yield fail("torch", message, evidence=f"{torch.folder}/version.py", **_WRONG)
 
 
 _ALL = "installed distributions and the loader's folders"

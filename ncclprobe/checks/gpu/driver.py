@@ -26,6 +26,7 @@ NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
 
 _TO_A_GUEST, _MOST_SHOWN = "vfio-pci", 4
+_CUDA_NODE = "/dev/nvidia-uvm"
 _START_WITH_GPUS = (
     "the driver is loaded, and this process was started without its devices: start the container with GPUs (`docker "
     "run --gpus all`, nvidia.com/gpu in its resources, `srun --gpus-per-node`)"
@@ -100,6 +101,7 @@ def count(
         if gpu.lost:
             message = f"is lost, as NVML says ({gpu.lost})"
             yield fail(f"GPU{gpu.index}", message, blame="node", action="repair", evidence="NVML")
+    yield from _closed(devices)
     yield from _twins(gpus)
     alive = sum(not gpu.lost for gpu in gpus.all)
     if job.expect_gpus is not None and alive < job.expect_gpus:
@@ -107,6 +109,15 @@ def count(
         yield fail("GPUs", message, blame="node", action="repair", evidence="NVML")
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
+
+
+def _closed(devices: Devices | Absent) -> Iterator[Finding]:
+    """Yield that CUDA's own device node is closed to this process, which NVML and nvidia-smi do without."""
+    nodes = () if isinstance(devices, Absent) or isinstance(devices.nvidia, Absent) else devices.nvidia
+    for node in nodes:
+        if node.path == _CUDA_NODE and not node.usable:
+            message = "may not be read and written by this process: CUDA does not start, though NVML sees the GPUs"
+            yield fail(node.path, message, blame="image", action="fix-image", evidence=f"access(2) {node.path}")
 
 
 def _twins(gpus: Gpus) -> Iterator[Finding]:

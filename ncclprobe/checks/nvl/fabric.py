@@ -17,6 +17,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
+from ncclprobe.facts.process import Container
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, Severity, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -152,13 +153,18 @@ def _leads_to_switches(index: int, links: NvLinks | Absent) -> bool:
     return not isinstance(row, Absent) and any(link.remote == "switch" for link in row)
 
 
+_IN_DOCKER = Container("docker", "/.dockerenv")
+
+
 @check(
-    bad=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING))],
-    good=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED))],
+    bad=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING), _IN_DOCKER)],
+    good=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED), _IN_DOCKER)],
     privilege="a look at the host's own services, from outside a container",
     applies=on_switches,
 )
-def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterator[Finding]:
+def fm_service(
+    pci: Pci, manager: FabricManager, gpus: Gpus | Absent, container: Container | Absent
+) -> Iterator[Finding]:
     """The fabric manager does not run, or its version differs from the driver's.
 
     Right: The fabric manager runs in the driver's version.
@@ -173,11 +179,15 @@ def fm_service(pci: Pci, manager: FabricManager, gpus: Gpus | Absent) -> Iterato
     switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
     unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
-    if not manager.running and joined:
+    contained = isinstance(container, Absent) or bool(container.kind)
+    if not manager.running and joined and contained:
         message = (
             f"does not run in this container, though all GPUs have joined the fabric: it may run in another one{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
+    elif not manager.running and joined:
+        message = f"has ended, though all GPUs had joined the fabric: new jobs may find no GPU (error 802){unlike}"
+        yield warn("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif not manager.running:
         message = f"is installed and does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)

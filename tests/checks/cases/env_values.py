@@ -23,7 +23,7 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.env.job import _LIST
-from ncclprobe.checks.env.libraries import _CUDA, _CUDART, _FOUND, _OURS, _PACKAGES, _SYSTEM, _WHEEL
+from ncclprobe.checks.env.libraries import _CUDA, _CUDA_12, _CUDART, _FOUND, _OURS, _PACKAGES, _SYSTEM, _WHEEL
 from ncclprobe.checks.env.uniform import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
 from ncclprobe.checks.sync.counts import DGXS, H100S
 from ncclprobe.facts.environment import Environment
@@ -185,6 +185,7 @@ CASES = {
             (Software({}), ALONE, Job(local=True)),
         ],
     ),
+    "env.torch-driver": Cases(good=[(_FOUND, _CUDA_12), (Software({}), _CUDA_12)]),
     "env.libraries": Cases(
         bad=[
             (Linking((replace(_CUDART, path="", why=""), _OURS)),),

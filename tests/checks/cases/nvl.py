@@ -23,6 +23,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import GpuLinks, NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import GpuFabric, Gpus
+from ncclprobe.facts.process import Container
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -30,6 +31,7 @@ from tests.checks.cases import Cases
 DEGRADED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=("degraded-bandwidth",)))
 LONELY_TRAY = box(*[replace(JOINED, name="NVIDIA GB200")] * 4)
 NO_FABRIC = replace(HEALTHY, fabric=Absent("NVML nvmlDeviceGetGpuFabricInfoV: Not Supported", "Failed"))
+OLD_MANAGER = FabricManager("535.104.05", running=True)
 CLOSED = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=False),), ())
 OPEN = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=True),), ())
 NONE = links_of(0, 18)
@@ -59,10 +61,11 @@ CASES = {
     ),
     "nvl.fm-service": Cases(
         bad=[
-            (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC)),
-            (SWITCHES, FabricManager("535.104.05", running=True), Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2))),
+            (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC), Container()),
+            (SWITCHES, OLD_MANAGER, Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)), Container()),
+            (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED), Container()),
         ],
-        good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC))],
+        good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC), Container())],
     ),
     "nvl.imex": Cases(
         bad=[(TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],

@@ -1,0 +1,55 @@
+"""Incidents of public threads, planted in captures: the doctor names what was wrong there."""
+
+import json
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+import zoo
+
+from ncclprobe.engine.collect import with_choices
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import judge
+from ncclprobe.engine.observe import Traces, of_capture
+from ncclprobe.errors import Missing
+from ncclprobe.host.capture import Replay, load
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.snapshot import Job
+
+INCIDENTS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "data" / "incidents.toml").read_text())
+CHECKS = every_check(MACHINE)
+
+
+def planted(incident: dict[str, Any]) -> Replay:
+    """The capture, with what was otherwise in the thread. A question that it does not answer is a KeyError."""
+    capture = load(zoo.CAPTURES / f"{incident.get('like', 'hgx-h100')}.jsonl")
+    answers = dict(capture.answers)
+    asked = {" ".join(map(str, question)): question for question in answers}
+    answers |= {asked[words]: answer for words, answer in incident.get("said", {}).items()}
+    for pattern, (old, new) in incident.get("edit", {}).items():
+        for question in [asked[words] for words in asked if fnmatch(words, pattern)]:
+            assert old in str(answers[question])
+            answers[question] = str(answers[question]).replace(old, new)
+    answers |= {asked.get(words, tuple(words.split())): Missing(words) for words in incident.get("refused", ())}
+    variables = json.loads(str(answers[("env",)])) | incident.get("env", {})
+    return Replay({**answers, ("env",): json.dumps(variables)}, capture.node, older=False)
+
+
+def found(host: Replay) -> list[Finding]:
+    snapshot = of_capture(host, discover("ncclprobe.facts", Collector, {"machine"}), Traces())
+    verdicts = judge(with_choices([snapshot], CHECKS), CHECKS, Job())
+    return [each for verdict in verdicts for each in verdict.findings if each.severity is not Severity.NOTE]
+
+
+@pytest.mark.parametrize("name", INCIDENTS)
+def test_the_doctor_names_what_was_wrong(name: str) -> None:
+    grave = found(planted(INCIDENTS[name]))
+    assert any(INCIDENTS[name]["names"].lower() in f"{f.subject} {f.message} {f.evidence}".lower() for f in grave)
+
+
+@pytest.mark.parametrize("like", sorted({each.get("like", "hgx-h100") for each in INCIDENTS.values()}))
+def test_the_doctor_names_nothing_where_nothing_was_planted(like: str) -> None:
+    assert found(planted({"like": like})) == []
