@@ -139,6 +139,7 @@ _TROUBLES = {  # NVML_GPU_FABRIC_HEALTH_MASK_…: two bits each, of which 1 says
 _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little is refused, never cut off
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
+_THERMAL = 1  # nvmlPerfPolicyType_t
 _GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
@@ -166,8 +167,9 @@ class Gpu(Struct, frozen=True):
     than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
     `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
     the machine that are nearest. `power_limit_W` is the least limit in force, `clock_MHz` what the processors' clock
-    may rise to, `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded. `compute` is the
-    compute capability ((9, 0): Hopper), which NCCL's rules go by.
+    may rise to, `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the
+    seconds in which heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's
+    rules go by.
     """
 
     index: int
@@ -205,6 +207,7 @@ class Gpu(Struct, frozen=True):
     temperature_C: int | Absent = NOT_ASKED
     slowdown_C: int | Absent = NOT_ASKED
     pcie_replays: int | Absent = NOT_ASKED
+    hot_s: int | Absent = NOT_ASKED
 
 
 class Gpus(Struct, frozen=True):
@@ -451,11 +454,16 @@ def _pace(host: Host, index: int) -> dict[str, Any]:
         "temperature_C": learn(host, number, "nvmlDeviceGetTemperature", index, _OF_THE_CHIP),
         "slowdown_C": learn(host, number, "nvmlDeviceGetTemperatureThreshold", index, _SLOWDOWN),
         "pcie_replays": learn(host, number, "nvmlDeviceGetPcieReplayCounter", index),
+        "hot_s": learn(host, _violated_s, "nvmlDeviceGetViolationStatus", index, _THERMAL),
     }
 
 
 def _watts(milliwatts: Any) -> int:
     return round(number(milliwatts) / 1000)
+
+
+def _violated_s(status: dict[str, Any]) -> int:
+    return round(number(status["violationTime"]) / 1e9)
 
 
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:

@@ -178,6 +178,9 @@ class Box:
     def _nvmlDeviceGetPcieReplayCounter(self, index: int) -> int:
         return 0 if self.gpu.pcie else _refuse(_NO)
 
+    def _nvmlDeviceGetViolationStatus(self, index: int, policy: int) -> dict[str, int]:
+        return _refuse(_NO) if self.gpu.graphics else {"referenceTime": 1_700_000_000_000_000, "violationTime": 0}
+
     def _nvmlDeviceGetCpuAffinity(self, index: int, words: int) -> list[int]:
         nodes = self.machine.processors.nodes
         return _set(_cpus(nodes.get(self.numa[index]) or everyone(self.machine)), words)

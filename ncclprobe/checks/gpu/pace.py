@@ -19,9 +19,11 @@ _MARGIN_C = 5
 """NVML's slowdown threshold is where the hardware halves the clocks; idle GPUs are 30 to 60 degrees below it."""
 _MANY, _TIMES = 1000, 100
 """Replays that are worth a word, and how many times the siblings' median."""
+_LONG_S, _LONGER = 60, 10
+"""Seconds too hot that are worth a word, and how many times the siblings' median."""
 
 FULL = replace(HEALTHY, power_limit_W=700, power_default_W=700, clock_MHz=1980, temperature_C=31,
-               slowdown_C=92, pcie_replays=0)  # fmt: skip
+               slowdown_C=92, pcie_replays=0, hot_s=0)  # fmt: skip
 CAPPED = replace(FULL, power_limit_W=200)
 PACED = box(FULL, FULL, FULL)
 POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsClock"
@@ -56,7 +58,19 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
                 message = f"{gpu.temperature_C} °C, {max(left, 0)} below the {gpu.slowdown_C} at which it slows down"
                 yield warn(name, message, blame="node", action="retest", confidence=ONCE,
                            evidence="nvmlDeviceGetTemperature")  # fmt: skip
+    yield from _was_hot(every)
     yield from _not_told(every, "power_limit_W", POWER)
+
+
+def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
+    """Yield the GPUs that heat has held back for much longer than their siblings, whether or not they work now."""
+    seconds = {name: gpu.hot_s for name, gpu in gpus.items() if isinstance(gpu.hot_s, int)}
+    usual = median(seconds.values()) if seconds else 0
+    for name, hot_s in seconds.items():
+        if len(seconds) > 1 and hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
+            message = f"heat has held it back for {hot_s:,} s since the driver was loaded, {usual:,.0f} s is usual here"
+            evidence = "nvmlDeviceGetViolationStatus (thermal)"
+            yield warn(name, message, blame="node", action="retest", evidence=evidence)
 
 
 def _not_told(gpus: dict[str, Gpu], field: str, source: str) -> Iterator[Finding]:

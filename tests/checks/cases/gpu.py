@@ -154,10 +154,12 @@ CASES = {
             (box(CAPPED),),
             (box(FULL, FULL, replace(FULL, clock_MHz=990)),),
             (box(FULL, replace(FULL, temperature_C=89)),),
+            (box(FULL, FULL, replace(FULL, hot_s=5400)),),
         ],
         good=[
             (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
             (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
+            (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
         ],
     ),
     "gpu.replays": Cases(good=[(box(replace(FULL, pcie_replays=5000)),)]),

@@ -99,6 +99,18 @@ GPUS = (
         so.gpu(5, "nvmlDeviceGetEnforcedPowerLimit", 200_000),
     ),
     plant(
+        "gpu-was-hot",
+        "a GPU that heat has held back for an hour and a half since the driver was loaded",
+        "warn gpu.limits GPU6",
+        so.says(
+            '{"referenceTime": 1700000000000000, "violationTime": 5400000000000}',
+            "nvml",
+            "nvmlDeviceGetViolationStatus",
+            6,
+            1,
+        ),
+    ),
+    plant(
         "gpu-replays",
         "a GPU whose PCIe link repeats packets",
         "warn gpu.replays GPU3",
