@@ -86,19 +86,22 @@ def main() -> int:
         help="Keep N processes per processor computing (default: %(default)g).")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=120.0, help="--timeout of each run (default: %(default)g).")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=["healthy", "killed"], help="Play one kind alone.")
     given = parser.parse_args()
     dice, wrong = random.Random(given.seed), 0
     with busy(given.load) as count, tempfile.TemporaryDirectory() as name:
         for kill in (False, True):
+            if given.only == ("healthy" if kill else "killed"):
+                continue
             codes: Counter[int] = Counter()
             for number in range(given.runs):
                 folder = Path(name, f"{kill}{number}")
                 folder.mkdir()
                 code, said = play(folder, given.timeout, kill, dice)
                 codes[code] += 1
-                if code not in _ENDS[kill]:
-                    wrong += 1
-                    print(f"{'killed' if kill else 'healthy'} run {number}: exit {code}: {said[:300]}", flush=True)
+                wrong += code not in _ENDS[kill]
+                mark = "" if code in _ENDS[kill] else "  WRONG"
+                print(f"{'killed' if kill else 'healthy'} run {number}: exit {code}{mark}: {said[:300]}", flush=True)
             ends = ", ".join(f"{times} x {code}" for code, times in sorted(codes.items()))
             kind = "with one rank killed" if kill else "healthy"
             print(f"{given.runs} runs {kind} beside {count} busy processes: exit codes {ends}", flush=True)
