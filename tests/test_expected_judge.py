@@ -114,3 +114,15 @@ def test_a_file_that_holds_no_results_is_refused_in_one_line(
         said = capsys.readouterr()
         assert not said.out
         assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("machine", "busbw"), [("GB300 NVL72", 33.0), ("Alps GH200", 5.4)])
+def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, busbw: float
+) -> None:
+    nbytes, ranks = 4 * GIB, 8
+    slow = log(tmp_path, nbytes * 2 * (ranks - 1) / ranks / busbw / 1e3, ranks=ranks, nbytes=nbytes)
+    assert main(("--judge", slow, "--machine", machine, "--nodes", "2")) == 4
+    text = capsys.readouterr().out
+    assert "2 rows measured, 2 judged: 2 fail" in text
+    assert "not judged" not in text

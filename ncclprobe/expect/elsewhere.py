@@ -136,7 +136,8 @@ def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
     ranks = f"{row.ranks} on {nodes}"
     value = f"{found.value:9.4g}" if found else f"{'-':>9}"
-    low = f"{found.threshold:9.4g}" if found and found.worst != "unjudged" else f"{'-':>9}"
+    mark = found.mark(row.busbw_GBps) if found else 0.0
+    low = f"{mark:9.4g}" if mark else f"{'-':>9}"
     marks = [f"[{notes.setdefault(note, len(notes) + 1)}]" for note in _notes(row, place)]
     basis = found.basis if found else ""
     cells = f"{row.op:<14} {size(row.nbytes):>9} {row.place:<5} {ranks:>11} {row.busbw_GBps:9.4g} {value} {low}"
@@ -150,7 +151,7 @@ def _notes(row: Measurement, place: Setup) -> Iterator[str]:
     if found is None:
         yield _nothing(row, place)
         return
-    yield found.known
+    yield found.least(row.busbw_GBps) if found.below_gross(row.busbw_GBps) else found.known
     yield f"{found.basis}: {found.source}"
 
 
