@@ -67,6 +67,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Let a search find what people ask before the reference of single checks, commands and variables."""
+    if page.file.src_uri.startswith(("checks/", "commands/", "variables/")):
+        page.meta.setdefault("search", {"boost": 0.3})
+    return markdown
+
+
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """Refuse a page for which a browser would fetch something from elsewhere: clusters have no internet."""
     from mkdocs.exceptions import PluginError

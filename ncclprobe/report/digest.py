@@ -245,11 +245,10 @@ def _extent(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """Return how many checks said what, and how many rows were judged."""
+    """Return how many checks said what, and how many numbers were judged."""
     order = ("fail", "warn", "unknown", "pass", "skip")
     said = ", ".join(f"{report.coverage[s]} {s}" for s in order if report.coverage.get(s)) or "nothing checked"
-    rows = judged(report)
-    return said + (f"; {plural(rows.of, 'row')}, {rows.rows} judged" if rows.of else "")
+    return said + (f"; {_measured(report)}, {judged(report).rows} judged" if judged(report).of else "")
 
 
 def none_applies(report: Report) -> str:
@@ -260,9 +259,15 @@ def none_applies(report: Report) -> str:
 
 
 def none_judged(report: Report) -> str:
-    """Return how many rows were measured where none of them was judged; empty where one was, or none was measured."""
+    """Return how much was measured where none of it was judged; empty where something was, or nothing was measured."""
     found = judged(report)
-    return f"{plural(found.of, 'row')} measured, none judged" if found.of and not found.rows else ""
+    return f"{_measured(report)} measured, none judged" if found.of and not found.rows else ""
+
+
+def _measured(report: Report) -> str:
+    """Return how many numbers there are; only those of collectives are rows, and a pair has several."""
+    found = judged(report).of
+    return plural(found, "row" if found == len(report.measurements) else "number")
 
 
 def judged(report: Report) -> Judged:

@@ -109,7 +109,7 @@ def test_of_gloo_nothing_is_said_of_gpus() -> None:
     said = line(report(ranks=2, fingerprint=GLOO, measurements=(row,), pairs=(PAIR,), copies=(host,)))
     assert said == (
         "2 ranks on n0, gloo: all_reduce 4 MiB: busbw 1.23 GB/s (algbw 52.4), not judged; 1 pair at 20 GB/s; "
-        "2 rows measured, none judged (exit 0)"
+        "2 numbers measured, none judged (exit 0)"
     )
 
 
@@ -118,7 +118,7 @@ def test_what_was_not_measured_is_said() -> None:
     several = line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
     assert several == (
         "16 × H100 on 2 nodes: no collective measured; no pair measured; PCIe widths not known; "
-        "1 row measured, none judged (exit 0)"
+        "1 number measured, none judged (exit 0)"
     )
 
 

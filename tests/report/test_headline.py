@@ -56,7 +56,7 @@ def test_every_format_has_the_headline(name: str, needs: str) -> None:
 @pytest.mark.parametrize("command", ["pairs", "copies", "accept --level 1"])
 def test_pairs_and_copies_that_nothing_judged_are_no_pass_in_any_format(command: str) -> None:
     report = replace(samples.HEALTHY, command=f"ncclprobe {command}", judged=Judged(0, 8))
-    said = "8 rows measured, none judged"
+    said = "8 numbers measured, none judged"
     assert headline(report) == said
     for text in (render(report), quiet(report), junit.render(report), markdown.render(report), html.render(report)):
         assert said in text
@@ -69,7 +69,7 @@ def test_pairs_and_copies_that_nothing_judged_are_no_pass_in_any_format(command:
 def test_pairs_of_which_some_were_judged_pass() -> None:
     report = replace(samples.HEALTHY, judged=Judged(2, 8))
     assert verdict_line(report).startswith("PASS  ")
-    assert "8 rows, 2 judged" in verdict_line(report)
+    assert "8 numbers, 2 judged" in verdict_line(report)
     assert "<skipped" not in junit.render(report).partition("</testsuite>")[0]
 
 

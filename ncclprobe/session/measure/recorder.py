@@ -300,15 +300,15 @@ class Publisher:
     """Standard output and the files that the options name."""
 
     def __init__(self, options: Options) -> None:
-        self._output = options.output
+        self._output, self._accepts = options.output, options.accepts
         self._shown: bool | None = None
         self._lost = False
         self._op = ""
 
     @property
     def shows_rows(self) -> bool:
-        """Return whether rows are shown as they come."""
-        return not self._output.quiet and not self._output.on_stdout
+        """Return whether rows are shown as they come; what `accept` says begins with its line to paste."""
+        return not (self._output.quiet or self._output.on_stdout or self._accepts)
 
     def row(self, row: Measurement) -> None:
         """Show a row, the first one under its header."""
