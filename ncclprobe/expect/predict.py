@@ -98,7 +98,6 @@ _EFA_US = ((90, 20.0), (0, 75.0))
 at 2daf7d303aa1). Of later ones it says 75 and 35, but a p5's whole all-reduce takes 65 us, two g7e's 46: 20 is nearest
 to four publishers (15 to 25 are alike), and what NCCL would choose by the plugin's number does not count: the plugin
 brings a tuner of its own. NCCL's own plugin for IB and RoCE says nothing."""
-_PORTS_MERGE: NcclVersion = (2, 24, 0)
 
 
 class Modelled(Struct, frozen=True):
@@ -132,7 +131,7 @@ def modelled(
     """
     if op not in FUNCTIONS:
         return None
-    counted = as_counted(system, version)
+    counted = as_counted(system)
     found = told or _graphs(counted, shape, version)
     if isinstance(found, Absent):
         return None
@@ -151,12 +150,15 @@ def modelled(
     )
 
 
-def as_counted(system: NodeSystem, version: NcclVersion) -> NodeSystem:
-    """`system` with its NICs as NCCL counts them: AWS's plugin shows the rails of one GPU as one NIC, and since 2.24
-    NCCL makes one of the two ports of a card. Two NICs per GPU are taken for the ports of one, which they mostly are.
+def as_counted(system: NodeSystem) -> NodeSystem:
+    """`system` with its NICs as NCCL counts them: AWS's plugin shows the rails of one GPU as one NIC, and NCCL makes
+    one of the two ports of a card (NCCL_IB_MERGE_NICS, 1 since 2.20). Two NICs per GPU are taken for the ports of one.
+
+    Two nodes of A100 with 16 ports reach 180 to 190 GB/s in pods, by 2.14 and by 2.29, and 221 to 238 on bare metal,
+    where NCCL sees 16 NICs and takes a tree; the lower is expected.
     """
     each = system.nics // system.gpus if system.gpus and system.nics % system.gpus == 0 else 1
-    ports = each == 2 and system.network in ("ib", "roce") and version >= _PORTS_MERGE
+    ports = each == 2 and system.network in ("ib", "roce")
     if each < 2 or not (ports or system.network == "efa"):
         return system
     return replace(system, nics=system.gpus, nic_gbps=system.nic_gbps * each)
@@ -367,10 +369,7 @@ def predict(
 
 
 def _in_ring(found: Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
-    """Whether a call goes around a ring: by NCCL's choice, but that two nodes of Hopper and later always take a tree.
-
-    So A100 do since ports merge: 190 GB/s by 2.29 and 238 before, of the same 16 ports of 100 Gb/s.
-    """
+    """Whether a call goes around a ring: by NCCL's choice, but that two nodes of Hopper and later always take a tree."""
     if forced is not None:
         return forced.ring
     return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)
