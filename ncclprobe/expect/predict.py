@@ -369,7 +369,7 @@ def predict(
 
 
 def _in_ring(found: Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
-    """Whether a call goes around a ring: by NCCL's choice, but that two nodes of Hopper and later always take a tree."""
+    """Whether a call goes around a ring: by NCCL's choice, but two nodes of Hopper and later always take a tree."""
     if forced is not None:
         return forced.ring
     return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)

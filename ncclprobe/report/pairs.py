@@ -76,7 +76,7 @@ def words(found: Localisation) -> Iterator[str]:
         left = f"{100 * found.equally_slow[0].ratio:.0f} % of the usual bandwidth is left"
         which = first_of([each.where for each in found.equally_slow], _NAMED)
         yield f"equally slow, {left}: {which}; so many nodes are of another build or leaf, and no one of them is named"
-    for leaf, nodes in found.leaves.items() if any(each.kind == "uplink" for each in found.culprits) else ():
+    for leaf, nodes in found.leaves.items() if any(each.kind in ("leaf", "uplink") for each in found.culprits) else ():
         yield f"by the measured rates, leaf {leaf} has {first_of(nodes, _NAMED)}"
     if found.cleared:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"

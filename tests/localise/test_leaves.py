@@ -7,6 +7,8 @@ recorded, equal or only some pairs faster                 none
 a slow node in one of two leaves                          both leaves; the node keeps its own
 two or three slow nodes                                   none
 few nodes                                                 none
+neighbours that lose a tenth, also with each other        theirs, which is blamed
+the same of half the rate, or of nodes far apart          none: another build
 a leaf of a large fleet, six rounds                       that one, after its nodes met once more
 """
 
@@ -103,6 +105,25 @@ def test_nodes_of_another_build_are_not_blamed_one_by_one() -> None:
     found = localise_slowness(fleet.rails, fleet.measure)
     assert found.confirmed == ()
     assert {node for each in found.equally_slow for node in each.cause.nodes} == {*fabric.names[:8]}
+
+
+def test_a_leaf_that_is_slow_inside_as_well_is_blamed_as_one() -> None:
+    fabric = Fabric(24, per_leaf=8, rails=2)
+    fleet = Fleet(fabric, NOISES["usual"], [Fault("leaf", 0.9, leaf=1)], seed=2, at_once=24)
+    found = localise_slowness(fleet.rails, fleet.measure)
+    [named] = found.confirmed
+    assert (str(named.cause), found.equally_slow) == ("leaf n10 (+7)", ())
+    assert named.ratio == pytest.approx(0.9, abs=0.02)
+    assert {node for node, leaf in found.layout.leaf.items() if leaf == "n10 (+7)"} == {*fabric.names[8:16]}
+
+
+def test_nodes_far_apart_that_lose_the_same_are_no_leaf() -> None:
+    fabric = Fabric(24, per_leaf=8)
+    sick = [Fault("node", 0.9, (node,)) for node in fabric.names[::4]]
+    fleet = Fleet(fabric, NOISES["usual"], sick, seed=2)
+    found = localise_slowness(fleet.rails, fleet.measure)
+    assert found.confirmed == ()
+    assert len(found.equally_slow) == 6
 
 
 def test_two_nodes_that_lose_the_same_are_blamed() -> None:

@@ -108,9 +108,9 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
                 + (f"; usual: {found.usual}" if found.usual else "")
-                + (_members(found) if each.kind == "uplink" else ""),
+                + (_members(found) if each.kind in _LINKED else ""),
             ),
-            remedy=_UPLINKS if each.kind == "uplink" else _of_device(each.where, hosts),
+            remedy=_LINKED.get(each.kind) or _of_device(each.where, hosts),
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     if found.all_slow:
@@ -140,10 +140,12 @@ def _of_device(where: str, hosts: Sequence[str]) -> str:
     )
 
 
-_UPLINKS = (
-    "compare the uplinks that are up on the switches of both leaves with those that were built; a fabric that is "
-    "oversubscribed by design gives each pair this share"
-)
+_LINKED = {
+    "uplink": "compare the uplinks that are up on the switches of both leaves with those that were built; a fabric "
+    "that is oversubscribed by design gives each pair this share",
+    "leaf": "compare the switch that these nodes share (ports, congestion marks, firmware) with another leaf's; if "
+    "they share none, look at what else they have in common: firmware, MTU, PCIe settings",
+}
 
 
 def _members(found: Localisation) -> str:

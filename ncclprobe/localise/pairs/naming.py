@@ -1,11 +1,13 @@
 """Name few parts rather than many: a node instead of its bad pairs, and no node where several are slow by design."""
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.localise.pairs.causes import Cause
-from ncclprobe.localise.pairs.leaves import FEWEST_EQUAL, SAME_LOSS
+from ncclprobe.localise.pairs.leaves import FEWEST_EQUAL, SAME_LOSS, leaf_name
 from ncclprobe.localise.pairs.likelihood import Weight
 from ncclprobe.model.values import replace
 
@@ -14,6 +16,9 @@ _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 _SHARE_EQUAL, _MOST_EQUAL = 0.2, 6
 """Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
 another leaf."""
+
+_FEWEST_OF_LEAF, _OTHER_SPEED = 4, math.log(0.75)
+"""So many neighbours that lose less than a NIC of the next lower speed would (40 of 56 Gb/s and less) share a leaf."""
 
 
 def many(bad: int, tried: int) -> bool:
@@ -67,3 +72,22 @@ def equally_slow(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause
         if len(same) >= max(FEWEST_EQUAL, min(_SHARE_EQUAL * nodes, _MOST_EQUAL)):
             return frozenset(same)
     return frozenset()
+
+
+def slow_leaf(same: Mapping[Cause, Weight], nodes: Collection[str]) -> dict[Cause, Weight]:
+    """Return as one leaf the equally slow nodes `same`, if they are neighbours among `nodes` by name; else nothing.
+
+    Nodes of another build are neighbours as well, but NICs of another speed cost them more.
+    """
+    names = {cause.nodes[0] for cause in same}
+    order = sorted(nodes, key=_by_number)
+    places = [place for place, node in enumerate(order) if node in names]
+    apart = len(places) < _FEWEST_OF_LEAF or places[-1] - places[0] >= len(places)
+    if apart or any(weight.loss < _OTHER_SPEED for weight in same.values()):
+        return {}
+    return {Cause("leaf", leaf=leaf_name(names)): _sum(list(same.values()), len(order) - len(places))}
+
+
+def _by_number(name: str) -> list[str | int]:
+    """Return a key that puts n2 before n10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]

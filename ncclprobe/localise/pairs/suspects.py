@@ -135,11 +135,15 @@ def verdict(
     weights = _explain(_retest_evidence(retests, suspected, sigma, case), sigma, case) if retests else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
-    blamed = naming.gather_pairs(blamed, _partners(results))
-    same = naming.equally_slow(blamed, case.nodes)
+    partners = _partners(results)
+    blamed = naming.gather_pairs(blamed, partners)
+    equal = naming.equally_slow(blamed, case.nodes)
+    same = {cause: weight for cause, weight in blamed.items() if cause in equal}
+    leaf = naming.slow_leaf(same, partners)
+    own = {cause: weight for cause, weight in blamed.items() if cause not in same}
     return Localisation(
-        confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause not in same),
-        equally_slow=tuple(_suspect(cause, weight) for cause, weight in blamed.items() if cause in same),
+        confirmed=tuple(_suspect(cause, weight) for cause, weight in {**leaf, **own}.items()),
+        equally_slow=() if leaf else tuple(_suspect(cause, weight) for cause, weight in same.items()),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
@@ -147,8 +151,14 @@ def verdict(
         all_slow=_all_slow(effects.level, expected_GBps),
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
-        layout=case.layout,
+        layout=_with_leaf(case.layout, leaf, same),
     )
+
+
+def _with_leaf(layout: Layout, leaf: Collection[Cause], nodes: Collection[Cause]) -> Layout:
+    """Return `layout` with the one leaf that its equally slow nodes tell."""
+    told = {node: cause.leaf for cause in leaf for each in nodes for node in each.nodes}
+    return Layout(told, layout.rails, measured=True) if told else layout
 
 
 def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
