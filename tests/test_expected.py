@@ -168,6 +168,7 @@ def test_what_nccl_wrote_of_its_search_takes_the_place_of_ours(
 
 def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
     listing = said(capsys, "--list")
+    assert max(map(len, listing.splitlines())) <= 80
     assert all(machine.name in listing for machine in machines.table().values())
 
 

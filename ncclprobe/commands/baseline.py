@@ -10,10 +10,12 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
+from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Fingerprint, Measurement
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
+from ncclprobe.report import delivery
 from ncclprobe.units import plural, size
 
 _ABOUT = """\
@@ -99,7 +101,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
     """Return what was kept, of what, and what was refused."""
     lines = [
         *twice,
-        *(f"refused: {each}" for each in kept.refused),
+        *(line for each in kept.refused for line in wrap("refused: ", each, delivery.width())),
         *(f"kept though low: {each}" for each in kept.flagged),
     ]
     if not (kept.rows or site.paths):
@@ -111,9 +113,9 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
             *mine.software.items(),
             *([("topology", mine.topology)] if mine.topology else []),
         ]
-        lines.append("of: " + ", ".join(f"{name} {value}" for name, value in parts))
+        lines += wrap("of: ", ", ".join(f"{name} {value}" for name, value in parts), delivery.width())
     else:
-        lines.append("of: no machine that the runs would name; later runs cannot be compared with it by fingerprint")
+        lines.append("of: a machine that the runs do not name, so later runs on another one are not noticed")
     for row in kept.rows:
         lines.append(
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
@@ -121,7 +123,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
         )
     lines += map(baselines.path_in_words, site.paths)
     runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
-    return printable_lines([*lines, f"{len(kept.rows) + len(site.paths)} rows of {runs} written to {path}"])
+    return printable_lines([*lines, f"{plural(len(kept.rows) + len(site.paths), 'row')} of {runs} written to {path}"])
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -141,8 +141,8 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
             },
             (
                 "ncclprobe attach",
-                "srun --jobid=4711 --overlap --ntasks-per-node=1 ncclprobe attach --stacks --keep hang-4711",
-                "ncclprobe explain hang-4711",
+                "srun --jobid=4711 --overlap --ntasks-per-node=1 ncclprobe attach --keep hang",
+                "ncclprobe explain hang",
             ),
         ),
     }

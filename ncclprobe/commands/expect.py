@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     """Print what is expected. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.list:
-        print(rendering.listing(machines.table().values()))
+        print(rendering.listing([*machines.table().values()]))
         return ExitCode.OK
     if options.gpu and not options.topology:
         raise UsageError(

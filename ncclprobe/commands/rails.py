@@ -12,8 +12,10 @@ from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
+from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Job
+from ncclprobe.report import delivery
 
 _TIMEOUT_S = 180.0
 PLAN_RAILS, PLAN_GBPS = 8, 400.0
@@ -52,7 +54,8 @@ def _show_plan(options: argparse.Namespace) -> int:
     if not options.nnodes or options.nnodes < 2:
         raise UsageError("--plan: give --nnodes N, 2 or more")
     plan = partial(plan_rails, options.nnodes, options.rails_per_node, options.rate)
-    print(in_words(plan(rail_options.budget(options), cross=options.cross_rails)))
+    said = in_words(plan(rail_options.budget(options), cross=options.cross_rails))
+    print(*wrap("", said, delivery.width()), sep="\n")
     return ExitCode.OK
 
 

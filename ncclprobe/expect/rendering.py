@@ -1,7 +1,7 @@
 """The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -234,13 +234,16 @@ _MODEL = ("time_us", "busbw_GBps", "model_GBps", "latency_us", "transfer_us", "a
           "channels", "judged_by", "wire_GBps", "confidence")  # fmt: skip
 
 
-def listing(known: Iterable[MachineType]) -> str:
-    """A line per machine type."""
-    return "\n".join(_type(machine) for machine in known)
+def listing(known: Sequence[MachineType]) -> str:
+    """Return the machine types below their maker or cloud, a line each."""
+    makers = dict.fromkeys(each.vendor for each in known)
+    found = ((f"{maker}:", *(_type(each) for each in known if each.vendor == maker)) for maker in makers)
+    return "\n".join(line for lines in found for line in lines)
 
 
 def _type(machine: MachineType) -> str:
     nics = machine.links.nics
     rate = f"{machine.links.nic_gbps:g}" if machine.links.nic_gbps else "?"
     network = f"{nics} x {rate} Gb/s {machine.links.network or ''}" if nics else ""
-    return f"{machine.name:<28} {machine.vendor:<10} {machine.links.gpus:>2} x {machine.gpu:<34} {network}".rstrip()
+    gpu = machine.gpu.removeprefix("NVIDIA ").removesuffix(" Server Edition")
+    return f"  {machine.name:<29} {machine.links.gpus:>2} x {gpu:<20} {network}".rstrip()

@@ -12,6 +12,7 @@ from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.rails import RailDirection, RailTest
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.units import plural
 
 ALL_ROUNDS = 16
 """Up to so many nodes every pair meets."""
@@ -156,7 +157,8 @@ def in_words(plan: RailPlan) -> str:
     """Return what the plan asks of the fabric, as a line."""
     met = "every pair of nodes" if plan.all_pairs else f"{plan.rounds} partners for each node"
     return (
-        f"{plan.nodes} nodes with {plan.rails} rails: {met}, {plan.rounds} rounds of {plan.waves} x "
+        f"{plan.nodes} nodes with {plural(plan.rails, 'rail')} of {plan.rate_gbps:g} Gb/s: {met}, "
+        f"{plural(plan.rounds, 'round')} of {plan.waves} x "
         f"{plan.budget.at_once} pairs at once, {plan.messages} MiB each way; each port sends and receives at most "
         f"{plan.nic_bytes / (1 << 30):.3g} GiB; about {plan.seconds:.0f} s when all is well"
     )
