@@ -126,3 +126,24 @@ def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
     text = capsys.readouterr().out
     assert "2 rows measured, 2 judged: 2 fail" in text
     assert "not judged" not in text
+
+
+def test_what_is_contributed_holds_the_numbers_and_the_links_and_no_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run.json"
+    table = log(tmp_path, NVLS_US, said="secret-host:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n")
+    assert main(("--judge", table, "--machine", "dgx-h100", "--contribute", str(out), "--healthy", "yes")) in (0, 4)
+    assert "read it before you send it" in capsys.readouterr().err
+    told = json.loads(out.read_text())
+    assert (told["schema"], told["healthy"], len(told["rows"])) == ("ncclprobe.contribution/1", "yes", 2)
+    assert told["system"]["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert (told["rows"][0]["nodes"], told["rows"][0]["gpus_per_node"]) == (1, 8)
+    assert "Ring" in told["settings"]
+    for name in ("secret-host", "n0", str(tmp_path)):
+        assert name not in out.read_text()
+
+
+def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="give the measured rows as --judge FILE"):
+        main(("--machine", "dgx-h100", "--contribute", str(tmp_path / "run.json")))

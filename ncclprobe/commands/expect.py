@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.parameters import NEWEST, table
 from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
@@ -57,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if options.judge:
         return _judge(options, here)
+    if options.contribute:
+        raise UsageError(f"--contribute {options.contribute}: give the measured rows as --judge FILE")
     if isinstance(here.system, Absent):
         if options.json:
             print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
@@ -105,6 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach.")  # fmt: skip
+    add("--contribute", type=arguments.destination, metavar="FILE",
+        help="Write the rows of --judge and the machine's links for others to learn from, without names.")  # fmt: skip
+    add("--healthy", choices=("yes", "no", "unknown"), default="unknown",
+        help="Say for --contribute whether the machine was well (default: %(default)s).")  # fmt: skip
     add("--op", default="all_reduce", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
@@ -168,9 +175,20 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     machine = None if plain else here.machine
     place = elsewhere.Setup(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
     found = elsewhere.judge(rows, place)
+    if options.contribute:
+        _contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
     return elsewhere.exit_code(found, place)
+
+
+def _contribute(path: str, told: elsewhere.Contribution) -> None:
+    """Write what others may learn of the rows. Raises UsageError."""
+    try:
+        Path(path).write_text(json.dumps(asdict(told), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--contribute {path}: {error.strerror}") from None
+    print(f"ncclprobe: {path} has {len(told.rows)} rows; read it before you send it", file=sys.stderr)
 
 
 _NOT_FOR_RESULTS = {"op": "--op", "begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",

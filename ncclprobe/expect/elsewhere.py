@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
@@ -178,6 +178,46 @@ def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -
         "exit_code": int(exit_code(rows, place)),
         "rows": [_row(row, place) for row in rows],
     }
+
+
+CONTRIBUTION = "ncclprobe.contribution/1"
+
+
+class ContributedRow(Struct, frozen=True):
+    """One measured number, as docs/reference/files.md documents it."""
+
+    op: str
+    nbytes: int
+    place: str
+    nodes: int
+    gpus_per_node: int
+    nccl: str
+    time_us: float
+    busbw_GBps: float
+
+
+class Contribution(Struct, frozen=True):
+    """What others may learn of a run: known fields alone, none of which can name a host, a user or a site."""
+
+    schema: str
+    healthy: Literal["yes", "no", "unknown"]
+    system: NodeSystem
+    settings: str
+    rows: tuple[ContributedRow, ...]
+
+
+def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["yes", "no", "unknown"]) -> Contribution:
+    """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says."""
+    system = replace(place.system, name=place.machine.name if place.machine else place.system.gpu, source="")
+    shapes = ((row, shape_of(row, place)) for row in rows if row.backend == "nccl" and not row.wrong)
+    kept = tuple(_contributed(row, shape, place) for row, shape in shapes if shape)
+    return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
+
+
+def _contributed(row: Measurement, shape: Shape, place: Setup) -> ContributedRow:
+    release = ".".join(map(str, place.version or _version(row.library.version)))
+    about = row.op, row.nbytes, row.place, shape.nodes, shape.gpus[0], release
+    return ContributedRow(*about, row.time_us.typical, row.busbw_GBps)
 
 
 def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
