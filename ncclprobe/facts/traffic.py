@@ -42,16 +42,19 @@ class Traffic(Struct, frozen=True):
         return self.ethernet if kind == "ethernet" else self.rdma
 
 
-def read(host: Host) -> Traffic:
-    """Return all counters of this network namespace, as they stand now; those that cannot be read say why."""
+def read(host: Host, look: int = 0) -> Traffic:
+    """Return all counters of this network namespace, as they stand now; those that cannot be read say why.
+
+    Each `look` is another question of a capture.
+    """
     ethernet = {
-        name: _count(host, f"{NET}/{name}/statistics", ("tx_bytes", "rx_bytes"), 1)
+        name: _count(host, f"{NET}/{name}/statistics", ("tx_bytes", "rx_bytes"), 1, look)
         for name in _names(host, NET)
         if name != _LOOPBACK
     }
     rdma = {
         f"{device}:{port}": _count(
-            host, f"{RDMA}/{device}/ports/{port}/counters", ("port_xmit_data", "port_rcv_data"), _WORD
+            host, f"{RDMA}/{device}/ports/{port}/counters", ("port_xmit_data", "port_rcv_data"), _WORD, look
         )
         for device in _names(host, RDMA)
         for port in _names(host, f"{RDMA}/{device}/ports")
@@ -70,9 +73,9 @@ def _names(host: Host, folder: str) -> list[str]:
     return sorted(name for name in names if name != "bonding_masters")
 
 
-def _count(host: Host, folder: str, names: tuple[str, str], unit: int) -> Count | Absent:
+def _count(host: Host, folder: str, names: tuple[str, str], unit: int, look: int) -> Count | Absent:
     try:
-        found = counters(host.ask("files", folder))
+        found = counters(host.ask("counters", folder, look) if look else host.ask("files", folder))
     except Missing:
         return Absent("its driver keeps no counters", "Missing")
     except (HostError, ParseError) as error:

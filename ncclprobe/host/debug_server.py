@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncclprobe.errors import Denied, Failed, Missing, TimedOut
+from ncclprobe.errors import Failed, Missing, TimedOut
+from ncclprobe.host.tcp_info import same_network
 
 _THREAD = "pt_workerserver"
 _ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}
@@ -56,12 +57,11 @@ def _received(connection: socket.socket, deadline: float) -> bytes:
 
 def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
     """Return the address on which the server of `pid` listens."""
-    own, process = Path("/proc/self/ns/net"), Path(f"/proc/{pid}")
+    process = Path(f"/proc/{pid}")
     threads = [each for each in (process / "task").iterdir() if _THREAD in (each / "comm").read_text()]
     if not threads:
         raise Missing(f"process {pid} runs no worker server of torch")
-    if own.readlink() != (process / "ns/net").readlink():
-        raise Denied(f"process {pid} is in another network namespace: attach inside its container")
+    same_network(process)
     for thread in threads:
         words = (thread / "syscall").read_text().split()
         if words[0] in _ACCEPT.get(os.uname().machine, ()):

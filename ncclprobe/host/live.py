@@ -356,6 +356,18 @@ def _ras(address: str, look: str, *pids: str) -> str:
     return ask_ras(address, pids)
 
 
+def _counters(folder: str, look: str) -> str:
+    """Return the counters of a folder; `look` tells a second question from the first."""
+    return _files(folder)
+
+
+def _connections(look: str, *pids: str) -> str:
+    """Return the TCP connections of the ranks `pids`."""
+    from ncclprobe.host.tcp_info import connections
+
+    return connections(pids)
+
+
 def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
     py_spy = found("py-spy", [str(Path(sys.executable).parent)])
@@ -417,6 +429,8 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "server": _server,
     "stacks": _stacks,
     "ras": _ras,
+    "counters": _counters,
+    "connections": _connections,
 }
 _STACKS_S = 2.0
 _PATIENCE_S = {

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ncclprobe.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.host.debug_server import LISTENING, tcp_sockets
+from ncclprobe.host.tcp_info import same_network
 
 _ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
 _MOST_BYTES, _MOST_LINE = 64 << 20, 1024
@@ -85,11 +86,9 @@ def _left(deadline: float) -> float:
 
 def _at(pids: Collection[str], port: int) -> list[list[str]]:
     """Return the sockets of a port of this node, as those of the first of `pids` that can be read shows them."""
-    own = Path("/proc/self/ns/net").readlink()
     for pid in pids:
         with suppress(OSError):
-            if Path(f"/proc/{pid}/ns/net").readlink() != own:
-                raise Denied(f"process {pid} is in another network namespace: attach inside its container")
+            same_network(Path(f"/proc/{pid}"))
             return [words for _, words in tcp_sockets(Path(f"/proc/{pid}/net")) if int(words[1][-4:], 16) == port]
     raise Missing("no rank whose sockets can be read")
 

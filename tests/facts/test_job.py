@@ -14,7 +14,7 @@ import pytest
 
 from ncclprobe.errors import Failed, Missing, TimedOut
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
-from ncclprobe.host import SAMPLE, debug_server, processes
+from ncclprobe.host import SAMPLE, debug_server, processes, tcp_info
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.debug_server import ask_server
 
@@ -220,3 +220,27 @@ def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_process_without_a_worker_server_is_not_called() -> None:
     with socket.create_server(("127.0.0.1", 0)), pytest.raises(Missing, match="runs no worker server"):
         ask_server(str(os.getpid()), "fr_trace_json")
+
+
+# The connections of this very process.
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFamily, address: str) -> None:
+    server = socket.create_server((address, 0), family=family)
+    with server, socket.create_connection(server.getsockname()[:2]) as sends, server.accept()[0] as reads:
+        sends.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sends.send(b"x" * 65536)
+        found = {each["local"]: each for each in json.loads(tcp_info.connections([str(os.getpid())]))}
+        host = address if family == socket.AF_INET else "[::1]"
+        own, its = (f"{host}:{each.getsockname()[1]}" for each in (sends, reads))
+    assert found[own]["peer"] == its
+    assert found[own]["unacknowledged_bytes"] > 0
+    assert found[its]["unread_bytes"] > 0
+
+
+def test_sockets_that_cannot_be_read_are_missing_and_not_none() -> None:
+    with pytest.raises(Missing, match="no rank whose sockets can be read"):
+        tcp_info.connections(["999999999"])

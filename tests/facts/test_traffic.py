@@ -32,6 +32,11 @@ def test_ethernet_counts_bytes_and_infiniband_counts_words_of_four() -> None:
     assert found.rdma == {"mlx5_0:1": Count(40, 80)}
 
 
+def test_two_looks_are_two_questions() -> None:
+    again = {("counters", "/sys/class/net/eth0/statistics", 2): {"tx_bytes": "160", "rx_bytes": "70"}}
+    assert traffic.read(answers(site() | again), 2).ethernet["eth0"] == Count(160, 70)
+
+
 def test_a_counter_that_cannot_be_read_says_why_and_loopback_is_no_nic() -> None:
     found = traffic.read(answers(site()))
     assert isinstance(denied := found.ethernet["eth1"], Absent)

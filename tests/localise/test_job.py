@@ -12,7 +12,7 @@ from ncclprobe.checks.log.fixtures import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job.looks import Child, JobLook, JobLooks, LiveRank
+from ncclprobe.facts.job.looks import Child, Connection, JobLook, JobLooks, LiveRank
 from ncclprobe.facts.job.ranks import JobProcess, LocalRanks
 from ncclprobe.facts.job.standing import Stand
 from ncclprobe.facts.launcher import Launch
@@ -50,14 +50,18 @@ def looked(
     world: int = 0,
     absent: tuple[int, ...] = (),
     ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
+    wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()),
 ) -> Stand:
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states))
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, launch) for rank in states)
     read = [tuple(both[at] for both in stacks.values()) if stacks else () for at in (0, 1)]
     looks = JobLooks(
-        JobLook(tuple(both[0] for both in states.values()), first, ("",) * len(states), read[0], ras[0]),
-        JobLook(tuple(both[1] for both in states.values()), second or first, ("",) * len(states), read[1], ras[1]),
+        JobLook(tuple(both[0] for both in states.values()), first, ("",) * len(states), read[0], ras[0], wires[0]),
+        JobLook(
+            tuple(both[1] for both in states.values()), second or first, ("",) * len(states), read[1], ras[1], wires[1]
+        ),
+        {"10.77.1.1": "eth1"},
     )
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
@@ -192,6 +196,63 @@ def test_a_collective_with_all_ranks_in_it_stands_after_half_a_minute(second: in
     texts = dict.fromkeys(range(2), f"all_reduce@{second - 5} all_reduce*@{second}")
     found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts))
     assert classes(found) == {name: (0, 1)}
+
+
+SENDS = Connection(100, "10.77.1.1:40", "10.77.1.3:50", unacknowledged_bytes=9000, retransmits=6, heard_s=12.0)
+RECEIVES = Connection(102, "10.77.1.3:50", "10.77.1.1:40")
+INSIDE = dict.fromkeys(range(3), "all_reduce@980 all_reduce*@985")
+
+
+def inside(*wires: tuple[Connection, Connection], texts: Mapping[int, str] = INSIDE) -> Stand:
+    """Return how three ranks stand that are in one call, of the first and second look at each connection."""
+    states = dict.fromkeys(range(3), (IDLE, later(IDLE)))
+    first, second = (tuple(both[at] for both in wires) for at in (0, 1))
+    return looked(states, recorded(texts), wires=(first, second))
+
+
+def test_the_two_ranks_between_which_nothing_arrives_are_named_and_the_nic() -> None:
+    found = inside((SENDS, SENDS), (RECEIVES, RECEIVES))
+    assert (found.answer.word, classes(found)) == ("STUCK", {"stuck inside": (0, 2), "waiting": (1,)})
+    wanted = "rank 0 sends to rank 2 over eth1 (10.77.1.1:40 to 10.77.1.3:50): 9000 bytes wait, none was"
+    assert wanted in found.classes[0].doing
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"acknowledged_bytes": 1}, {"unacknowledged_bytes": 0}, {"retransmits": 0}, {"peer": "10.9.9.9:443"}],
+)
+def test_a_connection_that_may_go_on_or_leads_to_no_rank_accuses_none(changes: dict[str, Any]) -> None:
+    after = replace(SENDS, **changes)
+    found = inside((replace(SENDS, peer=after.peer), after), (RECEIVES, RECEIVES))
+    assert (found.answer.word, set(classes(found))) == ("WORKING", {"working"})
+
+
+def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> None:
+    reads = replace(IDLE, call="recvfrom", file="socket:[7]")
+    worker = Child("S", 3.0, "", "read", "socket:[8]", pipes=("pipe:[9]",), pid=4242, name="pt_data_worker")
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
+    peers = tuple(Connection(102, "10.0.0.1:9", f"10.9.9.{n}:443", heard_s=63.0, inode=n) for n in (7, 8))
+    for state, call, address in ((reads, "recvfrom", "10.9.9.7:443"), (polls, "read", "10.9.9.8:443")):
+        states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state))}
+        found = looked(states, recorded(WAIT_OF_51, backend="gloo"), wires=((), peers))
+        wanted = f"reads what does not come ({call} of a connection to {address}, silent for 63 s)"
+        assert wanted in found.classes[0].doing
+
+
+def test_a_call_over_whose_connections_much_passes_is_slow_and_not_stuck() -> None:
+    texts = dict.fromkeys(range(3), "all_reduce@900 all_reduce*@905")
+    passes = replace(SENDS, retransmits=0, acknowledged_bytes=500_000)
+    found = inside((SENDS, passes), (RECEIVES, RECEIVES), texts=texts)
+    assert (found.answer.word, set(classes(found))) == ("SLOW", {"slow, not stuck"})
+    assert "rank 0 sends to rank 2 over eth1" in found.classes[0].doing
+    assert inside((SENDS, replace(passes, acknowledged_bytes=500)), texts=texts).answer.word == "STUCK"
+
+
+def test_a_rank_that_was_not_looked_at_is_said_to_be_silent() -> None:
+    texts = dict.fromkeys(range(2), "all_reduce@970 all_reduce*@971")
+    records = recorded(texts, world=3, backend="gloo")
+    found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), records, world=3, wires=((SENDS,), (SENDS,)))
+    assert found.classes[0].doing.startswith("was not looked at: attach on its node too; rank 0 sends to 10.77.1.3:50")
 
 
 def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:

@@ -1,14 +1,16 @@
 """What the ranks of a node do, looked at twice: what did not change between the looks stands still."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from ncclprobe import bounds
+from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords, read_dumps
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks, decoded
+from ncclprobe.facts.traffic import Traffic
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
@@ -69,11 +71,32 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
     memory_s: float = 0.0
 
 
+class Connection(Struct, frozen=True):
+    """A TCP connection of a rank, or of what it has started, as its kernel sees it. Its ends are ``10.0.0.1:4711``.
+
+    `unacknowledged_bytes` were given to it and not acknowledged by the peer, and sent again `retransmits` times, or
+    asked after by `probes` of a peer that takes none; `unread_bytes` were not yet read here. `heard_s` is how long ago
+    anything last came from the peer.
+    """
+
+    pid: int
+    local: str
+    peer: str
+    state: str = "established"
+    unacknowledged_bytes: int = 0
+    unread_bytes: int = 0
+    retransmits: int = 0
+    probes: int = 0
+    heard_s: float = 0.0
+    inode: int = 0
+    acknowledged_bytes: int = 0
+
+
 class JobLook(Struct, frozen=True):
     """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
 
     `stacks` are those of the first threads, innermost frame first, where they were asked for.
-    `ras` is what NCCL's RAS says.
+    `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted.
     """
 
     processes: tuple[LiveRank | Absent, ...] = ()
@@ -81,13 +104,19 @@ class JobLook(Struct, frozen=True):
     servers: tuple[str, ...] = ()
     stacks: tuple[tuple[FlightFrame, ...] | Absent, ...] = ()
     ras: RasAnswer | Absent = Absent("it was not asked")
+    connections: tuple[Connection, ...] | Absent = Absent("they were not asked for")
+    traffic: Traffic = Traffic()
 
 
 class JobLooks(Struct, frozen=True):
-    """Two looks at the ranks of a node: a second apart, and longer where nothing tells since when a rank waits."""
+    """Two looks at the ranks of a node: a second apart, and longer where nothing tells since when a rank waits.
+
+    `interfaces` are those of the node's addresses.
+    """
 
     first: JobLook
     second: JobLook
+    interfaces: Mapping[str, str] | Absent = Absent("they were not asked for")
 
 
 @collector
@@ -98,11 +127,13 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
     first = _look(host, here.ranks, 1, asked.stacks)
     timed = first.records.dumps or any(isinstance(p, LiveRank) and p.still_s is not None for p in first.processes)
     host.ask("wait", str(BETWEEN_S if timed else UNTIMED_S))
-    return JobLooks(first, _look(host, here.ranks, 2, asked.stacks))
+    second = _look(host, here.ranks, 2, asked.stacks)
+    return JobLooks(first, second, attempt(lambda: _interfaces(host.ask("psutil", "net_if_addrs"))))
 
 
 def _look(host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool) -> JobLook:
     states = [attempt(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
+    children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
     answers = _each(ranks, lambda rank: attempt(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
     told = [(_named(rank), text.encode()) for rank, text in zip(ranks, answers, strict=True) if isinstance(text, str)]
     return JobLook(
@@ -111,12 +142,23 @@ def _look(host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool) ->
         tuple(each.why if isinstance(each, Absent) else "" for each in answers),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank, number))) if stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
+        attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
+        traffic.read(host, number),
     )
+
+
+def _interfaces(text: str) -> Mapping[str, str]:
+    rows = decoded(text, dict[str, tuple[_Address, ...]])
+    return {each.address.partition("%")[0]: name for name, addresses in rows.items() for each in addresses}
 
 
 def _of_ras(host: Host, ranks: Sequence[JobProcess], number: int) -> str:
     address = next((each.settings[_RAS] for each in ranks if each.settings.get(_RAS)), _RAS_DEFAULT)
-    return host.ask("ras", address, number, *(each.pid for each in ranks[: bounds.NODE_RANKS]))
+    return host.ask("ras", address, number, *_pids(ranks))
+
+
+def _pids(ranks: Sequence[JobProcess]) -> list[int]:
+    return [each.pid for each in ranks[: bounds.NODE_RANKS]]
 
 
 def _named(rank: JobProcess) -> str:
@@ -133,6 +175,10 @@ def _each(ranks: Sequence[JobProcess], learn: Callable[[JobProcess], T]) -> list
 
 def _state(host: Host, rank: JobProcess, number: int) -> LiveRank:
     return cast(LiveRank, decoded(host.ask("process", rank.pid, rank.start, number), LiveRank))
+
+
+class _Address(Struct, frozen=True):
+    address: str
 
 
 class _Stack(Struct, frozen=True):

@@ -25,6 +25,7 @@ from ncclprobe.localise.job.calls import (
     named,
     stalled,
 )
+from ncclprobe.localise.job.wires import counted, wires, with_peers
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 
@@ -32,6 +33,9 @@ _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
 _INSIDE_LEAST_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 60.0, 10.0
 """The same of a call that all have entered, of ranks of which none is in a call, and until these may not be at work."""
+_SILENT_LEAST_S, _MOVES_BYTES = 9.0, 64 << 10
+"""The same of such a call if nothing arrives over a connection; and what passes over one between the looks of a call
+that is slow."""
 _OF_USUAL, _OF_LONGEST = 3.0, 5.0
 _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside")
@@ -50,17 +54,19 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
     records = [_joined([getattr(looks, name) for looks in both]) for name in ("first", "second")]
     answers = [each for looks in both if (each := confirmed(looks)) is not None]
     grew = {pid for looks in both for pid in launched(looks)}
-    job = looked_at(ranks, records[0], records[1], answers, grew)
+    by_node = {node: looks for node, (_, looks) in nodes.items()}
+    job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
-    rows = tuple(_merged(_classes(job, found)))
+    counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
+    rows = tuple(_merged(_classes(job, found, counts)))
     waiting = first.waiting if first else ()
     return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
 
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
     for at, process in enumerate(here.ranks):
-        first, second = looks.first.processes[at], looks.second.processes[at]
+        first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
         number = -process.pid if process.rank is None else process.rank
@@ -78,7 +84,9 @@ def _joined(looks: Sequence[JobLook]) -> FlightRecords:
 # The class of each rank.
 
 
-def _classes(job: LookedAt, found: Sequence[Stalled]) -> Iterator[RankClass]:
+def _classes(
+    job: LookedAt, found: Sequence[Stalled], counts: Mapping[str, tuple[Evidence, ...]]
+) -> Iterator[RankClass]:
     placed: dict[int, Stalled] = {}
     for missing in (True, False):
         for each in found:
@@ -88,21 +96,23 @@ def _classes(job: LookedAt, found: Sequence[Stalled]) -> Iterator[RankClass]:
     for number in sorted(job.ranks.keys() | placed.keys()):
         call = placed.get(number)
         name, text = _alone(job, number, quiet, found) if call is None else _in_call(job, number, call)
-        yield _row(job, number, name, text, call.evidence if call else ())
+        nics = counts[job.ranks[number].node] if name == "stuck inside" else ()
+        yield _row(job, number, name, text, (*nics, *(call.evidence if call else ())))
 
 
 def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     """Return the class of a rank that is in a call that stands, or is missing there, and what it does."""
     rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
     if rank is None and number in call.missing:
-        return "cannot tell", "was not looked at: attach on its node too"
+        unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
+        return "cannot tell", f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}"
     if rank is not None and what == "gone":
         return "dead or gone", doing(rank, what)
     if rank is not None and what == "stopped":
         return "stuck outside" if number in call.missing else "stuck inside", doing(rank, what)
     if number in call.missing and rank is not None:
         return _missing(rank, what, call)
-    return _waiting(job, call)
+    return _waiting(job, number, call)
 
 
 def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]:
@@ -119,13 +129,27 @@ def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]
     return "stuck outside" if long_enough and not changes else "slow, not stuck", text
 
 
-def _waiting(job: LookedAt, call: Stalled) -> tuple[ClassName, str]:
+def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     if call.apart:
         return "waiting", f"waits in {call.where}"
     if others := (*call.missing, *job.held(call.waiting)):
         return "waiting", f"waits in {call.where} for {named(others)}"
-    long_enough = call.waited_s >= max(_INSIDE_LEAST_S, _OF_USUAL * call.usual_s)
-    return "stuck inside" if long_enough else "working", f"is in {call.where}, as all are"
+    return _inside(job, number, call)
+
+
+def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+    """Return the class of a rank that is in a call in which all are, and between which two nothing arrives."""
+    text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
+    if call.waited_s < max(_SILENT_LEAST_S if silent else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
+        return "working", text
+    if silent:
+        ends = sorted({end for wire in silent for end in (wire.rank, wire.peer) if end is not None})
+        return ("stuck inside", f"{text}; {silent[0]}") if number in ends else ("waiting", f"{text}, for {named(ends)}")
+    sends = [wire for wire in job.wires if wire.peer in call.waiting and wire.sent_bytes >= _MOVES_BYTES]
+    if not sends:
+        return "stuck inside", text
+    most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
+    return "slow, not stuck", f"{text}; {most}: {most.sent_bytes} bytes between the looks"
 
 
 def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:

@@ -10,6 +10,7 @@ from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entere
 from ncclprobe.localise.collectives.lanes import SideBySide, caller
 from ncclprobe.localise.collectives.waits import blocked, roots, waits
 from ncclprobe.localise.job.activity import Activity, Seen, activity
+from ncclprobe.localise.job.wires import Wire
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
@@ -50,6 +51,11 @@ class LookedAt(Struct, frozen=True):
     time_s: float
     took_s: float
     ras: tuple[RasAnswer, ...] = ()
+    wires: tuple[Wire, ...] = ()
+
+    def silent(self, ranks: Collection[int]) -> list[Wire]:
+        """Return the connections among `ranks` over which nothing arrives."""
+        return [wire for wire in self.wires if wire.silent and {wire.rank, wire.peer} <= {*ranks}]
 
     def dump(self, rank: int) -> FlightDump | None:
         """Return what torch has recorded of `rank`, as of the second look."""
@@ -66,8 +72,12 @@ def looked_at(
     second: FlightRecords,
     ras: Sequence[RasAnswer] = (),
     launched: Collection[int] = (),
+    between: tuple[Wire, ...] = (),
 ) -> LookedAt:
-    """Return all that is known of a job. `launched`: the processes that launched operations between the looks."""
+    """Return all that is known of a job. `launched`: the processes that launched operations between the looks.
+
+    `between` are the connections of its ranks.
+    """
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
     return LookedAt(
@@ -80,6 +90,7 @@ def looked_at(
         max(times, default=0.0),
         max(times, default=0.0) - min(times, default=0.0),
         tuple(ras),
+        between,
     )
 
 
