@@ -169,6 +169,63 @@ def other_group() -> None:
     dist.all_reduce(torch.zeros(8), group=GROUPS[0])
 
 
+LOCK = threading.Lock()
+
+
+class Guarded(Stopped):
+    """A data set that takes a lock of its program."""
+
+    def __getitem__(self, at: int) -> int:
+        with LOCK:
+            return at
+
+
+def forked_lock() -> None:
+    """Wait for a worker that was forked while another thread held the lock that it wants."""
+    from torch.utils.data import DataLoader
+
+    def hold() -> None:
+        with LOCK:
+            time.sleep(2.0)
+
+    threading.Thread(target=hold).start()
+    time.sleep(0.2)
+    next(iter(DataLoader(Guarded(), num_workers=1)))
+
+
+def signal_handler() -> None:
+    """Want a lock in a signal's handler that the interrupted program holds."""
+
+    def save(number: int, frame: object) -> None:
+        with LOCK:
+            pass
+
+    signal.signal(signal.SIGUSR1, save)
+    with LOCK:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(1.0)
+
+
+def uploader() -> None:
+    """End, and wait for a thread that waits for a silent server."""
+    threading.Thread(target=silent_server).start()
+    sys.exit()
+
+
+def full_pipe() -> None:
+    """Print more than who started this rank reads."""
+    while True:
+        print("loss 0.123456789 " * 10)
+
+
+def no_message() -> None:
+    """Receive what no rank sends."""
+    import torch
+    import torch.distributed as dist
+
+    dist.recv(torch.zeros(8), 0)
+
+
 def left() -> None:
     """End, while the others wait for a word of this rank in the store."""
     import torch.distributed as dist
@@ -223,6 +280,13 @@ HANGS: dict[str, Way] = {
     "another order": other_order,
     "another group": other_group,
     "left": left,
+    "forked lock": forked_lock,
+    "signal handler": signal_handler,
+    "uploader at exit": uploader,
+    "full pipe": full_pipe,
+    "pipe of a grandchild": lambda: subprocess.check_output(["sh", "-c", f"sleep {LONG_S} & echo started"]),
+    "no message": no_message,
+    "end of its data": lambda: importlib.import_module("torch.distributed").barrier(),
     "signal wait": lambda: signal.pause(),
 }
 HEALTHY: dict[str, Way] = {
@@ -242,6 +306,8 @@ EXPECTED = {
     "another order": "desync",
     "another group": "desync",
     "left": "dead or gone",
+    "no message": "desync",
+    "end of its data": "desync",
 }
 START_S = 100.0
 SETTLE_S = {"while True": 65.0}

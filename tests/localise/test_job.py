@@ -281,6 +281,13 @@ def test_stacks_in_different_calls_wait_for_each_other_where_all_are_in_one() ->
     assert looked(states, stacks=stacks, world=6).answer.word == "CANNOT TELL"
 
 
+def test_ranks_that_receive_are_missing_in_the_collective_of_fewer() -> None:
+    receives = (replace(IN_ALL_REDUCE[0], name="recv"), replace(IN_ALL_REDUCE[1], line=50))
+    stacks = {0: (receives,) * 2, 1: (receives,) * 2, 2: (IN_ALL_REDUCE,) * 2}
+    found = looked(dict.fromkeys(range(3), (IDLE, later(IDLE))), stacks=stacks)
+    assert classes(found) == {"desync": (0, 1), "waiting": (2,)}
+
+
 def test_waiting_ranks_that_woke_between_the_looks_prove_nothing_by_their_stacks() -> None:
     stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_LOADER,) * 2}
     woke = later(IDLE, 5.0, switches=9)
@@ -318,6 +325,17 @@ def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None
     (outside, _) = waits_for_2(waits, later(waits)).classes
     wanted = "waits for a process that it has started (wait4); its process 78 (cat) opens a file (open)"
     assert outside.doing == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "named"),
+    [("pt_data_worker", "futex", True), ("pt_data_worker", "poll", False), ("sh", "futex", False)],
+)
+def test_a_worker_of_a_loader_that_waits_for_a_lock_is_named(name: str, call: str, named: bool) -> None:
+    worker = Child("S", 0.1, "", call, pipes=("pipe:[9]",), pid=60, name=name)
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
+    (outside, _) = waits_for_2(polls, later(polls)).classes
+    assert ("its process 60" in outside.doing) is named
 
 
 @pytest.mark.parametrize(("call", "named"), [("write", True), ("poll", False)])

@@ -37,6 +37,7 @@ _CALLS = {
 }
 _READS, _WRITES = ("read", "readv", "recvfrom", "recvmsg"), ("write", "writev", "sendto", "sendmsg")
 _FOR_A_CHILD = ("wait4", "waitid")
+_LOADER = "pt_data_worker"
 _OUTSIDE = (*_READS, *_WRITES, "flock", "fcntl", "open", "connect", "fsync")
 _ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
 
@@ -184,9 +185,13 @@ def _shared(child: Child, at: LiveRank) -> bool:
 
 
 def _held_up(child: Child, at: LiveRank) -> bool:
-    """Return whether a process waits for what is not the rank, or does not take what the rank writes."""
+    """Return whether a process waits for what is not the rank, or does not take what the rank writes.
+
+    A worker of a data loader without work polls: one that waits for a lock may have it from a fork, for ever.
+    """
     outside = child.call in _OUTSIDE and not child.file.startswith("pipe:")
-    return outside or (at.call in _WRITES and at.file in child.pipes)
+    locked = child.name == _LOADER and child.call == "futex"
+    return outside or locked or (at.call in _WRITES and at.file in child.pipes)
 
 
 def _child(child: Child, at: LiveRank) -> str:

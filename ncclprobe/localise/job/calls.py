@@ -207,7 +207,8 @@ def gaps(dump: FlightDump) -> list[float]:
 def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks.
 
-    Where all ranks are in calls, and not in the same, or all receive and none sends, they wait for each other.
+    Where all ranks are in calls, and not in the same, or all receive and none sends, they wait for each other: those
+    who send or receive are missing in the collective of the others, however many they are.
     """
     inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
@@ -216,7 +217,7 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     ranks: dict[str, tuple[int, ...]] = {}
     for number, call in sorted(inside.items()):
         ranks[call] = (*ranks.get(call, ()), number)
-    where = max(ranks, key=lambda call: len(ranks[call]))
+    where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
     texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
