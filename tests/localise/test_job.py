@@ -469,6 +469,16 @@ def test_looks_at_two_nodes_name_the_rank_that_neither_node_shows_alone(tmp_path
     ]
 
 
+def test_a_look_at_a_job_of_which_one_direction_is_dropped_names_both_ends(tmp_path: Path) -> None:
+    """Three gloo ranks, unprepared, between ranks 0 and 2 of which nftables drops what rank 0 sends."""
+    kept_look = (RECORDED.parent / "attach-one-direction.jsonl.gz").read_bytes()
+    (tmp_path / "vm.jsonl").write_bytes(gzip.decompress(kept_look))
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
+    assert isinstance(found, Stand)
+    assert (found.answer.word, classes(found)) == ("STUCK", {"stuck inside": (0, 2), "waiting": (1,)})
+    assert "rank 0 sends to rank 2 over d0 (10.77.1.1:39433 to 10.77.1.1:57160)" in found.classes[0].doing
+
+
 def test_a_rank_that_ended_where_the_kernel_killed_for_want_of_memory_says_so() -> None:
     killed = (IDLE, later(IDLE, oom_kills=1))
     found = looked({0: killed, 1: killed, 2: (IDLE, ENDED)}, recorded(WAIT_OF_51, backend="gloo"))
