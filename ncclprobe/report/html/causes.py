@@ -97,7 +97,8 @@ def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]
     names = sorted(by_lane, key=lambda name: (not any(m.id for _, m in by_lane[name]), by_lane[name][0][0]))
     times = [m.time_s for m in report.timeline if m.time_s is not None]
     timed = len(times) == len(report.timeline) and len(set(times)) > 1
-    low, high = (min(times), max(times)) if timed else (0.0, float(MOST_DOTS))
+    most = min(max(map(len, by_lane.values()), default=1), MOST_DOTS)
+    low, high = (min(times), max(times)) if timed else (0.0, float(most))
     place = {number: place for lane in by_lane.values() for place, (number, _) in enumerate(lane)}
 
     def across(number: int, moment: Moment) -> float:

@@ -88,6 +88,12 @@ def test_the_timeline_has_a_common_axis_only_where_every_line_has_a_time() -> No
     assert len(set(re.findall(r'<circle cx="([0-9.]+)"', untimed))) == 1  # each lane begins at the left
 
 
+def test_the_word_cause_stands_above_its_dot_where_no_other_dot_covers_it() -> None:
+    dot = r'cy="([0-9.]+)" r="6"[^>]*><title>[^<]*</title></circle>'
+    cy, y = re.findall(rf'{dot}<text x="[^"]*" y="([0-9.]+)"[^>]*>cause<', render(made.causes()))[0]
+    assert float(y) <= float(cy) - 6
+
+
 def test_a_legend_has_only_the_signs_of_its_picture() -> None:
     plain = render(replace(made.pairs(), localisation=None))
     assert 'class="cell confirmed"' not in plain
