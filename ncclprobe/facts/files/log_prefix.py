@@ -32,7 +32,7 @@ _MONTH = rf"(?P<month>{_NAMES})"
 _FORMS = tuple(
     re.compile(rf"\[?{form}\]?(?= |$|[^\w.])")
     for form in (
-        rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]{_CLOCK} ?{_ZONE}",
+        rf"(?P<year>\d{{4}})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ,]{_CLOCK} ?{_ZONE}",
         rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}}) {_CLOCK}",
         rf"{_WEEKDAY}{_MONTH} {{1,2}}(?P<day>\d{{1,2}}) {_CLOCK} (?P<year>\d{{4}})",
         rf"{_WEEKDAY}(?P<day>\d\d) {_MONTH} (?P<year>\d{{4}}) {_CLOCK}",
@@ -41,15 +41,25 @@ _FORMS = tuple(
     )
 )
 _GLOG = re.compile(
-    r"\[?(?P<level>[IWEFC]) ?(?P<month>\d\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
+    r"\[?(?P<level>[IWEFC]) ?(?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"(?:\.(?P<fraction>\d{1,9}))? {1,8}(?:\d{1,20} {1,4})?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
 )
 """Of glog, c10 and torch's Python logging: ``[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:607] `` and
-``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``."""
+``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``; c10 writes February as ``2``."""
 _C10 = re.compile(r"\[(?P<level>[IWEFC]) (?P<place>[^\s\]]{1,200}:\d{1,6})\] ?")
 """Of c10 until torch 2.2, which names no time: ``[W socket.cpp:601] ``."""
+_LEVEL_FIRST = re.compile(
+    rf"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+    r"\[?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
+)
+"""Of vLLM and SGLang: ``ERROR 12-04 11:46:29 [core.py:843] ``."""
+_NAMED = re.compile(
+    rf"\[[A-Z]\w{{1,24}} (?P<level>[DIWEFC]) (?P<year>\d{{4}})-(?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
+    r"(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
+)
+"""Of NeMo: ``[NeMo E 2026-01-18 07:39:42 exp_manager:423] ``."""
 
-LEVELS = {"I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "ERROR"}
+LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "ERROR"}
 
 
 def time_at_start(text: str) -> tuple[float, int] | None:
@@ -65,8 +75,8 @@ def time_at_start(text: str) -> tuple[float, int] | None:
 
 def glog_at_start(text: str) -> tuple[float | None, str, str, int] | None:
     """Return time, level, place and length of glog's head of a line; None: it has none."""
-    if found := _GLOG.match(text):
-        return seconds(found.groupdict()), LEVELS[found["level"]], found["place"], found.end()
+    if found := _GLOG.match(text) or _LEVEL_FIRST.match(text) or _NAMED.match(text):
+        return seconds(found.groupdict()), LEVELS[found["level"][0]], found["place"], found.end()
     if found := _C10.match(text):
         return None, LEVELS[found["level"]], found["place"], found.end()
     return None
@@ -182,10 +192,10 @@ _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
 _WORKER = re.compile(
-    r"\((?:Worker_TP|VllmWorker rank=|\w{1,64}\[rank=)(?P<rank>\d{1,7})(?:_EP\d{1,7}|\])? pid=(?P<pid>\d{1,10})"
-    r"(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
+    r"\((?:Worker_TP|(?:[\w.-]{1,64},? )?rank=|\w{1,64}\[rank=)(?P<rank>\d{1,7})(?:_EP\d{1,7}|\])?,? "
+    r"pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
 )
-"""Of vLLM's workers, which are named by their ranks where there is tensor parallelism alone, and of NeMo's."""
+"""Of vLLM's workers, named by their ranks where there is tensor parallelism alone, of NeMo's and SkyPilot's."""
 _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
@@ -217,17 +227,25 @@ _LOGGER = re.compile(
     r"(?=\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)"
 )
 """Of torchtitan and transformers: the logger, before the time."""
+_LAUNCH = re.compile(
+    r"(?:[A-Z]{2,16} |\[[\w.-]{2,40}\]\[)(?P<level>DEBUG|INFO|WARNING|ERROR)"
+    r"(?:\] |(?= \d{4}-\d\d-\d\d \d\d:\d\d:\d\d)) ?"
+)
+"""Of Paddle's launcher and TensorRT-LLM: ``LAUNCH ERROR 2026-01-02 03:04:05,678 ``, ``[TensorRT-LLM][INFO] ``."""
 _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
 """Of levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}|\d{1,3}(?:\.\d{1,3}){3}): ")
+_SPOKEN_OF = ("arrier", "GLOBAL_RANK: ", "MPI size: ")
 _BARRIER_RANK = re.compile(
     r"(?:store based barrier (?:to initialize process group for|on) rank:?|"
-    r"Added key: store_based_barrier_key:\d{1,9} to store for rank:) (?P<rank>\d{1,7})\b"
+    r"Added key: store_based_barrier_key:\d{1,9} to store for rank:|GLOBAL_RANK:|MPI size: \d{1,7}, MPI local size: "
+    r"\d{1,7}, rank:) (?P<rank>\d{1,7})\b"
 )
-"""Of torch/distributed/distributed_c10d.py until 2.2: whose process writes of the barrier at the start."""
+"""Whose process writes of the barrier at the start (torch/distributed/distributed_c10d.py until 2.2), or of how it
+joins the others (Lightning, TensorRT-LLM)."""
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
@@ -307,7 +325,11 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
         line = shorter
     if line.rank is None and (found := _GROUP_RANK.match(line.text)):
         line = replace(line, rank=int(found["rank"]))
-    if line.rank is None and "arrier" in line.text and (found := _BARRIER_RANK.search(line.text[:512])):
+    if (
+        line.rank is None
+        and any(w in line.text for w in _SPOKEN_OF)
+        and (found := _BARRIER_RANK.search(line.text[:512]))
+    ):
         line = replace(line, rank=int(found["rank"]))
     if not line.level and (found := _LEVEL.match(line.text)):
         line = replace(line, level=_AS_LEVEL.get(found[1], found[1]))
@@ -331,10 +353,13 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if rest.startswith(_INDENTED) and text.startswith("   ", length):
             rest = text[length + 1 :]  # of a traceback or torchrun's summary, which are told by it
         line = replace(line, text=rest, time_s=_first(line.time_s, when))
-        if found_after := _SYSLOG.match(rest) or _PROCESS.match(rest):
+        syslog = _SYSLOG.match(rest)
+        if syslog and not (syslog["pid"] or text[0].isalpha() or text[10:11] == "T"):
+            syslog = None  # two words and a colon of anybody's
+        if found_after := syslog or _PROCESS.match(rest):
             line = _taken(line, found_after)
         return line
-    for form in (_RANK, _LOGGER, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED,
+    for form in (_RANK, _LOGGER, _LAUNCH, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED,
                  _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
         if found_at := form.match(text):
             return _taken(line, found_at)

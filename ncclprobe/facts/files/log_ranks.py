@@ -14,7 +14,10 @@ MOST_RANKS = 1 << 20
 
 _INIT = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) .{0,400}- Init (START|COMPLETE)")
 _JOINED = re.compile(r"\d{1,7}/(\d{1,7}) clients joined")
-_SIZE = re.compile(r"\b(?:WORLD_SIZE|[Ww]orld[ _-]?[Ss]ize)['\"]?(?: is|:|=| =| ) {0,2}(\d{1,7})\b(?! {0,2}[!*=])")
+_SIZE = re.compile(
+    r"\b(?:WORLD_SIZE|[Ww]orld[ _-]?[Ss]ize)['\"]?(?: is|:|=| =| ) {0,2}(\d{1,7})\b(?! {0,2}[!*=])"
+    r"|\bGLOBAL_RANK: \d{1,7}, MEMBER: \d{1,7}/(\d{1,7})|\bMPI size: (\d{1,7})"
+)
 _NCCL = re.compile(r"NCCL version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")
@@ -26,6 +29,10 @@ _OF_SRUN = re.compile(r"tasks? \d|Node failure on ")
 _KERNEL_OF_NAME = re.compile(
     r"(?:^|/)(?:dmesg[._-]|kernel\.)(?!(?:log|txt|out)$)([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){0,4}?)(?:\.(?:log|txt|out))?$"
 )
+_NUMBERED = re.compile(
+    r"(?:^|[/._-])(?:workerlog|worker|trainer|task|proc(?:ess)?|log|out|stdout|stderr)[_.-]?(\d{1,6})(?!\d)"
+)
+"""Names of logs that may number ranks, where there are several and no line says otherwise."""
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
 OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -70,7 +77,8 @@ class _Known(Struct):
             if found := form.search(event.text):
                 self.versions.setdefault(name, {})[found[1]] = None
         self.has_torchrun |= event.level in _SUMMARY
-        for said in (*_SIZE.findall(event.text[:_MOST_SEARCHED]), *_JOINED.findall(event.text[:_MOST_SEARCHED])):
+        head = event.text[:_MOST_SEARCHED]
+        for said in (*map("".join, _SIZE.findall(head)), *_JOINED.findall(head)):
             self.sizes[int(said)] += 1
         if event.rank is not None and event.local_rank is not None:
             self.locals[event.stream, event.local_rank] = event.rank
@@ -179,6 +187,8 @@ def _one_each(
     processes = ({known.rank_of(event) for event in events if event.host and event.pid is not None} for events in raw)
     named = [each or of_nccl - {None} for each, of_nccl in zip(named, processes, strict=True)]
     size = _world_size(known)
+    numbers = _numbered(logs, named, raw)
+    streams = [replace(s, rank=n) if s.rank is None else s for s, n in zip(streams, numbers, strict=True)]
     found = [each or {stream.rank} - {None} for each, stream in zip(named, streams, strict=True)]
     ranks = [rank for each in found for rank in each]
     left = {*range(len(logs))} - {*ranks}
@@ -187,6 +197,17 @@ def _one_each(
         return streams
     spare = set() if any(_rank_of_name(log.name, False) is not None for log in logs) else left
     return [replace(s, rank=next(iter(own or spare), None)) for s, own in zip(streams, found, strict=True)]
+
+
+def _numbered(
+    logs: Sequence[ReadLog], named: Sequence[set[int | None]], raw: Sequence[Sequence[LogEvent]]
+) -> list[int | None]:
+    """Return the ranks in names such as ``workerlog.3``: if all numbers from 0 are there, and no line objects."""
+    numbers = [int(found[1]) if (found := _NUMBERED.search(log.name[-512:].lower())) else None for log in logs]
+    local = any(event.local_rank is not None for events in raw for event in events)
+    agree = all(each <= {number} for each, number in zip(named, numbers, strict=True))
+    all_there = len(logs) > 1 and {*numbers} == {*range(len(logs))}
+    return numbers if all_there and agree and not local else [None] * len(logs)
 
 
 def _rank_of_name(name: str, one_node: bool) -> int | None:
