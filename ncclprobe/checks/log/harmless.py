@@ -27,6 +27,7 @@ HARMLESS = (
     "NET/Plugin: Could not find",
     "NET/Plugin : No plugin found",
     "No plugin found",
+    ": going to /tmp instead",  # slurmstepd, of a folder that the node has not
     "libibverbs: Warning",
     "FutureWarning",
     "UserWarning",

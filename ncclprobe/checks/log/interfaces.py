@@ -35,12 +35,13 @@ def _unconnected(log: JobLog) -> bool:
 
 
 _NO_FAMILY = ("is neither AF_INET",)
+_NO_SUCH_FAMILY = ("ocket creation failed : Address family not supported",)
 _SELECTION = ("NCCL_SOCKET_IFNAME set", "NCCL_SOCKET_FAMILY set")
 
 
 @cause(
     code="iface-missing",
-    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_SELECTION),
+    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_NO_SUCH_FAMILY, *_SELECTION),
     doctor="env.ifname-match",
     bad=lambda: [
         "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\n"
@@ -60,6 +61,7 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
     """
     yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
     codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
+    yield from each(log, _NO_SUCH_FAMILY, "no address of a family that this host or container has", **IMAGE)
     yield from each(log, _NO_FAMILY, "a rank's address is none: it found no interface", codes=codes, **JOB)
 
 
@@ -148,8 +150,10 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
 def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
     if not _unconnected(log):
         return
+    connects = [*_connects_strangely(log, prefixes, what)]
+    yield from connects
     seen: set[tuple[str, str]] = set()
-    for event, taken in _taken(log):
+    for event, taken in () if connects else _taken(log):
         first = next(iter(used(event.text))).name  # where the first is strange too, ranks meet over that one
         meant = taken.name == first or not first.startswith((*CONTAINER_PORTS, *TUNNELS))
         strange = taken.name.startswith(prefixes) or (LINK_LOCAL in prefixes and taken.address.startswith(LINK_LOCAL))
@@ -157,6 +161,10 @@ def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Find
             seen.add((event.host, taken.name))
             message = f"uses {taken.name} ({taken.address}), {what}"
             yield said(log, event, message, **JOB)
+
+
+def _connects_strangely(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
+    """Yield the connections that failed over such an interface: they say which, where there are several."""
     for event in log.having("onnect to "):
         scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
         to = between(event.text, "onnect to ", " ") if LINK_LOCAL in prefixes else ""
