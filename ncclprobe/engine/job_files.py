@@ -35,7 +35,7 @@ from ncclprobe.localise.causes import causes
 from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.outcome import ended_well, events_at, likeliest, lived_on, outcome, with_the_unknown_line
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
-from ncclprobe.localise.timeline import last_seen, not_understood, ranks, standing_still, timeline
+from ncclprobe.localise.timeline import last_seen, not_understood, ranks, stage, standing_still, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
@@ -361,7 +361,7 @@ def _conclude(known: Known) -> dict[str, Any]:
     if log and not stand:
         well = () if left.failed or records else ended_well(log, failing)
         slow = tuple(f"it may have been slow: {each.message} ({each.code})" for each in found if well)
-        found = () if well else with_the_unknown_line(log, found, _unknown_line(left, log, verdicts, found))
+        found = () if well else with_the_unknown_line(log, found, _unknown_line(left, log, verdicts, failing, found))
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)
@@ -375,7 +375,7 @@ def _conclude(known: Known) -> dict[str, Any]:
         "outcome": ended,
         "ended_well": well,
         "last_seen": seen,
-        "stands": stands,
+        "stands": (*stands, *(stage(log, seen) if log else ())),
         "causes": found,
         "timeline": timeline(log, verdicts, times.ahead_s),
         "ranks": ranks(log, learned(known.facts, FlightRecords)),
@@ -405,10 +405,16 @@ def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
     yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
 
 
-def _unknown_line(left: JobFiles, log: JobLog, verdicts: Sequence[Verdict], found: Sequence[Cause]) -> LogEvent | None:
+def _unknown_line(
+    left: JobFiles,
+    log: JobLog,
+    verdicts: Sequence[Verdict],
+    failing: Collection[tuple[int, int]],
+    found: Sequence[Cause],
+) -> LogEvent | None:
     """Return the line that most likely says why, if no check knows it; None: there is none."""
     known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
-    return likeliest(log, known, harmless, any_level=left.failed, launcher=not found)
+    return likeliest(log, known, failing, harmless, any_level=left.failed, launcher=not found)
 
 
 TOPIC = Topic(_judge, _conclude, learn=_learn)

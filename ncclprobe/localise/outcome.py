@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
+from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Evidence, Severity
 
 _ENDINGS = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
+_TALK = ("INFO", "DEBUG", "TRACE")
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
 _LAUNCHERS = (
@@ -37,6 +39,8 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
     else:
         step, line, more = stream.step, stream.step_line, 0 if stream.rank is not None else _OTHERS_STEPS
     went_on = event.step is not None and step is not None and step > event.step + more and line > event.line
+    if event.level in _TALK and _is_talk(event) and stream.nlines > event.line:
+        return True
     if event.level in _ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
         return False
     finished = stream.finished is not None and stream.finished.line > event.line
@@ -65,30 +69,22 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
     return (speaks or of_launcher(event)) and not lived_on(log, event)
 
 
-_BEGINS = re.compile(
-    r"terminate called|Aborted\b|Killed\b|FATAL\b|[Ff]atal error\b|panic: |Segmentation fault"
-    r"|(?:srun|slurmstepd|mpirun|mpiexec|prterun|orted|prted|horovodrun|deepspeed|kubectl): {0,4}(?:error|fatal)\b"
-)
-_HOLDS = re.compile(
+_EXITED = re.compile(
     r"\(core dumped\)|\bkilled by signal\b|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"
     r".{0,24}?\b(?:code|status|signal)\b[ :=]{0,8}(?!0\b|[23]\d\d\b)-?\d{1,3}\b",
     re.IGNORECASE,
 )
-"""Lines that by their form end a process, whatever program wrote them: what they begin with, and what they hold."""
-_NEAR_THE_END = 60
-
-
-def _by_form(log: JobLog, event: LogEvent) -> bool:
-    """Return whether a line near the end of its log says by its form that a process ended badly."""
-    left = log.streams[event.stream].nlines - event.line
-    if left >= _NEAR_THE_END or event.level in ("INFO", "DEBUG", "TRACE") or lived_on(log, event):
-        return False
-    return bool(_BEGINS.match(event.text) or _HOLDS.search(event.text[:512]))
+"""That a process ended badly, as launchers and shells say it of whatever program."""
+_RETURNED = re.compile(r" -> \d{1,2}$")
+"""How NCCL says at INFO which of its functions return an error."""
+_REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
+"""Lines that may stand beneath a process's last words, by their form: a stack, what shells and launchers add."""
 
 
 def likeliest(
     log: JobLog,
     known: Collection[tuple[int, int]],
+    failing: Collection[tuple[int, int]],
     harmless: Callable[[LogEvent], bool],
     *,
     any_level: bool,
@@ -96,18 +92,43 @@ def likeliest(
 ) -> LogEvent | None:
     """Return the line that most likely says why, of those that no check knows; None: none ends a process.
 
-    `any_level`: the job is known to have failed, so that an error or a warning will do. `launcher`: what a launcher
-    says of a rank that ended will do as well.
+    An exception comes first, then what by its form ends a process, is an error or has words of a failure, if its
+    process said nothing more. `failing`: the lines that speak of a failure, its consequences among them. `any_level`:
+    the job is known to have failed, so that any error or warning will do. `launcher`: what a launcher says of a rank
+    that ended will do as well.
     """
-    levels = [("EXCEPTION", "FATAL"), ("ERROR",), ("WARN",)]
     unknown = [each for each in log.events if (each.stream, each.line) not in known]
-    for some in levels if any_level else levels[:1]:
-        found = [e for e in unknown if e.level in some and (any_level or not lived_on(log, e)) and not harmless(e)]
-        if launcher and not found:
-            found = [e for e in unknown if (of_launcher(e) or _by_form(log, e)) and not harmless(e)]
-        if found:
+    last = [
+        (form, e) for e in unknown if (form := form_of_failure(e.text, e.level)) and _last_words(log, e, form, failing)
+    ]
+    exited = [e for e in unknown if launcher and (of_launcher(e) or _EXITED.search(e.text[:512]))]
+    kinds = [
+        [e for e in unknown if e.level in ("EXCEPTION", "FATAL") and (any_level or not lived_on(log, e))],
+        *([e for form, e in last if form == kind] for kind in (ENDS, ERROR, WORDS)),
+        [e for e in exited if of_launcher(e) or _last_words(log, e, ENDS, failing)],
+        *([e for e in unknown if any_level and e.level == level] for level in ("ERROR", "WARN")),
+    ]
+    for each in kinds:
+        if found := [event for event in each if not harmless(event)]:
             return min(found, key=lambda each: (each.time_s is None, each.time_s or 0.0, each.stream, each.line))
     return None
+
+
+def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tuple[int, int]]) -> bool:
+    """Return whether who wrote a line said nothing more, or nothing before its end was noticed."""
+    if event.level in _TALK or lived_on(log, event) or log.streams[event.stream].step_line > event.line:
+        return False
+    last = log.streams[event.stream].last
+    ended = failing or (event.host and last and (last.line == event.line or _RETURNED.search(last.text)))
+    if event.level == "WARN" and not ended:
+        return False  # it may have gone on
+    known = [line for stream, line in failing if stream == event.stream]
+    if any(0 < event.line - line < _REACH[ENDS] for line in known):
+        return False  # it only says once more that something failed
+    own = log.ranks.get(event.rank) if event.rank is not None else None
+    end = own.last.line if own and own.last and own.last.stream == event.stream else log.streams[event.stream].nlines
+    noticed = min((line for line in known if line > event.line), default=end)
+    return min(end, noticed) - event.line < _REACH[form]
 
 
 def events_at(log: JobLog, lines: Collection[tuple[int, int]]) -> Iterator[LogEvent]:

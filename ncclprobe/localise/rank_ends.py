@@ -29,8 +29,9 @@ _FEW_MISSING = 7
 _CLOSED = (
     "losed by remote peer", "losed by peer", "eset by peer", "roken pipe", "unexpectedly closed", "Read error [",
     "Write error [", "remote process exited", "likely closed", "onnection refused", "socketProgress: Connection closed",
-    "NCCL communicator was aborted", "ncclRemoteError",
+    "NCCL communicator was aborted", "ncclRemoteError", "*** SIGTERM (@",
 )  # fmt: skip
+"""The last is glog's word of a process that its launcher ended, because another had."""
 _TIMED_OUT = ("imed out", "imeout", "ncclUniqueId from")
 _OF_LAUNCHERS = (
     "Sending process", "closing signal SIGTERM", "failed (exitcode", "sigkill_handler", "CalledProcessError",

@@ -6,7 +6,7 @@ Of a job that says nothing of a failure and nothing of its end: where its ranks 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from statistics import median
 
 from ncclprobe.facts.files.flight_records import FlightRecords
@@ -19,6 +19,7 @@ from ncclprobe.model.causes import LastSeen, Moment, NotUnderstood, RankState
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.values import Struct
+from ncclprobe.units import whole_words
 
 MOST_MOMENTS = 2000
 MOST_RANKS = 1 << 16
@@ -192,7 +193,55 @@ def standing_still(log: JobLog, seen: Sequence[LastSeen]) -> tuple[str, ...]:
     behind = [*_behind(seen)]
     steps = any(each.step is not None for each in seen)
     slow = [text for stream in log.streams if (text := _slower(stream.paces, stream.name))]
-    return (*behind[:_MOST_GROUPS], *slow[:_MOST_GROUPS], *(() if steps else _before_steps(log)))
+    before = [] if steps else [*_before_steps(log)] or [*_not_here(log)]
+    return (*behind[:_MOST_GROUPS], *slow[:_MOST_GROUPS], *before)
+
+
+def _not_here(log: JobLog) -> Iterator[str]:
+    """Yield which ranks of the job no line is of, where others have lines."""
+    missing = missing_ranks(log)
+    if missing and 0 < len(log.ranks) < (log.world_size or 0):
+        numbers = fold([str(rank) for rank in missing]).strip("[]")
+        yield (
+            f"of {log.world_size} ranks {len(log.ranks)} wrote a line: there is none of "
+            f"{'rank' if len(missing) == 1 else 'ranks'} {numbers}, which did not come, or whose logs are not here"
+        )
+
+
+_STAGES = (
+    (
+        ("Building extension module", "loading fused kernels", "Loading extension module", "Emitting ninja build"),
+        "kernels are compiled; a `lock` that a killed build left in TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions), "
+        "or in the program's build folder, makes all others wait",
+    ),
+    (
+        ("- Init COMPLETE", "Connected all", "Connected NVLS"),
+        "NCCL's communicator is complete; what came next is the program's: its first collective, or what comes before",
+    ),
+    (
+        (" via NET/", " via P2P", " via SHM", "Trees [", "Channel 0"),
+        "NCCL connects its channels; each rank connects to the address of its neighbour's interface",
+    ),
+    (
+        ("processes registered", "is using nccl==", "NCCL version", "Bootstrap : Using", "Using network"),
+        "NCCL sets up its first communicator: all ranks have to come, and to reach rank 0",
+    ),
+    (
+        ("GLOBAL_RANK: ", "store_based_barrier", "store based barrier", "endezvous", "initializing torch distributed"),
+        "ranks meet: who has come waits for the others",
+    ),
+    (("Loading safetensors", "oading checkpoint", "Loaded engine"), "weights are read"),
+)
+"""What a program does after such a line, the line that it wrote last."""
+
+
+def stage(log: JobLog, seen: Sequence[LastSeen]) -> Iterator[str]:
+    """Yield what a program that has made no step does, by the last lines that it wrote."""
+    if any(each.step is not None for each in seen):
+        return
+    texts = [each.last.text for each in seen] + [stream.last.text for stream in log.streams if stream.last]
+    stages = (doing for signs, doing in _STAGES if any(sign in text for text in texts for sign in signs))
+    yield from (f"by its last line, {doing}" for doing in islice(stages, 1))
 
 
 def _behind(seen: Sequence[LastSeen]) -> Iterator[str]:
@@ -206,6 +255,8 @@ def _behind(seen: Sequence[LastSeen]) -> Iterator[str]:
             before = (most.time_s or 0.0) - (each.time_s or 0.0)
             if most.time_s and each.time_s and before >= _SILENT_S:
                 yield f"{_named(each)} fell silent {before:.0f} s before most"
+            elif furthest is None and not (most.time_s and each.time_s) and _nwriters(most) > 2 * _nwriters(each):
+                yield f"{_named(each)} ended at another line than most: {whole_words(each.last.text, 80)}"
 
 
 def _nwriters(seen: LastSeen) -> int:
@@ -246,7 +297,8 @@ def _before_steps(log: JobLog) -> Iterator[str]:
             f"NCCL uses {port[1]} ({port[2]}) on {first_of([*bridged], 3)}: a bridge within each host, which may lead "
             "to no other; NCCL_SOCKET_IFNAME names the interface of the network between the hosts"
         )
-    spoke = {(e.host, e.pid): e.rank for e in log.events if e.level == "INFO" and e.host and e.pid is not None}
+    begun = log.having("Bootstrap : Using", "Bootstrap: Using", "- Init START")
+    spoke = {(e.host, e.pid): e.rank for e in begun if e.host and e.pid is not None}
     done = {(e.host, e.pid) for e in log.having("- Init COMPLETE")}
     late = [f"{host}:{pid}" for host, pid in sorted(spoke.keys() - done, key=str)]
     if late and len(spoke) > 1:

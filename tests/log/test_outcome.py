@@ -40,6 +40,8 @@ WELL = {
     "a benchmark wrote its result": f"{steps(0, 9)}+ ret_code=0\n+ set +x\nRESULT,TRANSLATION,4727,2026-01-02\n",
     "a server answered": 'world_size=2\n10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n',
     "it came to its exit": "[rank0]:[W Pg.cpp:9] destroy_process_group() was not called before program exit\n",
+    "a logger prints samples": f"{steps(0, 9)}2026-01-02,03:04:05 | INFO | 'RuntimeError: CUDA out of memory.'\n"
+    "2026-01-02,03:04:09 | INFO | Done training.\n",
     "an actor was started anew": f"{steps(0, 5)}(raylet) A worker died or was killed while executing a task by an "
     f"unexpected system error.\n{steps(5, 9)}{CLOSING}",
     "nccl-tests found no wrong value": "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 361.2\n",
@@ -59,6 +61,7 @@ FAILED = {
     "a block ended in a line": f"{steps(0, 9)}iteration 9{TRACE}FooError: x\n 0/100\n{steps(10, 19)}Job finished\n",
     "srun saw a task fail": f"{steps(0, 9)}srun: error: n3: task 3: Exited with exit code 1\nJob finished\n",
     "a rank failed after the end of another": f"{CLOSING}[rank1]: {TRACE}[rank1]: FooError: x\n",
+    "a worker's wrapper refers to what it does not show": f"{steps(0, 9)}{TRACE}RuntimeError: see root cause above\n",
     "values are wrong": "# Out of bounds values : 34 FAILED\n# Avg bus bandwidth    : 361.2\n",
     "a program aborted": f"{CLOSING}terminate called after throwing an instance of 'foo'\n  what():  bar\n",
     "a launcher's exit code": f"{steps(0, 9)}[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",
@@ -90,6 +93,81 @@ def test_the_line_of_no_known_meaning_is_shown_first(tmp_path: Path, capsys: pyt
     capsys.readouterr()
     explain.main([str(tmp_path / "train.log"), "--no-color"])
     assert "FrobError" in "".join(capsys.readouterr().out.splitlines()[:4])
+
+
+FORMS = (
+    "Error: the vocabulary is gone",
+    "error: frobnicator is missing",
+    "ERROR: could not read the shard",
+    "train.py: error: unrecognized arguments: --frob 3",
+    "fatal: not a repository",
+    "Fatal error: out of reach",
+    "2026-01-02 03:04:05,123 - trainer - ERROR - the shard is broken",
+    "2026-01-02 03:04:05,123 CRITICAL trainer: the shard is broken",
+    "CRITICAL 01-02 03:04:05 [core.py:9] the shard is broken",
+    "[NeMo E 2026-01-02 03:04:05 data:9] the shard is broken",
+    "F0102 03:04:05.000000 77 shard.cc:33] Check failed: a == b (3 vs. 4)",
+    "Failed to open /mnt/x",
+    "loader: failed to map a shard",
+    "Unable to find the shard",
+    "initialisation of the shard: failure",
+    f"{TRACE}my.own.ShardGone",
+    "pkg.ShardError: it is gone",
+    "terminate called after throwing an instance of 'shard::Gone'\n  what():  shard 7 is gone",
+    "terminate called without an active exception",
+    "thread 'main' panicked at src/main.rs:10:5:\nshard 7 is gone",
+    "thread '<unnamed>' panicked at 'shard 7 is gone', src/main.rs:10",
+    "panic: runtime error: index out of range [5] with length 3\n\ngoroutine 1 [running]:\nmain.main()",
+    'Exception in thread "main" java.lang.IllegalStateException: shard',
+    "Uncaught TypeError: x is not a function",
+    "run.sh: line 12: shardctl: command not found",
+    "/bin/sh: 1: shardctl: not found",
+    "bash: /opt/x/run.sh: No such file or directory",
+    "run.sh: line 3: ./train: Permission denied",
+    "./train: error while loading shared libraries: libx.so.3: cannot open shared object file: No such file",
+    "./train: symbol lookup error: ./libx.so: undefined symbol: shard_new",
+    "python: src/x.cc:77: void f(): Assertion `x > 3' failed.",
+    "srun: error: Unable to create step for job 5: Shard busy",
+    "sbatch: error: Batch job submission failed: Invalid shard",
+    "docker: Error response from daemon: could not select device driver",
+    "make: *** [run] Error 1",
+    "Warning  FailedScheduling  2m  default-scheduler  0/8 nodes are available",
+    "Warning  BackOff    12s   kubelet  Back-off restarting failed container x in pod y",
+    'CUDA error at foo.cu:77 code=719(cudaErrorLaunchFailure) "f()"',
+    "CUFFT error: CUFFT_INTERNAL_ERROR at x.cpp:4",
+    "RESOURCE_EXHAUSTED: no shard is left",
+    "cp: error writing '/x': No space left on device",
+)
+
+
+@pytest.mark.parametrize("text", FORMS)
+def test_a_last_line_that_by_its_form_is_a_failure_is_shown_first_whoever_wrote_it(tmp_path: Path, text: str) -> None:
+    report = explained(tmp_path, f"{steps(0, 9)}{text}\n")
+    first = report["causes"][0]["evidence"][0]["text"]
+    assert any(line.endswith(first.partition(": ")[2] or first) for line in (text, *text.split("\n"))) or first in text
+    assert report["outcome"] in ("named", "unknown-line")
+
+
+@pytest.mark.parametrize("text", [text for text in FORMS if not text.startswith(("srun", "terminate", "F0102"))])
+def test_a_line_of_that_form_after_which_the_job_goes_on_is_none(tmp_path: Path, text: str) -> None:
+    assert explained(tmp_path, f"{steps(0, 9)}{text}\n{steps(9, 50)}")["causes"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "error: 0.03",
+        "errors 0",
+        "Error rate: 2%",
+        "val_error: 0.3",
+        "INFO Error: x",
+        "WARNING: failed to load x",
+        "Error: could not read the cache, ignoring it",
+        "Failed to import flash_attn; falling back to eager",
+    ],
+)
+def test_figures_and_talk_of_errors_are_no_failure(tmp_path: Path, text: str) -> None:
+    assert explained(tmp_path, f"{steps(0, 9)}{text}\n")["causes"] == []
 
 
 def test_who_knows_that_a_job_failed_gets_a_line_all_the_same(tmp_path: Path) -> None:
@@ -150,6 +228,25 @@ def test_hosts_that_number_their_lines_are_told_apart_and_may_have_nothing_of_nc
 def test_a_job_whose_steps_take_longer_and_longer_is_slow_since_one(tmp_path: Path, after: int, slow: bool) -> None:
     report = hang(tmp_path, {"train.log": trained(0, 20, 10) + trained(20, 30, after, 200)})
     assert [each.startswith("slow since step 21 ") for each in report["stands"]] == [True] * slow
+
+
+@pytest.mark.parametrize(
+    ("text", "stands"),
+    [
+        (
+            "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/5\n",
+            "of 5 ranks 1 wrote a line: there is none of ranks 1-4",
+        ),
+        ("world size: 8\nBuilding extension module softmax_cuda...\n", "by its last line, kernels are compiled"),
+        (
+            "".join(f"[1,{rank}]<stderr>:rank {rank} MPI size: 4\n" for rank in range(4))
+            + "".join(f"[1,{rank}]<stderr>:Loaded engine\n" for rank in (0, 1, 3)),
+            "rank 2 ended at another line than most: ",
+        ),
+    ],
+)
+def test_without_steps_the_last_lines_tell_where_a_job_stands(tmp_path: Path, text: str, stands: str) -> None:
+    assert hang(tmp_path, {"a.log": text})["stands"][0].startswith(stands)
 
 
 def test_a_process_that_did_not_end_the_initialisation_is_told_where_there_is_no_step(tmp_path: Path) -> None:

@@ -71,6 +71,41 @@ def test_a_rank_that_lost_connections_where_all_others_waited_came_late(tmp_path
     assert found["ranks"] == [2]
 
 
+@pytest.mark.parametrize("words", ["Error: shard 7 is gone", "FATAL shard 7 is gone", "Failed to open shard 7"])
+def test_a_rank_that_ends_with_words_of_its_own_is_named_by_them(tmp_path: Path, words: str) -> None:
+    texts = files({0: CLOSED, 1: "", 2: CLOSED, 3: CLOSED})
+    texts["rank1.log"] += f"{words}\n"
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["code"], found["confidence"], found["ranks"]) == ("rank-crashed", "named", [1])
+    assert found["evidence"][0]["text"] == words
+
+
+def test_files_that_number_all_ranks_tell_whose_they_are(tmp_path: Path) -> None:
+    ended = "W1123 10:00:09.1 77 init.cc:217] *** SIGTERM (@0x3e8) received by PID 77 (TID 0x7) from PID 7; ***\n"
+    made = files(dict.fromkeys(range(4), ""))
+    texts = {f"workerlog.{rank}": made[f"rank{rank}.log"] + (ended if rank != 2 else "") for rank in range(4)}
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["code"], found["ranks"]) == ("rank-crashed", [2])
+
+
+def test_ranks_that_all_lost_one_peer_and_leave_a_hosts_share_of_numbers_lost_that_host(tmp_path: Path) -> None:
+    lost = "n{0}:7:7 [0] x.cc:9 NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.3<4711>\n"
+    texts = files(dict.fromkeys(range(8), ""))
+    for rank in (0, 1, 2, 3, 6, 7):
+        texts[f"rank{rank}.log"] += lost.format(rank // 2)
+    (found,) = explained(tmp_path, texts)["causes"]
+    assert (found["could_be"], found["ranks"]) == (["rank-crashed", "peer-unreachable"], [4, 5])
+    assert "10.0.0.3" in found["message"]
+
+
+@pytest.mark.parametrize(("peers", "named"), [(("w-2.job", "w-2.job"), True), (("w-2.job", "w-1.job"), False)])
+def test_a_process_to_which_all_lost_their_connections_has_ended(tmp_path: Path, peers: Any, named: bool) -> None:
+    lost = "w-{0}:7:7 [0] x.cc:9 NCCL WARN socketProgress: Connection closed by remote peer {1}<4711>\n"
+    text = lost.format(1, peers[0]) + lost.format(3, peers[1])
+    first = explained(tmp_path, {"pods.log": text})["causes"][0]
+    assert (first["nodes"] == ["w-2.job"] and first["could_be"][:1] == ["rank-crashed"]) == named
+
+
 def test_an_empty_log_is_of_a_rank_that_wrote_nothing(tmp_path: Path) -> None:
     texts = files({0: CLOSED, 1: CLOSED, 3: CLOSED}) | {"rank2.log": ""}
     (found,) = explained(tmp_path, texts)["causes"]

@@ -13,9 +13,10 @@ from ncclprobe.units import whole_words
 
 _NOT_OWN = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
-    "NCCL", "nccl", "gloo", "Gloo", "c10d", "onnection", "ocket", "imed out", "imeout", "roken pipe",
+    "NCCL", "nccl", "gloo", "Gloo", "c10d", "c10::", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
-    "CUDA ", "cudaGetDeviceCount", "CUBLAS",
+    "CUDA error", "CUDA driver", "CUDA failure", "CUDA out", "CUDA runtime", "CUDA unknown", "CUDA GPUs",
+    "CUDA-capable", "CUDA init", "CUDA version", "CUDA call", "cudaGetDeviceCount", "CUBLAS",
     "CUDNN_STATUS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
@@ -24,6 +25,7 @@ _NOT_OWN = (
     "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
     "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
     "orovod has been shut down",
+    "root cause", "tack trace", "background process", "reader raises an exception", "queue.Empty", "unexpected pos",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")

@@ -150,6 +150,7 @@ _ENDED = (
     "unexpectedly failed with exitcode=",
     "sigkill_handler] Killing subprocess",
     "Exited with exit code ",
+    "*** SIGTERM (@",
 )
 
 

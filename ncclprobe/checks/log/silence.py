@@ -1,18 +1,25 @@
 """Ranks that say nothing while the others complain: what is not said tells as well."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.facts.files.job_log import Explained, JobLog
+from ncclprobe.checks.log.harmless import harmless
+from ncclprobe.checks.log.lines import UNPROVEN
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
+from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read
+from ncclprobe.facts.files.texts import ERROR, address_of, between, form_of_failure
 from ncclprobe.facts.files.torch_lines import timed_out_work
+from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _DIED, _LATE, _DESYNC = "rank-crashed", "timeout-straggler", "collective-desync"
 _OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
 """What is left open where peers only lost a rank, or were refused by its host."""
+_LOST = {*_OPEN, "ib-link-error", "ib-no-path"}
+"""The same where all ranks of one host say nothing."""
 _MOST_SILENT = 3
 _WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
@@ -44,15 +51,19 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
     'oom|killed|xid|segfault'` and the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
     describe pod`); if its process is still there, `py-spy dump --pid PID`.
     """
-    if explained.codes or not {*explained.could_be} <= _OPEN:
-        return
     ends = rank_ends(log, explained.failing)
+    if explained.codes or not {*explained.could_be} <= (_LOST if _one_host(log, ends) else _OPEN):
+        return
     if ends.unattributed:
         return  # it may be of a rank that seems to say nothing
     if ends.latecomer:
         yield _late(log, ends, ends.latecomer)
-    elif _few(ends) or _one_host(ends):
+    elif outspoken := _outspoken(ends, explained):
+        yield said(log, outspoken, f"rank {outspoken.rank} {_BY_ITS_WORDS}", codes=(_DIED,), **UNPROVEN)
+    elif _few(ends) or _one_host(log, ends):
         yield _silent(log, ends)
+    elif lost := _lost_peer(log, explained):
+        yield lost
 
 
 def _few(ends: Ends) -> bool:
@@ -63,11 +74,47 @@ def _few(ends: Ends) -> bool:
     return 0 < len(ends.silent) <= min(_MOST_SILENT, len(ends.complaining)) and known
 
 
-def _one_host(ends: Ends) -> str:
-    """Return the host that all silent ranks share and no other rank: it was lost."""
+def _one_host(log: JobLog, ends: Ends) -> str:
+    """Return the host that all silent ranks share and no other rank: it was lost.
+
+    Where no line of theirs names it, it is the one peer of which others complain, if they are a host's ranks by number.
+    """
     hosts = {each.host for each in ends.silent}
+    if hosts == {""} and len(ends.silent) > 1 and _a_hosts_share(ends):
+        peers = {_peer(each.said.text) for each in ends.complaining if each.said} - {""}
+        return next(iter(peers)) if len(peers) == 1 else ""
     lost = next(iter(hosts)) if len(hosts) == 1 else ""
     return "" if any(each.host in ("", lost) for each in ends.complaining) else lost
+
+
+def _a_hosts_share(ends: Ends) -> bool:
+    """Return whether the silent ranks are all of one host, as launchers number them: a block of an even share."""
+    ranks, share = [each.rank for each in ends.silent], len(ends.silent)
+    return ranks == [*range(ranks[0], ranks[0] + share)] and ranks[0] % share == 0 and len(ends.ranks) % share == 0
+
+
+def _peer(text: str) -> str:
+    """Return the peer that a line says it lost: its name, or its address; empty: it names none."""
+    return address_of(between(text, "peer ", " ")) if "<" in text or "[" in text else ""
+
+
+def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
+    """Return that a process ended if several lost their connections, all to it, and it says nothing itself."""
+    lost = [(e, _peer(e.text)) for e in log.having("losed by remote peer", "losed by peer") if e.level != "INFO"]
+    lost = [
+        (e, peer)
+        for e, peer in lost
+        if peer and not peer.startswith(("127.", "::1", "localhost")) and (e.stream, e.line) in explained.failing
+    ]
+    writers = {(e.rank, e.host) for e, _ in lost}
+    spoke = {e.host.partition(".")[0] for e, _ in lost}
+    if len({peer for _, peer in lost}) != 1 or len(writers) < 2 or lost[0][1].partition(".")[0] in spoke:
+        return None
+    event, peer = lost[0]
+    message = f"{peer} ended: {len(writers)} processes lost their connections, all to it"
+    codes = (_DIED, "oom", "gpu-hw-error")
+    found = said(log, event, message, codes=codes, nodes=(peer,), subject=peer, **UNPROVEN)
+    return replace(found, occurrence=found.occurrence and replace(found.occurrence, ranks=(), hosts=(peer,)))
 
 
 def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
@@ -79,18 +126,40 @@ def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
 
 
 def _silent(log: JobLog, ends: Ends) -> Finding:
-    silent, host = ends.silent, _one_host(ends)
+    silent, host = ends.silent, _one_host(log, ends)
     ranks = tuple(each.rank for each in silent)
     names = ", ".join(map(str, ranks[:8]))
     first = silent[0]
     line = first.last or ends.complaining[0].said
     assert line
-    details: dict[str, Any] = {"blame": "unknown", "action": "retest"}
     subject = f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
     message, codes = _why(ends, subject, first)
+    if len(ranks) == 1 and (words := _own_words(log, first.rank)):
+        message, codes, line = f"{subject} {_BY_ITS_WORDS}", (_DIED,), words
     if len(ranks) > 1 and host:
         message, codes = f"no rank of {host} says anything: ranks {names}", (_DIED, "peer-unreachable")
-    return said(log, line, message, ranks=ranks, codes=codes, subject=subject, **details)
+    return said(log, line, message, ranks=ranks, codes=codes, subject=subject, **UNPROVEN)
+
+
+_BY_ITS_WORDS = "failed, by its own words, before the others lost it"
+
+
+def _own_words(log: JobLog, rank: int) -> LogEvent | None:
+    """Return the line of a rank that by its form is an error, after which it did not go on, else its last line if that
+    has words of a failure; None: there is none.
+    """
+    own = (event for event in log.events if event.rank == rank and not of_launcher(event))
+    errors = [event for event in own if form_of_failure(event.text, event.level) >= ERROR]
+    last = log.ranks[rank].last if rank in log.ranks else None
+    errors += [last] if last and form_of_failure(last.text, last.level) else []
+    return next((event for event in errors if not lived_on(log, event) and not harmless(event)), None)
+
+
+def _outspoken(ends: Ends, explained: Explained) -> LogEvent | None:
+    """Return the line of the one rank that ended with words of its own, where all others lost a connection."""
+    own = [each.said for each in ends.complaining if each.said and each.complains == "otherwise"]
+    alone = len(own) == 1 and not ends.silent and ends.of_what == {"closed", "otherwise"}
+    return own[0] if alone and (own[0].stream, own[0].line) not in explained.failing else None
 
 
 def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]]:

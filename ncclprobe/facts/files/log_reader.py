@@ -20,6 +20,7 @@ from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, Pace, ReadLog
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, time_at_start
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
+from ncclprobe.facts.files.texts import ERROR, form_of_failure
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 
@@ -108,7 +109,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
-_LAST_ERROR = "Last error:"
+_LAST_ERROR, _PANICKED = "Last error:", " panicked at "
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
 _LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[)")
@@ -120,6 +121,8 @@ def follows(line: LogLine) -> str:
         return _TRACEBACK
     if line.text.strip() == _LAST_ERROR:
         return _LAST_ERROR
+    if _PANICKED in line.text and line.text.endswith(":"):
+        return _PANICKED
     begins = next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
@@ -128,6 +131,10 @@ def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) 
     """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
     if begin in _LISTS:
         return _list(first, lines)
+    if begin == _PANICKED:
+        return (
+            (at, replace(first, text=f"{first.text} {line.text}", level="EXCEPTION")) for at, line in islice(lines, 1)
+        )
     if begin == _LAST_ERROR:
         return ((at, replace(line, level=line.level or "WARN")) for at, line in islice(lines, 1))
     return _exception(first, lines) if begin == _TRACEBACK else _children(lines, root=begin == _SUMMARY)
@@ -221,19 +228,19 @@ FAILURES = (
     "marked dead", "is dead", "is terminated", "issing ranks", "xit with status", "ABORT", "BAD TERMINATION",
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
-    "can't open file",
+    "can't open file", "panic", "ommand not found",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 
 _OWN = ("NCCL version", "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using",
         "NET/Socket : Using", "NET/IB : Using", "torch version", "PyTorch version", "world size", "world_size",
-        "World size", "World Size", "WORLD_SIZE")  # fmt: skip
+        "World size", "World Size", "WORLD_SIZE", "GLOBAL_RANK: ", "MPI size: ")  # fmt: skip
 MOST_ALIKE = 32
 """Of lines of one log that differ in digits alone; of those that a check searches for, of which a rank each may say
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
-_COUNTED = r"\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d)"
+_COUNTED = r"\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
 _STEP_WITHIN, _BEFORE = 256, 2048
 """How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; in so much of a line, and in
@@ -243,22 +250,27 @@ _TALK = ("INFO", "TRACE", "DEBUG")
 _FINISHED = re.compile(
     r"\b(?:train(?:ing)?(?: loop)?|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
     r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
-    r"|\b(?:finished|completed|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
+    r"|\b(?:finished|completed|done|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
     r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
     r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
     r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
     r"|^(?:finished|(?:all )?done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$"
     r"|\bTrainer\.fit\W{1,2} stopped: \W?max_|\bsuccessfully (?:finished|completed|trained)\b"
     r"|Out of bounds values ?: ?0 OK|\bepochs? completed in \d|\bCOMPLETED 0:0\b"
+    r"|^wandb: Synced \d|\(success\)|\bsaved? (?:the )?final\b|^INFO:? {1,8}Application shutdown complete"
     r"|^=+ \d{1,6} passed(?:, \d{1,6} (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d",
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(
     r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE
 )
+_SAYS = re.compile(r"\w")
 _AT_EXIT = "destroy_process_group() was not called before program exit"
 """torch's warning of a program that came to its end all the same."""
-_BARE = re.compile(r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): )")
+_BARE = re.compile(
+    r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): |panic: |Uncaught "
+    r"|thread '[^']{0,64}'.{0,16} panicked.{0,400}[^:]$|Exception in thread \")"
+)
 _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
 taken for what ended the process."""
@@ -373,9 +385,13 @@ class _Reading:
         writers |= {line.rank for line in lines} | {line.local_rank for line in lines}
         if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
             few = raws
+        taken = {event.line for event in self.log.events}
         for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
-            if line.text.strip():
-                event, step = _event(number, line), _STEP.search(line.text[:_STEP_WITHIN])
+            if _SAYS.search(line.text):
+                late = number > nlines - _FEW_LAST and number not in taken
+                if late and form_of_failure(line.text, line.level) >= ERROR:
+                    self.log.events.append(_event(number, line, self.log.steps.get(-1, (None,))[0]))
+                event, step = _event(number, line), _step(line.text[:_STEP_WITHIN])
                 own = line.rank if line.rank is not None else -1
                 if line.rank is None and line.local_rank is not None:
                     own = OF_LOCAL - line.local_rank
@@ -385,6 +401,7 @@ class _Reading:
                         self.log.steps[writer] = int(step[1]), number
                 if number > nlines - _LAST_WORDS and _says_finished(line.text[:_STEP_WITHIN]):
                     self.log.finished = event
+        self.log.events.sort(key=lambda each: each.line)
         over = self.log.finished.line if self.log.finished else 0
         self.log.events[:] = [
             _raised(each)
@@ -405,6 +422,11 @@ class _Reading:
                 if found and line.time_s is not None and writer in (None, (line.rank, line.host)):
                     writer = line.rank, line.host
                     yield Pace(int(found[1]), line.time_s, nlines - len(raws) + 1 + number)
+
+
+def _step(text: str) -> "re.Match[str] | None":
+    """Return the step that a line names; what nccl-tests says of its sizes and iterations is none."""
+    return None if "minBytes" in text else _STEP.search(text)
 
 
 def _raised(event: LogEvent) -> LogEvent:
