@@ -172,8 +172,8 @@ def _changed(old: Side, new: Side) -> Iterator[str]:
 
 def _remarks(old: Side, new: Side) -> Iterator[str]:
     if not old.fingerprint or not new.fingerprint:
-        silent = " and ".join(each.path for each in (old, new) if not each.fingerprint)
-        yield f"{silent}: does not say which machine it was, so a change of the machine cannot be seen"
+        silent = " and ".join(dict.fromkeys(each.path for each in (old, new) if not each.fingerprint))
+        yield f"no machine is named in {silent}, so a change of it cannot be seen"
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
     if new.cut and set(old.points) - set(new.points):

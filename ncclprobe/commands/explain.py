@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ncclprobe import DOCS
 from ncclprobe.commands import arguments
+from ncclprobe.errors import UsageError
 from ncclprobe.report.progress import Waiting
 from ncclprobe.units import plural
 
@@ -27,6 +28,8 @@ def main(argv: Sequence[str]) -> int:
         from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.explain_pages import entry
 
+        if " " in name:
+            raise UsageError(f"{name[:40]}: no file; a line of a log is read by `ncclprobe explain - <<< 'LINE'`")
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
     return _explain(options, argv)
