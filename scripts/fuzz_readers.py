@@ -39,7 +39,7 @@ from fuzz_seeds import (
     tables,
 )
 
-from ncclprobe import wire
+from ncclprobe import training, wire
 from ncclprobe.cluster.mesh.interfaces import parse_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.cluster.rendezvous import messages
@@ -74,7 +74,6 @@ from ncclprobe.nccl_tests import parse_json, parse_text
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from ncclprobe.report import junit, markdown, prometheus, text
-from ncclprobe.training import groups
 from ncclprobe.units import parse_size
 
 _LIMIT = 1 << 20
@@ -124,7 +123,9 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("device lists", lambda each: parse_selector(each, 32), lambda: selectors)
     yield _of("NCCL's numbers", lambda each: read_int(each, 1), lambda: ["1", "0x10", "-2", " 7", "4294967296"])
     yield _of("sizes", parse_size, lambda: ["64M", "1G", "8", "1.5K", "4KiB"])
-    yield _of("groups", lambda each: groups.fit(groups.parse(each), 64), lambda: ["tp=8,dp=8", "tp=2,cp=2,ep=4,pp=4"])
+    yield _of(
+        "groups", lambda each: training.fit(training.parse(each), 64), lambda: ["tp=8,dp=8", "tp=2,cp=2,ep=4,pp=4"]
+    )
     yield _of("machine of parts", composed.composed, lambda: ["8 x L40S, 2 sockets, no P2P", composed.EXAMPLE])
     yield _of("launcher's variables", _launch, lambda: [json.dumps(each) for each in LAUNCHES])
     yield _of(

@@ -30,7 +30,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from ncclprobe.topology.node import layout, ranges
+from ncclprobe.topology.paths import layout, ranges
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)

@@ -33,7 +33,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from ncclprobe.topology.node import layout
+from ncclprobe.topology.paths import layout
 
 ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
 answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))

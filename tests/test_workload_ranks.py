@@ -12,7 +12,7 @@ from ncclprobe.commands.workload import parse
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Status
 from ncclprobe.session.measure.single_rank import NoExchange
-from ncclprobe.training.workload import Model
+from ncclprobe.training import Model
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 

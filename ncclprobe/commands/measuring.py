@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ncclprobe import training
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
@@ -36,7 +37,6 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, identify
-from ncclprobe.training import groups
 from ncclprobe.units import parse_size
 
 _MOST_CHARACTERS = 32
@@ -214,7 +214,7 @@ def may_have_gpus(here: Devices) -> bool:
 def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) -> None:
     """Refuse what is known to fail once every rank has imported torch. Raises UsageError."""
     if options.training and options.training.grid:
-        groups.fit(options.training.grid, ranks)
+        training.fit(options.training.grid, ranks)
     if options.backend == "nccl" and not may_have_gpus(devices(host)):
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
     averages = options.redop == "avg" and all(OPS[op].reduces for op in options.ops)

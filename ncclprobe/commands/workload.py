@@ -4,14 +4,14 @@ import argparse
 import re
 from collections.abc import Sequence
 
+from ncclprobe import training
 from ncclprobe.commands import measuring
 from ncclprobe.commands.arguments import count, known, positive
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.errors import UsageError
 from ncclprobe.ops import DTYPES
 from ncclprobe.session.options import Options, Training
-from ncclprobe.training import groups
-from ncclprobe.training.workload import STRATEGIES, Model, Strategy
+from ncclprobe.training import STRATEGIES, Model, Strategy
 from ncclprobe.units import parse_size
 
 _ABOUT = """\
@@ -78,7 +78,7 @@ def _training(given: argparse.Namespace) -> Training:
     if bucket and given.params * DTYPES[given.dtype] > _MOST_BUCKETS * bucket:
         raise UsageError(f"--bucket {given.bucket} makes more than {_MOST_BUCKETS} calls of a step; try 25M")
     model = Model(given.params, given.layers, DTYPES[given.dtype], given.tokens, given.micro_batches, bucket)
-    grid = groups.parse(given.groups) if given.groups is not None else None
+    grid = training.parse(given.groups) if given.groups is not None else None
     names = given.steps or ("all" if grid is None else "")
     return Training(grid, _strategies(names), model, given.compute)
 

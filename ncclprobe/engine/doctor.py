@@ -100,7 +100,7 @@ def sections(known: Known) -> dict[str, Any]:
         said["rails"] = rail_ways(snapshots)
     if known.question.pictures and snapshots:
         from ncclprobe.nccl.selection import choose
-        from ncclprobe.topology.node import layout
+        from ncclprobe.topology.paths import layout
 
         nccl = known.job.backend == "nccl"
         said["topology"] = {s.node: layout(s) for s in snapshots}

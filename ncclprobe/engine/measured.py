@@ -53,7 +53,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
-from ncclprobe.training.ladder import climbed
+from ncclprobe.training import climbed
 from ncclprobe.units import plural, size
 
 _USED_SHARE = 0.1

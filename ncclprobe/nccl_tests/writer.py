@@ -17,9 +17,8 @@ from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
-from ncclprobe.nccl_tests.records import VERSION
 from ncclprobe.nccl_tests.rows import DTYPES, program
-from ncclprobe.nccl_tests.texts import OURS
+from ncclprobe.nccl_tests.texts import OURS, VERSION
 from ncclprobe.ops import OPS
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}

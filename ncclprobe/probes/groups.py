@@ -22,7 +22,7 @@ from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import Clock, clock_of, time_batch
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView, Call, Probe
-from ncclprobe.training.groups import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
+from ncclprobe.training import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
 
 BATCHES = 7
 _BATCH_S = 0.05

@@ -1,6 +1,6 @@
 """Replay steps of training: the real collectives of a strategy, between real ranks, with stand-in compute.
 
-Every rank runs the same plan (:mod:`ncclprobe.training.workload`). What is compared is one step with another: with
+Every rank runs the same plan (:mod:`ncclprobe.training`). What is compared is one step with another: with
 and without overlap, measured and predicted from the time of each call alone.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclprobe import units
+from ncclprobe import training, units
 from ncclprobe.errors import UsageError
 from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import Struct
@@ -22,8 +22,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.work import Bench, Work
-from ncclprobe.training import workload
-from ncclprobe.training.workload import Call, Compute, Model, Step, Strategy
+from ncclprobe.training import Call, Compute, Model, Step, Strategy
 from ncclprobe.units import microseconds
 
 STEPS, _WARM_UPS, _ALONE = 9, 2, 7
@@ -70,7 +69,7 @@ def run(plan: Plan, asked: Asked, room: int | None, exchange: Exchange, set_phas
     `room`: bytes that may be allocated, null: unknown. Raises UsageError where that is not enough, before anything is
     allocated, or where a call is too small to share; ProbeError where a step fails.
     """
-    need = workload.memory_bytes(asked.strategy, asked.model)
+    need = training.memory_bytes(asked.strategy, asked.model)
     if room is not None and need > room:
         raise UsageError(
             f"{asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
@@ -95,7 +94,7 @@ def _compute_s(bench: Bench, asked: Asked) -> float:
 
 
 def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
-    plan, items = bench.plan, workload.step(asked.strategy, asked.model)
+    plan, items = bench.plan, training.step(asked.strategy, asked.model)
     calls = [item for item in items if isinstance(item, Call)]
     views = views_of(plan, calls)
     alone = {key: _alone(bench, key, view) for key, view in views.items()}
@@ -109,7 +108,7 @@ def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
     took = _in_turn(bench, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
-        predicted = workload.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
+        predicted = training.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
         yield _row(plan, asked, overlap, step, compute_s, calls_s=predicted.calls_s, predicted_s=predicted.step_s,
                    calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
 
@@ -158,7 +157,7 @@ def play_step(
             continue
         wait = _ISSUE[item.op](views[item.op, item.nbytes])
         if overlap:
-            pending.append((workload.needed_at(items, place), wait))
+            pending.append((training.needed_at(items, place), wait))
         else:
             wait()
     for _, wait in pending:

@@ -21,8 +21,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, structure, without_keys
-from ncclprobe.redact.pseudonyms import Pseudonyms
+from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, Pseudonyms, structure, without_keys
 
 T = TypeVar("T")
 _COMMON_WORDS = (

@@ -11,8 +11,7 @@ from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ranks.identity import Backend
-from ncclprobe.training.groups import Grid
-from ncclprobe.training.workload import Model, Strategy
+from ncclprobe.training import Grid, Model, Strategy
 from ncclprobe.units import plural, size
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}

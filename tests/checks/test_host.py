@@ -4,9 +4,26 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.host import limits, memory, processors, ranks_here
-from ncclprobe.checks.host.memory import EIGHT, GIB, MIB, NCCL_2_27, NEW_DRIVER, NIC, PLAIN, SMALL, user
-from ncclprobe.checks.host.processors import FOUR, HIGH, LOW, SRUN, TORCHRUN, TWO_SOCKETS, allowed
+from ncclprobe.checks import host
+from ncclprobe.checks.host import (
+    EIGHT,
+    FOUR,
+    GIB,
+    HIGH,
+    LOW,
+    MIB,
+    NCCL_2_27,
+    NEW_DRIVER,
+    NIC,
+    PLAIN,
+    SMALL,
+    SRUN,
+    TORCHRUN,
+    TWO_SOCKETS,
+    allowed,
+    ranks_here,
+    user,
+)
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus, Scaling
@@ -51,11 +68,11 @@ def test_the_ranks_of_a_node_are_the_launchers_or_one_per_gpu(
 
 
 def test_one_process_alone_needs_neither_processors_nor_quota() -> None:
-    narrow = Cgroup(Quota(0.5, "/sys/fs/cgroup", processors.QUIET), None)
+    narrow = Cgroup(Quota(0.5, "/sys/fs/cgroup", host.QUIET), None)
     for job in (Job(), Job("gloo")):
         one = Gpus(FOUR.all[:1], "570.86.15", (12, 8))
-        assert judge(processors.affinity, allowed(0), TWO_SOCKETS, Launch(), one, job=job).status is Status.SKIP
-        assert judge(processors.cpu_quota, narrow, Launch(), one, job=job).status is Status.SKIP
+        assert judge(host.affinity, allowed(0), TWO_SOCKETS, Launch(), one, job=job).status is Status.SKIP
+        assert judge(host.cpu_quota, narrow, Launch(), one, job=job).status is Status.SKIP
 
 
 @pytest.mark.parametrize(
@@ -72,26 +89,24 @@ def test_one_process_alone_needs_neither_processors_nor_quota() -> None:
 def test_how_bad_few_processors_are_depends_on_who_shares_them(
     cpus: tuple[int, ...], launch: Launch, expected: str | None
 ) -> None:
-    found = say(processors.affinity, allowed(*cpus), TWO_SOCKETS, NO_GPUS, replace(launch, local_world_size=4), Job())
+    found = say(host.affinity, allowed(*cpus), TWO_SOCKETS, NO_GPUS, replace(launch, local_world_size=4), Job())
     assert [severity for severity, _ in found] == ([expected] if expected else [])
 
 
 def test_the_shell_of_salloc_on_one_core_of_many_is_a_note() -> None:
     shell = Launch("slurm", 0, 1, 0, 1, 1, 0)
-    seen = judge(processors.affinity, allowed(0), TWO_SOCKETS, FOUR, shell)
+    seen = judge(host.affinity, allowed(0), TWO_SOCKETS, FOUR, shell)
     assert [(f.severity.value, f.subject) for f in seen.findings] == [("note", "rank 0")]
 
 
 def test_a_small_machine_is_not_a_narrow_mask() -> None:
-    assert say(processors.affinity, allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")) == [("note", "processors")]
+    assert say(host.affinity, allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")) == [("note", "processors")]
 
 
 def test_a_rank_of_its_own_may_use_another_gpu_than_the_first() -> None:
-    assert say(processors.affinity, allowed(*HIGH), TWO_SOCKETS, FOUR, SRUN, Job()) == []
+    assert say(host.affinity, allowed(*HIGH), TWO_SOCKETS, FOUR, SRUN, Job()) == []
     near_none = replace(FOUR, all=FOUR.all[:2])
-    assert [
-        severity for severity, _ in say(processors.affinity, allowed(*HIGH), TWO_SOCKETS, near_none, SRUN, Job())
-    ] == [
+    assert [severity for severity, _ in say(host.affinity, allowed(*HIGH), TWO_SOCKETS, near_none, SRUN, Job())] == [
         "warn",
         "warn",
     ]
@@ -99,23 +114,23 @@ def test_a_rank_of_its_own_may_use_another_gpu_than_the_first() -> None:
 
 def test_gpus_whose_processors_are_not_known_are_named_and_the_others_judged() -> None:
     mixed = Gpus((FOUR.all[2], Gpu(3, "NVIDIA H200", cpus=()), Gpu(4, lost="GPU is lost")), "570.86.15", (12, 8))
-    found = say(processors.affinity, allowed(*LOW), TWO_SOCKETS, mixed, TORCHRUN, Job())
+    found = say(host.affinity, allowed(*LOW), TWO_SOCKETS, mixed, TORCHRUN, Job())
     assert found == [("warn", "GPU2"), ("note", "GPU3")]
 
 
 def test_processors_are_listed_as_the_kernel_does() -> None:
-    (finding,) = processors.affinity.run(allowed(0, 1, 5), TWO_SOCKETS, NO_GPUS, TORCHRUN, Job())
+    (finding,) = host.affinity.run(allowed(0, 1, 5), TWO_SOCKETS, NO_GPUS, TORCHRUN, Job())
     assert finding.seen.endswith(": 0-1,5")
 
 
 def test_a_quota_that_cannot_be_seen_is_unknown() -> None:
-    seen = judge(processors.cpu_quota, Cgroup(Absent("not mounted here"), None), TORCHRUN, FOUR)
+    seen = judge(host.cpu_quota, Cgroup(Absent("not mounted here"), None), TORCHRUN, FOUR)
     assert (seen.status, seen.required, seen.why) == (Status.UNKNOWN, False, "not mounted here")
 
 
 def test_a_group_that_was_stopped_is_worth_a_note() -> None:
     busy = Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None)
-    assert say(processors.cpu_quota, busy, TORCHRUN, FOUR, Job()) == [("note", "cpu quota")]
+    assert say(host.cpu_quota, busy, TORCHRUN, FOUR, Job()) == [("note", "cpu quota")]
 
 
 @pytest.mark.parametrize(
@@ -127,43 +142,43 @@ def test_a_group_that_was_stopped_is_worth_a_note() -> None:
     ],
 )
 def test_memory_is_far_only_where_that_is_known(policy: MemoryPolicy, process: Process) -> None:
-    assert say(processors.numa_bind, policy, process, TWO_SOCKETS) == []
+    assert say(host.numa_bind, policy, process, TWO_SOCKETS) == []
 
 
 def test_a_kernel_without_numa_has_nothing_far_away() -> None:
-    assert say(processors.numa_bind, MemoryPolicy("bind", (1,)), allowed(0), Cpus((0,), "x", ())) == []
+    assert say(host.numa_bind, MemoryPolicy("bind", (1,)), allowed(0), Cpus((0,), "x", ())) == []
 
 
 def test_a_machine_that_does_not_set_its_clock_is_not_asked_for_its_governor() -> None:
-    assert judge(processors.governor, Scaling()).status is Status.SKIP
-    assert say(processors.governor, Scaling("intel_cpufreq", "powersave")) == [("warn", "governor")]
-    assert say(processors.governor, Scaling("intel_pstate", "powersave")) == [("note", "governor")]
+    assert judge(host.governor, Scaling()).status is Status.SKIP
+    assert say(host.governor, Scaling("intel_cpufreq", "powersave")) == [("warn", "governor")]
+    assert say(host.governor, Scaling("intel_pstate", "powersave")) == [("note", "governor")]
 
 
 def test_leftovers_that_could_not_be_looked_for_are_unknown() -> None:
-    assert judge(memory.shm_stale, SharedMemory(8 * GIB, 8 * GIB)).status is Status.UNKNOWN
+    assert judge(host.shm_stale, SharedMemory(8 * GIB, 8 * GIB)).status is Status.UNKNOWN
 
 
 def test_leftovers_with_room_to_spare_are_a_note() -> None:
-    assert say(memory.shm_stale, SharedMemory(8 * GIB, 7 * GIB, segments=(memory.STALE,))) == [("note", "/dev/shm")]
+    assert say(host.shm_stale, SharedMemory(8 * GIB, 7 * GIB, segments=(host.STALE,))) == [("note", "/dev/shm")]
 
 
 def test_memlock_says_when_a_capability_is_held_in_vain() -> None:
-    (finding,) = memory.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False))
     assert "does not lift the limit" in finding.message
-    (finding,) = memory.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"))
     assert "does not lift the limit" not in finding.message
 
 
 def test_memlock_is_for_gpu_jobs_with_rdma() -> None:
-    assert judge(memory.memlock, Memlock(65536), NIC, user(), job=Job("gloo")).status is Status.SKIP
-    assert judge(memory.memlock, Memlock(65536), Fabric(), user()).status is Status.SKIP
+    assert judge(host.memlock, Memlock(65536), NIC, user(), job=Job("gloo")).status is Status.SKIP
+    assert judge(host.memlock, Memlock(65536), Fabric(), user()).status is Status.SKIP
 
 
 def test_a_failure_of_dev_shm_is_one_finding_and_not_two() -> None:
-    facts = (SMALL, EIGHT, Launch(), NCCL_2_27, PLAIN, memory.DOCKER, user())
+    facts = (SMALL, EIGHT, Launch(), NCCL_2_27, PLAIN, host.DOCKER, user())
     old, new = (
-        judge_all([Snapshot("n", {type(fact): fact for fact in (*facts, gpus)})], [memory.shm, memory.caps], Job())
+        judge_all([Snapshot("n", {type(fact): fact for fact in (*facts, gpus)})], [host.shm, host.caps], Job())
         for gpus in (EIGHT, NEW_DRIVER)
     )
     assert [verdict.status for verdict in old] == [Status.FAIL, Status.PASS]
@@ -172,14 +187,14 @@ def test_a_failure_of_dev_shm_is_one_finding_and_not_two() -> None:
 
 def test_outside_of_containers_nobody_refuses_numa_calls() -> None:
     facts = (Container(), user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN)
-    assert judge(memory.caps, *facts).status is Status.SKIP
+    assert judge(host.caps, *facts).status is Status.SKIP
 
 
 def test_swap_and_caches_are_no_warning() -> None:
     swapped = Memory(64 * GIB, 32 * GIB, 8 * GIB, 1 * GIB)
-    assert say(memory.oom, swapped, Absent("not mounted here")) == [("note", "swap")]
-    full = Cgroup(None, memory.MemoryLimit(64 * GIB, "/sys/fs/cgroup", 64 * GIB))
-    assert say(memory.oom, replace(swapped, swap_free_bytes=8 * GIB), full) == [("note", "memory")]
+    assert say(host.oom, swapped, Absent("not mounted here")) == [("note", "swap")]
+    full = Cgroup(None, host.MemoryLimit(64 * GIB, "/sys/fs/cgroup", 64 * GIB))
+    assert say(host.oom, replace(swapped, swap_free_bytes=8 * GIB), full) == [("note", "memory")]
 
 
 def severities(findings: list[Finding]) -> set[Severity]:
@@ -187,12 +202,12 @@ def severities(findings: list[Finding]) -> set[Severity]:
 
 
 def test_a_soft_limit_that_anybody_may_raise_is_a_note() -> None:
-    assert severities(list(limits.nofile.run(limits.files(1024, None), limits.LARGE))) == {Severity.NOTE}
-    assert severities(list(limits.nofile.run(limits.files(1024, 1024), limits.LARGE))) == {Severity.WARN}
+    assert severities(list(host.nofile.run(host.files(1024, None), host.LARGE))) == {Severity.NOTE}
+    assert severities(list(host.nofile.run(host.files(1024, 1024), host.LARGE))) == {Severity.WARN}
 
 
 def test_small_jobs_and_single_nodes_are_asked_for_neither_files_nor_clocks() -> None:
-    assert judge(limits.nofile, limits.files(256, 256), TORCHRUN).status is Status.SKIP
-    assert judge(limits.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
-    assert judge(limits.timesync, TimeSync(False), limits.TWO_NODES, job=Job(local=True)).status is Status.SKIP
-    assert judge(limits.timesync, TimeSync(False), limits.TWO_NODES).status is Status.WARN
+    assert judge(host.nofile, host.files(256, 256), TORCHRUN).status is Status.SKIP
+    assert judge(host.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
+    assert judge(host.timesync, TimeSync(False), host.TWO_NODES, job=Job(local=True)).status is Status.SKIP
+    assert judge(host.timesync, TimeSync(False), host.TWO_NODES).status is Status.WARN

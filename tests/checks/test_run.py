@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ncclprobe import training
 from ncclprobe.checks.run import arrival, ranks, traffic
 from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
@@ -34,8 +35,7 @@ from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, 
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.training import groups
-from ncclprobe.training.groups import Grid
+from ncclprobe.training import Grid
 from tests.checks.cases.run_rates import _BAD_NIC, _LOOSE, _SLOW_INSIDE
 
 FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
@@ -286,7 +286,7 @@ def test_a_rank_without_memory_is_not_lost_and_what_fails_because_it_left_is_sil
 
 def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_as_meant() -> None:
     row = of_groups._WITHIN
-    advice = groups.advice(Grid(tp=2), ["a", "b"])
+    advice = training.advice(Grid(tp=2), ["a", "b"])
     [finding] = of_groups.groups.run(Groups((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
     assert (finding.subject, finding.severity.value, finding.blame) == ("tp groups", "warn", "job")
     assert "1 of 1 tensor-parallel groups cross nodes" in finding.message

@@ -14,7 +14,7 @@ from ncclprobe.probes.plan import Plan
 from ncclprobe.session.measure.ladder import LadderSizes, climb
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
-from ncclprobe.training.ladder import plan
+from ncclprobe.training import plan
 
 RANK, HOSTS = int(sys.argv[1]), sys.argv[2].split(",")
 RANKS = len(HOSTS)

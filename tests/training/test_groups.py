@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe import training
 from ncclprobe.errors import UsageError
-from ncclprobe.training import groups
-from ncclprobe.training.groups import KINDS, Grid, Kind
+from ncclprobe.training import KINDS, Grid, Kind
 
 sizes = st.integers(1, 5)
 grids = st.builds(Grid, tp=sizes, cp=sizes, dp=sizes, pp=sizes)
 
 
 def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None:
-    grid = groups.parse("tp=2,pp=2,dp=2")
+    grid = training.parse("tp=2,pp=2,dp=2")
     assert grid.groups("tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert grid.groups("dp") == ((0, 2), (1, 3), (4, 6), (5, 7))
     assert grid.groups("pp") == ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -23,7 +23,7 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None
 @given(grid=grids, kind=st.sampled_from(KINDS))
 def test_the_groups_of_every_kind_are_a_partition_of_the_world(grid: Grid, kind: Kind) -> None:
     found = grid.groups(kind)
-    assert groups.problems(found, grid.ranks) == ()
+    assert training.problems(found, grid.ranks) == ()
     assert {len(group) for group in found} == {grid.along(kind)}
 
 
@@ -37,7 +37,7 @@ def test_two_ranks_share_at_most_one_group_of_more_than_one_kind(grid: Grid) -> 
 
 @given(grid=grids)
 def test_what_is_written_is_read_back(grid: Grid) -> None:
-    assert groups.parse(str(grid)) == grid
+    assert training.parse(str(grid)) == grid
 
 
 @pytest.mark.parametrize(
@@ -54,20 +54,20 @@ def test_what_is_written_is_read_back(grid: Grid) -> None:
 )
 def test_groups_that_make_no_sense_are_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(UsageError, match="--groups") as error:
-        groups.parse(text)
+        training.parse(text)
     assert said in str(error.value)
 
 
 def test_a_product_that_is_not_the_world_is_refused_with_what_would_fit() -> None:
     with pytest.raises(UsageError, match=r"is 4 ranks and this job has 8: it must make up the world; dp=4 would"):
-        groups.fit(Grid(tp=2, dp=2), 8)
+        training.fit(Grid(tp=2, dp=2), 8)
     with pytest.raises(UsageError, match="8 is no multiple of 3"):
-        groups.fit(Grid(tp=3), 8)
-    assert groups.fit(Grid(tp=2, dp=4), 8).ranks == 8
+        training.fit(Grid(tp=3), 8)
+    assert training.fit(Grid(tp=2, dp=4), 8).ranks == 8
 
 
 def test_overlaps_gaps_and_strangers_are_told_apart() -> None:
-    assert groups.problems([(0, 1), (1, 2), (9,)], 4) == (
+    assert training.problems([(0, 1), (1, 2), (9,)], 4) == (
         "in no group: ranks 3",
         "in more than one: ranks 1",
         "not in this job: ranks 9",
@@ -76,12 +76,12 @@ def test_overlaps_gaps_and_strangers_are_told_apart() -> None:
 
 
 def test_a_tensor_parallel_group_larger_than_a_node_is_measured_and_said_to_be_unwise() -> None:
-    (said,) = groups.advice(Grid(tp=4), ["n0", "n0", "n1", "n1"])
+    (said,) = training.advice(Grid(tp=4), ["n0", "n0", "n1", "n1"])
     assert "1 of 1 tensor-parallel groups cross nodes" in said
     assert "a group of 4 is larger than a node of 2" in said
 
 
 def test_ranks_numbered_round_robin_over_nodes_are_told_and_node_by_node_are_not() -> None:
     grid = Grid(tp=2, dp=2)
-    assert groups.advice(grid, ["n0", "n1", "n0", "n1"])
-    assert groups.advice(grid, ["n0", "n0", "n1", "n1"]) == ()
+    assert training.advice(grid, ["n0", "n1", "n0", "n1"])
+    assert training.advice(grid, ["n0", "n0", "n1", "n1"]) == ()

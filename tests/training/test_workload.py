@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.training import workload
-from ncclprobe.training.workload import STRATEGIES, Call, Compute, Model, Strategy
+from ncclprobe import training
+from ncclprobe.training import STRATEGIES, Call, Compute, Model, Strategy
 
 MIB = 1 << 20
 models = st.builds(
@@ -21,7 +21,7 @@ strategies = st.sampled_from(STRATEGIES)
 
 @given(strategy=strategies, model=models)
 def test_the_compute_of_a_step_adds_up_to_one(strategy: Strategy, model: Model) -> None:
-    items = workload.step(strategy, model)
+    items = training.step(strategy, model)
     assert sum(item.share for item in items if isinstance(item, Compute)) == pytest.approx(1)
 
 
@@ -29,23 +29,23 @@ def test_the_compute_of_a_step_adds_up_to_one(strategy: Strategy, model: Model) 
 def test_sharded_training_moves_three_times_the_parameters_per_micro_batch(model: Model) -> None:
     whole = model.params * model.dtype_bytes * model.micro_batches
     for strategy in ("fsdp", "zero3"):
-        moved = workload.total_bytes(workload.step(strategy, model))
+        moved = training.total_bytes(training.step(strategy, model))
         assert moved == {"all_gather": 2 * whole, "reduce_scatter": whole}
 
 
 @given(model=models)
 def test_ddp_sums_each_gradient_once_per_step(model: Model) -> None:
-    assert workload.total_bytes(workload.step("ddp", model)) == {"all_reduce": model.params * model.dtype_bytes}
+    assert training.total_bytes(training.step("ddp", model)) == {"all_reduce": model.params * model.dtype_bytes}
 
 
 def test_ddp_starts_with_a_small_bucket() -> None:
-    assert workload.buckets(Model(params=30 * MIB // 2, layers=3)) == (MIB, 25 * MIB, 4 * MIB)
+    assert training.buckets(Model(params=30 * MIB // 2, layers=3)) == (MIB, 25 * MIB, 4 * MIB)
 
 
 def test_tensor_parallelism_sums_activations_four_times_per_layer() -> None:
     model = Model(params=12 * 4 * 64 * 64, layers=4, tokens=100, micro_batches=3)
     assert model.hidden == 64
-    calls = [item for item in workload.step("tp", model) if isinstance(item, Call)]
+    calls = [item for item in training.step("tp", model) if isinstance(item, Call)]
     assert len(calls) == 4 * 4 * 3
     assert {call.nbytes for call in calls} == {100 * 64 * 2}
 
@@ -53,33 +53,33 @@ def test_tensor_parallelism_sums_activations_four_times_per_layer() -> None:
 def test_ddp_with_three_buckets_takes_what_a_hand_computation_says() -> None:
     """Compute 3 s: forward 1 s, then three buckets of equal work, ready at 1.667, 2.333 and 3 s; a call takes 1 s."""
     model = Model(params=3 * MIB, layers=1, dtype_bytes=1, bucket_bytes=MIB)
-    items = workload.step("ddp", model)
-    overlapped = workload.predict(items, 3.0, lambda _: 1.0)
+    items = training.step("ddp", model)
+    overlapped = training.predict(items, 3.0, lambda _: 1.0)
     assert overlapped.step_s == pytest.approx(1 + 2 / 3 + 3)
     assert overlapped.efficiency == pytest.approx(3 / (14 / 3))
-    apart = workload.predict(items, 3.0, lambda _: 1.0, overlap=False)
+    apart = training.predict(items, 3.0, lambda _: 1.0, overlap=False)
     assert apart.step_s == pytest.approx(6)
     assert apart.calls_s == pytest.approx(3)
 
 
 def test_a_layer_is_gathered_while_the_one_before_it_computes() -> None:
     """Two layers, compute 6 s (1 + 1 forward, 2 + 2 backward), gathering 1 s and scattering 0.5 s each."""
-    items = workload.step("fsdp", Model(params=2, layers=2))
+    items = training.step("fsdp", Model(params=2, layers=2))
     seconds = {"all_gather": 1.0, "reduce_scatter": 0.5}
-    found = workload.predict(items, 6.0, lambda call: seconds[call.op])
+    found = training.predict(items, 6.0, lambda call: seconds[call.op])
     # gather 0 to 1, forward 0 to 2 while layer 1 is gathered, forward 1 to 3; gather for backward to 4, backward to 6
     # while layer 0 is gathered, its gradients to 6.5, backward of layer 0 to 8, its gradients to 8.5
     assert found.step_s == pytest.approx(8.5)
-    assert workload.predict(items, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(6 + 4 + 1)
+    assert training.predict(items, 6.0, lambda call: seconds[call.op], overlap=False).step_s == pytest.approx(6 + 4 + 1)
 
 
 @given(strategy=strategies, model=models, compute_s=st.floats(0.001, 10), call_s=st.floats(0, 1))
 def test_overlap_never_costs_and_hides_no_more_than_there_is(
     strategy: Strategy, model: Model, compute_s: float, call_s: float
 ) -> None:
-    items = workload.step(strategy, model)
-    hidden = workload.predict(items, compute_s, lambda _: call_s)
-    apart = workload.predict(items, compute_s, lambda _: call_s, overlap=False)
+    items = training.step(strategy, model)
+    hidden = training.predict(items, compute_s, lambda _: call_s)
+    apart = training.predict(items, compute_s, lambda _: call_s, overlap=False)
     assert max(compute_s, hidden.calls_s) <= hidden.step_s * (1 + 1e-9)
     assert hidden.step_s <= apart.step_s * (1 + 1e-9)
     assert apart.step_s == pytest.approx(compute_s + apart.calls_s)

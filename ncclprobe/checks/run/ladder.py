@@ -10,7 +10,7 @@ from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import replace
-from ncclprobe.training.ladder import climbed
+from ncclprobe.training import climbed
 from ncclprobe.units import size
 
 _ONE = LadderRow(

@@ -29,7 +29,7 @@ from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
 from ncclprobe.probes.probe import Probe
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.ranks.identity import RankIdentity, pci_address
-from ncclprobe.topology.node import ranges
+from ncclprobe.topology.paths import ranges
 
 if TYPE_CHECKING:
     from ncclprobe.probes.plan import Exchange, SetPhase  # which imports torch

@@ -30,7 +30,7 @@ from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.topology.node import layout
+from ncclprobe.topology.paths import layout
 
 
 def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:

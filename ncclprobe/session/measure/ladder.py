@@ -1,4 +1,4 @@
-"""Measure the rungs of a ladder (:mod:`ncclprobe.training.ladder`): a training step and an all_reduce in each.
+"""Measure the rungs of a ladder (:mod:`ncclprobe.training`): a training step and an all_reduce in each.
 
 The groups of a rung work at the same time, and rungs take turns step by step, so that what else the machine does
 affects all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time
@@ -12,6 +12,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
+from ncclprobe import training
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
@@ -24,9 +25,7 @@ from ncclprobe.probes.steps import play_step, views_of
 from ncclprobe.probes.work import Bench, Work
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
-from ncclprobe.training import ladder, workload
-from ncclprobe.training.ladder import Rung
-from ncclprobe.training.workload import Call, Compute, Model, Step
+from ncclprobe.training import Call, Compute, Model, Rung, Step
 from ncclprobe.units import microseconds
 
 STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
@@ -47,7 +46,7 @@ _LAYERS = 8
 def play(run: RankContext) -> bool:
     """Measure all rungs, on every rank, within a share of --timeout. Raises ProbeError."""
     plan, exchange, timeout_s = run.plan(), run.exchange, run.options.timeout_s
-    rungs = ladder.plan(exchange.share(list(run.hosts)), pairs=plan.backend == "gloo")
+    rungs = training.plan(exchange.share(list(run.hosts)), pairs=plan.backend == "gloo")
     room = room_of(plan, run.host, exchange)
 
     def fitting(nbytes: int) -> int:
@@ -115,7 +114,7 @@ def _chunks(bench: Bench, model: Model) -> float:
 def _open(bench: Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
     """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
-    items: Step = workload.step("ddp", model)
+    items: Step = training.step("ddp", model)
     group = _group(bench, rung, members, timeout_s)
     if len(members) < 2:
         alone = tuple(item for item in items if isinstance(item, Compute))

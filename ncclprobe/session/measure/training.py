@@ -7,7 +7,7 @@ from ncclprobe.probes import groups, steps
 from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.plan import Exchange, Plan
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.training.groups import fit
+from ncclprobe.training import fit
 
 
 def play(run: RankContext) -> bool:

@@ -1,10 +1,13 @@
 """What the checks of the node itself must object to, and what they must accept."""
 
-from ncclprobe.checks.host.limits import LARGE, files
-from ncclprobe.checks.host.memory import (
+from ncclprobe.checks.host import (
     DOCKER,
     EIGHT,
+    FOUR,
     GIB,
+    HIGH,
+    LARGE,
+    LOW,
     MIB,
     NCCL_2_21,
     NCCL_2_27,
@@ -12,9 +15,12 @@ from ncclprobe.checks.host.memory import (
     NIC,
     PLAIN,
     SMALL,
+    TORCHRUN,
+    TWO_SOCKETS,
+    allowed,
+    files,
     user,
 )
-from ncclprobe.checks.host.processors import FOUR, HIGH, LOW, TORCHRUN, TWO_SOCKETS, allowed
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch

@@ -1,0 +1,535 @@
+"""What the host or container lets a job have, and how many ranks share it.
+
+Open files, threads and clocks; processors: which a rank may use, how fast they run, where its memory lies; memory:
+what NCCL shares through /dev/shm, what it may lock, and what is left of the machine's.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ncclprobe.checks.gpu import gpu_job
+from ncclprobe.errors import Unlearned
+from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
+from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
+from ncclprobe.facts.infiniband import Fabric, RdmaDevice
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
+from ncclprobe.facts.memory import Memory, MemoryPolicy
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.process import Container, Process, ResourceLimit
+from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.facts.system import TimeSync
+from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import Setting
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
+from ncclprobe.units import plural, size
+
+
+def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
+    """Return the ranks that this node gets: as many as the launcher said, else one per GPU of an NCCL job, else one."""
+    if launch.local_world_size:
+        return launch.local_world_size
+    return len(gpus.all) if isinstance(gpus, Gpus) and job.backend == "nccl" else 1
+
+
+@applies
+def exchanging(launch: Launch, gpus: Gpus | Absent, job: Job) -> bool:
+    """where ranks exchange data: several here, or on several nodes."""
+    started_alone = replace(launch, local_world_size=None)  # the doctor may be one process per node
+    return launch.several_nodes or max(ranks_here(each, gpus, job) for each in (launch, started_alone)) > 1
+
+
+_SMALL_WORLD = 64
+_FILES_PER_RANK = 16  # 1024 files have been too few for more than 64 ranks
+
+TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0)
+LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
+
+
+def files(soft: int | None, hard: int | None) -> Process:
+    """Return a process with this limit on open files, for examples."""
+    return Process(ResourceLimit(soft, hard), ResourceLimit(None, None), (0, 1), (0,), frozenset(), True, {})
+
+
+@applies
+def large_job(launch: Launch, job: Job) -> bool:
+    """in jobs of more than 64 ranks, and not with --local."""
+    return not job.local and (launch.world_size or 1) > _SMALL_WORLD
+
+
+@applies
+def several_nodes(launch: Launch, job: Job) -> bool:
+    """in jobs of several nodes, and not with --local."""
+    return not job.local and launch.several_nodes
+
+
+@check(
+    bad=lambda: [(files(1024, 4096), LARGE)],
+    good=lambda: [(files(None, None), LARGE)],
+    applies=large_job,
+)
+def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
+    """The limit on open files is too low for a job of this size.
+
+    Right: The limit on open files is high enough for a job of this size.
+    Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
+    only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
+    src/bootstrap.cc, v2.30.7); the others end in "Too many open files".
+    Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
+    the job.
+    """
+    soft, hard = process.nofile
+    needed = _FILES_PER_RANK * (launch.world_size or 1)
+    if soft is None or soft >= needed:
+        return
+    message = f"soft limit {soft}, hard limit {hard or 'none'}; {launch.world_size} ranks may need {needed}"
+    evidence = "getrlimit(RLIMIT_NOFILE)"
+    if hard is None or hard >= needed:
+        yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
+    else:
+        yield warn("RLIMIT_NOFILE", message, blame="image", action="fix-image", evidence=evidence)
+
+
+_THREADS_PER_RANK = 256
+"""Of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
+_FREE = Cgroup(None, None)
+
+
+@check(
+    since="0.2",
+    bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE)],
+    good=lambda: [(files(65536, 65536), LARGE, _FREE)],
+)
+def threads(process: Process, launch: Launch, cgroup: Cgroup | Absent) -> Iterator[Finding]:
+    """The limit on processes and threads is too low for the ranks of this node.
+
+    Right: The ranks of this node may start as many threads as they need.
+    Why: a thread that cannot be started ends its rank, in NCCL's proxy ("Resource temporarily unavailable"), in
+    OpenBLAS or in a data loader, minutes into the job. RLIMIT_NPROC counts all threads of the user on the host and does
+    not hold for root; pids.max counts those of the container or the job.
+    Fix: ulimit -u unlimited, or LimitNPROC and TasksMax=infinity in the unit of slurmd or containerd; --pids-limit=-1
+    for docker, podPidsLimit of the kubelet.
+    """
+    ranks = launch.local_world_size or 1
+    needed = _THREADS_PER_RANK * ranks
+    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image"}
+    soft, free = process.nproc.soft, process.first_user_namespace and "sys_resource" in process.capabilities
+    if soft is not None and soft < needed and not free:
+        message = f"soft limit {soft}; {plural(ranks, 'rank')} may need {needed} threads"
+        yield warn("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **blamed)
+    limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
+    if isinstance(limit, PidsLimit):
+        left = limit.most - (0 if isinstance(limit.used, Absent) else limit.used)
+        if left < needed:
+            message = f"{left} of {limit.most} are left; {plural(ranks, 'rank')} may need {needed} threads"
+            yield warn("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **blamed)
+
+
+@check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
+def timesync(sync: TimeSync) -> Iterator[Finding]:
+    """No service synchronises this node's clock.
+
+    Right: This node's clock is synchronised.
+    Why: no NCCL job breaks by a wrong clock; but logs of several nodes, and timeouts that are set by wall clock, can
+    then not be compared, and that is how a hang is found.
+    Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
+    """
+    if not sync.synchronized:
+        message = "no service synchronises the kernel's clock"
+        yield warn(
+            "clock", message, blame="image", action="fix-image", evidence=seen("timedatectl", "NTPSynchronized=no")
+        )
+
+
+MIB, GIB = 1 << 20, 1 << 30
+_DOCKERS_DEFAULT = 64 * MIB
+_LITTLE_LEFT = 0.1  # of all memory: a judgement, for a node that should be idle
+
+EIGHT = Gpus(tuple(Gpu(i, "NVIDIA A100-SXM4-80GB") for i in range(8)), driver="535.104.05", cuda=(12, 2))
+NEW_DRIVER = Gpus(EIGHT.all, driver="570.86.15", cuda=(12, 8))
+NCCL_2_21 = Software({}, (NcclLibrary((2, 21, 5), "nvidia-nccl-cu12"),))
+NCCL_2_27 = Software({}, (NcclLibrary((2, 27, 3), "nvidia-nccl-cu12"),))
+NIC = Fabric((RdmaDevice("mlx5_0"),))
+PLAIN, OFF = Settings(), Settings({"NCCL_SHM_DISABLE": Setting("NCCL_SHM_DISABLE", "1", "environment")})
+NO_CUMEM = Settings({"NCCL_CUMEM_HOST_ENABLE": Setting("NCCL_CUMEM_HOST_ENABLE", "0", "environment")})
+SMALL = SharedMemory(64 * MIB, 64 * MIB)
+STALE = Segment("nccl-Ab12Cd", 9 * MIB, 86400.0, held=False)
+DOCKER = Container("docker", "/.dockerenv")
+
+
+def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
+    """Return a process with these capabilities, for examples."""
+    limit = ResourceLimit(1 << 20, 1 << 20)
+    return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
+
+
+@applies
+def rdma(fabric: Fabric, job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl), where there are RDMA devices."""
+    return job.backend == "nccl" and bool(fabric.devices)
+
+
+@applies
+def in_a_container(container: Container, job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl), in a container."""
+    return job.backend == "nccl" and bool(container.kind)
+
+
+def _may_use_cumem(gpus: Gpus | Absent, software: Software, settings: Settings) -> bool:
+    """Return whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
+
+    src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6. Raises Unlearned where the driver decides
+    and is not known.
+    """
+    version = software.nccl_version or ()
+    if version < (2, 24) or settings.get("NCCL_CUMEM_HOST_ENABLE") == "0":
+        return False
+    if isinstance(gpus, Absent):
+        raise Unlearned(f"/dev/shm is small, and whether NCCL avoids it is up to the driver: {gpus.why}")
+    return gpus.cuda >= (12, 6)
+
+
+def _too_small(memory: SharedMemory, ranks: int) -> bool:
+    """Return whether `ranks` ranks cannot count on /dev/shm."""
+    return memory.total_bytes <= _DOCKERS_DEFAULT or memory.available_bytes < _DOCKERS_DEFAULT * ranks
+
+
+def _room(memory: SharedMemory) -> str:
+    return f"{size(memory.available_bytes)} free of {size(memory.total_bytes)}"
+
+
+@check(
+    bad=lambda: [(SMALL, EIGHT, Launch(), NCCL_2_21, PLAIN, Job())],
+    good=lambda: [(SMALL, EIGHT, Launch(), NCCL_2_21, OFF, Job())],
+    required=True,
+    applies=gpu_job,
+)
+def shm(
+    memory: SharedMemory, gpus: Gpus | Absent, launch: Launch, software: Software, settings: Settings, job: Job
+) -> Iterator[Finding]:
+    """/dev/shm is too small for NCCL's shared-memory transport.
+
+    Right: /dev/shm is large enough for NCCL's shared-memory transport.
+    Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then die in
+    "unable to allocate shared memory" or with a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >=
+    12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0.
+    Fix: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
+    """
+    ranks = ranks_here(launch, gpus, job)
+    if isinstance(gpus, Absent) and launch.local_world_size is None:
+        raise Unlearned(f"how many ranks share it is not known: {gpus.why}")
+    roomy = memory.available_bytes >= GIB and not _too_small(memory, ranks)
+    if ranks < 2 or roomy or settings.get("NCCL_SHM_DISABLE") == "1" or _may_use_cumem(gpus, software, settings):
+        return
+    blamed = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
+    if _too_small(memory, ranks):
+        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **blamed)
+    elif memory.available_bytes < GIB:
+        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **blamed)
+
+
+@check(
+    bad=lambda: [(SharedMemory(8 * GIB, 100 * MIB, segments=(STALE,)),)],
+    good=lambda: [(SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,)),)],
+    applies=gpu_job,
+)
+def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
+    """Files of ended NCCL jobs fill /dev/shm.
+
+    Right: No files of ended NCCL jobs fill /dev/shm.
+    Why: NCCL removes its files in /dev/shm once all peers have them, but a rank that is killed before that leaves its
+    own; they hold memory until they are deleted, and the next job runs out (nccl#525).
+    Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
+    """
+    if memory.segments is None:
+        raise Unlearned("which files of NCCL are in /dev/shm could not be seen")
+    left = [segment for segment in memory.segments if segment.held is False]
+    unsure = [segment for segment in memory.segments if segment.held is None]
+    if left:
+        short = memory.available_bytes < GIB
+        total = size(sum(segment.nbytes for segment in left))
+        message = f"{plural(len(left), 'file')} of NCCL with {total} that no process has mapped; {_room(memory)}"
+        tell = warn if short else note
+        blamed = {"blame": "node", "action": "repair"} if short else {}
+        yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
+    if unsure and memory.available_bytes < GIB:
+        count = plural(len(unsure), "file")
+        message = f"{count} of NCCL may be left over: not every process that might use them can be seen"
+        yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Memlock(65536), NIC, user())],
+    good=lambda: [(Memlock(None), NIC, user())],
+    required=True,
+    applies=rdma,
+)
+def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iterator[Finding]:
+    """The limit on locked memory is too low for RDMA.
+
+    Right: The limit on locked memory is high enough for RDMA.
+    Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
+    "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
+    CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
+    can_do_mlock in mm/mlock.c).
+    Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
+    (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
+    """
+    if memlock.soft_bytes is None or memlock.exempt or memlock.soft_bytes >= 16 * GIB:
+        return
+    tell = fail if memlock.soft_bytes < 64 * MIB else warn
+    message = f"{size(memlock.soft_bytes)}, with {plural(len(fabric.devices), 'RDMA device')}; NCCL registers gigabytes"
+    if isinstance(process, Process) and "ipc_lock" in process.capabilities:
+        message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
+    yield tell("RLIMIT_MEMLOCK", message, blame="image", action="fix-image", evidence="getrlimit(RLIMIT_MEMLOCK)")
+
+
+@check(
+    bad=lambda: [(DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job())],
+    good=lambda: [
+        (DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, NO_CUMEM, Job()),  # host.shm's business
+    ],
+    requires="host.shm",
+    applies=in_a_container,
+)
+def caps(
+    container: Container,
+    process: Process,
+    memory: SharedMemory,
+    gpus: Gpus,
+    launch: Launch,
+    software: Software,
+    settings: Settings,
+    job: Job,
+) -> Iterator[Finding]:
+    """The container lacks CAP_SYS_NICE, and its /dev/shm is small.
+
+    Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
+    Why: NCCL >= 2.24 avoids /dev/shm by cuMem host memory, which needs NUMA calls; docker's seccomp profile refuses
+    them without CAP_SYS_NICE. NCCL then says "cuMem host allocations do not appear to be working; falling back to a
+    /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
+    Fix: docker run --cap-add SYS_NICE, or give /dev/shm its size: --shm-size=8g or --ipc=host.
+    """
+    ranks = ranks_here(launch, gpus, job)
+    if "sys_nice" in process.capabilities or ranks < 2 or settings.get("NCCL_SHM_DISABLE") == "1":
+        return
+    if _may_use_cumem(gpus, software, settings) and _too_small(memory, ranks):
+        message = (
+            f"is not held in this {container.kind} container, and /dev/shm is small: {_room(memory)}, {ranks} ranks"
+        )
+        sources = (seen("/proc/self/status", "CapEff"), "statvfs /dev/shm", f"container by {container.sign}")
+        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=sources)
+
+
+@check(
+    bad=lambda: [(Memory(256 * GIB, 20 * GIB), Cgroup(None, None))],
+    good=lambda: [(Memory(256 * GIB, 200 * GIB), Cgroup(None, None))],
+)
+def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
+    """Little memory is free before the job has started.
+
+    Right: Enough memory is free.
+    Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
+    ranks wait for it.
+    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what holds it; or ask the scheduler for a
+    whole node (srun --exclusive).
+    """
+    if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
+        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
+        yield warn("memory", message, action="retest", evidence=seen("/proc/meminfo", "MemAvailable"))
+    swapped = memory.swap_total_bytes - memory.swap_free_bytes
+    if swapped > memory.swap_total_bytes / 2:
+        yield note(
+            "swap",
+            f"{size(swapped)} of {size(memory.swap_total_bytes)} are in use",
+            evidence=seen("/proc/meminfo", "SwapFree"),
+        )
+    limit = cgroup.memory if isinstance(cgroup, Cgroup) else None
+    used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0
+    if isinstance(limit, MemoryLimit) and isinstance(used, int) and used > (1 - _LITTLE_LEFT) * limit.nbytes:
+        # Caches count, and can be dropped: no warning.
+        message = f"{size(used)} of {size(limit.nbytes)} allowed to this control group, caches included"
+        yield note("memory", message, evidence=limit.group)
+
+
+_BUSY_THREADS = 4
+_SHARED_MASK = ("torchrun", "single")  # whatever they start inherits this process's processors
+_SAFE_POWERSAVE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # there it adapts, as any governor should
+
+LOW, HIGH = tuple(range(32)), tuple(range(32, 64))
+TWO_SOCKETS = Cpus(LOW + HIGH, "AMD EPYC 7763", (NumaNode(0, LOW, (10, 32)), NumaNode(1, HIGH, (32, 10))))
+FOUR = Gpus(tuple(Gpu(n, "NVIDIA H200", cpus=LOW if n < 2 else HIGH) for n in range(4)), "570.86.15", (12, 8))
+TORCHRUN = Launch("torchrun", 0, 4, 0, 4, 1, 0)
+SRUN = Launch("slurm", 0, 4, 0, 4, 1, 0)
+QUIET = Throttling(1000, 0, 0.0)
+
+
+def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
+    """Return a process that may use these processors, for examples."""
+    limit = ResourceLimit(1 << 20, 1 << 20)
+    return Process(limit, limit, cpus, memory_nodes, frozenset(), True, {})
+
+
+@applies
+def sets_its_clock(scaling: Scaling) -> bool:
+    """where the kernel sets the clock of the processors."""
+    return bool(scaling.governor)
+
+
+@check(
+    slows=True,
+    bad=lambda: [(allowed(0), TWO_SOCKETS, FOUR, SRUN, Job())],
+    good=lambda: [(allowed(*range(16)), TWO_SOCKETS, FOUR, SRUN, Job())],
+    required=True,
+    applies=exchanging,
+)
+def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
+    """Ranks may use too few processors, or none near their GPU.
+
+    Right: Ranks may use enough processors, near their GPUs.
+    Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). Crowded onto
+    a core or two they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). Far from the GPU, every
+    copy crosses between the sockets.
+    Fix: srun --cpus-per-task=N (srun does not take it over from sbatch since Slurm 22.05), mpirun --bind-to none, a
+    container without a narrow --cpuset-cpus; torchrun's ranks share what torchrun was given.
+    """
+    ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
+    shared = launch.kind in _SHARED_MASK
+    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {_listed(process.cpus)}")
+    if few < _BUSY_THREADS * (ranks if shared else 1):
+        yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=allowed)
+    if job.backend == "nccl" and isinstance(gpus, Gpus):
+        yield from _far(process, gpus, shared, allowed)
+
+
+def _crowded(
+    process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
+) -> Finding:
+    count = len(process.cpus)
+    message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
+    ranked = one_rank and launch.rank is not None and launch.kind != "options"
+    subject = f"rank {launch.rank}" if ranked else "processors"
+    if set(cpus.online) <= set(process.cpus):
+        remedy = f"{NOTHING_TO_SET}: start fewer ranks on such a machine, or take one with more processors."
+        return note(subject, f"{message}: this machine has no more", evidence=evidence, remedy=remedy)
+    if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
+        return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
+    if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known
+        return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
+    tell = fail if launch.kind == "torchrun" and count < ranks else warn
+    return tell(subject, message, blame="job", action="fix-job", evidence=evidence)
+
+
+def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
+    """Yield GPUs that none of the processors is near to. A process of its own rank may use any one of them."""
+    alive = [gpu for gpu in gpus.all if not gpu.lost]
+    known = {gpu.index: gpu.cpus for gpu in alive if isinstance(gpu.cpus, tuple) and gpu.cpus}
+    far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
+    if far and (shared or len(far) == len(known)):
+        for index in far:
+            message = f"is near processors {_listed(known[index])}, of which this process may use none"
+            yield warn(f"GPU{index}", message, blame="job", action="fix-job", evidence=evidence)
+    unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
+    if unknown:
+        yield note(", ".join(unknown), "which processors are near is not known", evidence="NVML")
+
+
+def _listed(cpus: tuple[int, ...]) -> str:
+    """Return processors in the kernel's list format."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Cgroup(Quota(2.0, "/sys/fs/cgroup", QUIET), None), TORCHRUN, FOUR, Job())],
+    good=lambda: [(Cgroup(None, None), TORCHRUN, FOUR, Job())],
+    applies=exchanging,
+)
+def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
+    """A control group gives the ranks too little processor time.
+
+    Right: No control group limits the ranks' processor time too much.
+    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stand still until the next
+    one: NCCL's proxy threads too, and with them every rank (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
+    Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
+    """
+    if isinstance(cgroup.cpu, Absent):
+        raise Unlearned(cgroup.cpu.why)
+    if cgroup.cpu is None:
+        return
+    ranks, quota, evidence = ranks_here(launch, gpus, job), cgroup.cpu.cpus, cgroup.cpu.group
+    if quota < 2 * ranks:
+        message = f"allows {quota:g} processors' time to {ranks} ranks, of which each polls on two threads at least"
+        yield warn("cpu quota", message, blame="image", action="fix-image", evidence=evidence)
+    throttling = cgroup.cpu.throttling
+    if isinstance(throttling, Throttling) and throttling.throttled:
+        message = f"has throttled its group in {throttling.throttled} of {throttling.periods} periods so far"
+        yield note("cpu quota", message, evidence=f"{evidence}/cpu.stat")
+
+
+@check(
+    slows=True,
+    bad=lambda: [(MemoryPolicy("bind", (1,)), allowed(*LOW), TWO_SOCKETS)],
+    good=lambda: [(MemoryPolicy("bind", (0,)), allowed(*LOW), TWO_SOCKETS)],
+)
+def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Finding]:
+    """Memory comes from a NUMA node that is far from the processors in use.
+
+    Right: Memory comes from the NUMA nodes of the processors in use.
+    Why: NCCL's host buffers then lie behind the link between the sockets, and each of its bytes crosses it twice.
+    Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
+    """
+    allowed_nodes = set(process.memory_nodes) or {node.id for node in cpus.numa}
+    wanted = allowed_nodes & set(policy.nodes) if policy.nodes else allowed_nodes
+    here = {node.id for node in cpus.numa if set(node.cpus) & set(process.cpus)}
+    if not here or not wanted or any(_nearest(cpus, node) & here for node in wanted):
+        return
+    nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
+    message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
+    allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
+    yield warn("NUMA", message, blame="job", action="fix-job", evidence=allowed)
+
+
+def _nearest(cpus: Cpus, wanted: int) -> set[int]:
+    """Return the nodes with processors that are nearest to a node's memory: itself, where it has some."""
+    node = next((node for node in cpus.numa if node.id == wanted), None)
+    if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: it is not known to be far
+        return {other.id for other in cpus.numa}
+    away = {other.id: far for other, far in zip(cpus.numa, node.distances, strict=True) if other.cpus}
+    return {other for other, far in away.items() if far == min(away.values())}
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Scaling("acpi-cpufreq", "powersave"),)],
+    good=lambda: [(Scaling("acpi-cpufreq", "schedutil"),)],
+    applies=sets_its_clock,
+)
+def governor(scaling: Scaling) -> Iterator[Finding]:
+    """The governor keeps the processors at their lowest clock.
+
+    Right: The governor does not keep the processors at their lowest clock.
+    Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
+    Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
+    (Documentation/admin-guide/pm/intel_pstate.rst).
+    Fix: `cpupower frequency-set -g performance`, or a tuned profile that does it at boot.
+    """
+    if scaling.governor != "powersave":
+        return
+    evidence = f"{POLICY}/scaling_governor"
+    if scaling.driver in _SAFE_POWERSAVE:
+        message = f"powersave of {scaling.driver} adapts to the load; performance is faster"
+        yield note("governor", message, evidence=evidence)
+    else:
+        message = f"powersave of {scaling.driver} keeps the lowest clock"
+        yield warn("governor", message, blame="image", action="fix-image", evidence=evidence)

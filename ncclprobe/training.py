@@ -1,0 +1,422 @@
+"""What real training asks of the network: the groups of a hybrid-parallel job, and the collectives of one step.
+
+Plans only: which ranks, how many bytes, in which order, and what that should take. :mod:`ncclprobe.probes` plays them.
+
+The communicators of a hybrid-parallel job: which ranks talk to each other along which axis.
+
+Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp"): neighbours in
+tensor parallelism are neighbours in rank, pipeline stages are the farthest apart. So a launcher that fills one node
+after the other keeps tensor-parallel groups, which talk most, inside nodes.
+
+The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start.
+
+A step is a list of :class:`Compute` and :class:`Call` in the order in which one rank comes to them. Bytes are those of
+the table that `ncclprobe.bandwidth` prints, so that a call's time can be looked up there. Compute is counted in shares
+of a step's whole: a forward pass is one third and a backward pass two thirds of it (two matrix products for one).
+
+The ladder of a job: one rank, its node, all nodes; what more ranks bring, and whether a node alone is slow. Pure.
+
+Every rung is the same step of data-parallel training: a rank's own work, and the gradients summed over its group. On
+the lowest rung a group is one rank, so nothing is sent: that is what each further rung is compared with.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from math import isqrt, prod
+from statistics import median
+from typing import Literal, get_args
+
+from ncclprobe import bounds, stats
+from ncclprobe.errors import UsageError, unknown
+from ncclprobe.layout import first_of
+from ncclprobe.model.measurement import Band
+from ncclprobe.model.traffic import LadderRow, RungName
+from ncclprobe.model.values import Struct, replace
+
+Kind = Literal["tp", "cp", "dp", "pp"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Tensor, context, data and pipeline parallelism, from the innermost to the outermost."""
+
+OPERATION: Mapping[Kind, str] = {"tp": "all_reduce", "cp": "all_gather", "dp": "all_reduce", "pp": "sendrecv"}
+"""What a group of each kind mostly does: activations summed, keys and values gathered, gradients summed, activations
+handed to the next stage."""
+
+
+class Grid(Struct, frozen=True):
+    """How many ranks lie along each axis; ``tp=8,dp=4`` has 32 ranks."""
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    pp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks that makes."""
+        return prod(self.along(kind) for kind in KINDS)
+
+    def along(self, kind: Kind) -> int:
+        """Return the length of one axis."""
+        return int(getattr(self, kind))
+
+    def groups(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of ranks that differ only along `kind`, in the order of their first rank."""
+        strides = _strides(self)
+        others = [[place * strides[axis] for place in range(self.along(axis))] for axis in KINDS if axis != kind]
+        starts = sorted(sum(place) for place in product(*others))
+        own = [place * strides[kind] for place in range(self.along(kind))]
+        return tuple(tuple(start + offset for offset in own) for start in starts)
+
+    def __str__(self) -> str:
+        """Return the grid as it is written: ``tp=2,dp=2``."""
+        return ",".join(f"{kind}={self.along(kind)}" for kind in KINDS if self.along(kind) > 1) or "dp=1"
+
+
+def _strides(grid: Grid) -> dict[Kind, int]:
+    """Return how far apart in rank neighbours along each axis are."""
+    strides: dict[Kind, int] = {}
+    step = 1
+    for kind in KINDS:
+        strides[kind] = step
+        step *= grid.along(kind)
+    return strides
+
+
+def parse(text: str) -> Grid:
+    """Return the grid in ``tp=8,pp=2,dp=4``, in whatever order. Raises UsageError naming what is wrong with it."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        kind, _, number = (word.strip() for word in part.partition("="))
+        if kind not in KINDS:
+            raise UsageError(f"--groups {text}: {unknown(kind or part, 'kind of group', KINDS)}")
+        if kind in sizes:
+            raise UsageError(f"--groups {text}: {kind} is given twice")
+        if not (number.isascii() and number.isdecimal() and len(number) < 8 and int(number) > 0):
+            raise UsageError(f"--groups {text}: {kind}={number} must be a whole number above zero, such as {kind}=2")
+        sizes[kind] = int(number)
+    grid = Grid(**sizes)
+    if grid.ranks > bounds.JOB_RANKS:
+        raise UsageError(f"--groups {text}: {grid.ranks} ranks are more than any job has")
+    return grid
+
+
+def fit(grid: Grid, ranks: int) -> Grid:
+    """Return `grid` if it makes up the world of `ranks`. Raises UsageError saying what would."""
+    if grid.ranks == ranks:
+        return grid
+    others = grid.ranks // grid.dp
+    hint = f"; dp={ranks // others} would" if ranks % others == 0 else f"; {ranks} is no multiple of {others}"
+    raise UsageError(f"--groups {grid} is {grid.ranks} ranks and this job has {ranks}: it must make up the world{hint}")
+
+
+def problems(groups: Sequence[Sequence[int]], ranks: int) -> tuple[str, ...]:
+    """Return what keeps `groups` from being a partition of the ranks 0 … `ranks` - 1, one line each."""
+    seen: dict[int, int] = {}
+    for group in groups:
+        for rank in group:
+            seen[rank] = seen.get(rank, 0) + 1
+    missing = [rank for rank in range(ranks) if rank not in seen]
+    twice = sorted(rank for rank, times in seen.items() if times > 1)
+    foreign = sorted(rank for rank in seen if not 0 <= rank < ranks)
+    sizes = sorted({len(group) for group in groups})
+    found = [f"{what}: ranks {first_of(which, 8)}" for what, which in (
+        ("in no group", missing), ("in more than one", twice), ("not in this job", foreign)) if which]  # fmt: skip
+    return (*found, *([f"groups of unequal size: {first_of(sizes, 8)}"] if len(sizes) > 1 else ()))
+
+
+def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return those of `groups` whose ranks are not all on one of the `hosts` (by rank)."""
+    return tuple(tuple(group) for group in groups if len({hosts[rank] for rank in group}) > 1)
+
+
+def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return what is unwise about `grid` on these `hosts` (by rank), a sentence each; empty where nothing is."""
+    across = crossing(grid.groups("tp"), hosts) if grid.tp > 1 else ()
+    if not across:
+        return ()
+    most = max(hosts.count(host) for host in set(hosts))
+    larger = f": a group of {grid.tp} is larger than a node of {most}" if grid.tp > most else ""
+    return (
+        f"{len(across)} of {len(grid.groups('tp'))} tensor-parallel groups cross nodes (ranks {first_of(across[0], 8)} "
+        f"first){larger}; every layer then waits for the network. Keep tp within a node, and number ranks node by node",
+    )
+
+
+Strategy = Literal["ddp", "fsdp", "zero3", "tp"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+FORWARD, BACKWARD = 1 / 3, 2 / 3
+DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
+"""torch's DistributedDataParallel: bucket_cap_mb, and a first bucket of 1 MiB so that communication starts early
+(torch/nn/parallel/distributed.py, dist._DEFAULT_FIRST_BUCKET_BYTES)."""
+ZERO_BUCKET_ELEMENTS = 500_000_000
+"""DeepSpeed's reduce_bucket_size: gradients wait until so many are there (deepspeed/runtime/zero/config.py)."""
+
+
+class Model(Struct, frozen=True):
+    """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
+
+    `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP and ZeRO, null: that framework's own default.
+    """
+
+    params: int
+    layers: int
+    dtype_bytes: int = 2
+    tokens: int = 2048
+    micro_batches: int = 1
+    bucket_bytes: int | None = None
+
+    @property
+    def hidden(self) -> int:
+        """Return the width of a transformer of this size: 12 h² parameters in a layer (4 h² attention, 8 h² MLP)."""
+        return max(1, isqrt(self.params // (12 * self.layers)))
+
+    @property
+    def activation_bytes(self) -> int:
+        """Return what one micro-batch hands from layer to layer."""
+        return self.tokens * self.hidden * self.dtype_bytes
+
+    @property
+    def layer_bytes(self) -> tuple[int, ...]:
+        """Return the bytes of each layer's parameters; the last has what does not divide."""
+        each, rest = divmod(self.params, self.layers)
+        return (*[each * self.dtype_bytes] * (self.layers - 1), (each + rest) * self.dtype_bytes)
+
+
+class Compute(Struct, frozen=True):
+    """Work for the processor: a share of the step's whole compute."""
+
+    share: float
+
+
+class Call(Struct, frozen=True):
+    """One collective. `name` says what for.
+
+    `needed`: which compute after it waits for its result, 0 being the next; null: only the end of the step does.
+    Without overlap every call is waited for at once.
+    """
+
+    name: str
+    op: str
+    nbytes: int
+    needed: int | None = None
+
+
+Item = Compute | Call
+Step = tuple[Item, ...]
+
+
+def step(strategy: Strategy, model: Model) -> Step:
+    """Return what one rank does in one step."""
+    passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
+    return tuple(passes[strategy](model))
+
+
+def total_bytes(items: Step) -> dict[str, int]:
+    """Return the bytes of all calls, by operation."""
+    found: dict[str, int] = {}
+    for item in items:
+        if isinstance(item, Call):
+            found[item.op] = found.get(item.op, 0) + item.nbytes
+    return found
+
+
+def buckets(model: Model) -> tuple[int, ...]:
+    """Return the bytes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
+    size = model.bucket_bytes or DDP_BUCKET_BYTES
+    left = model.params * model.dtype_bytes
+    first = min(left, size, DDP_FIRST_BUCKET_BYTES)
+    found, left = [first], left - first
+    while left > 0:
+        found.append(min(size, left))
+        left -= found[-1]
+    return tuple(found)
+
+
+def _ddp(model: Model) -> Iterator[Item]:
+    """Yield DDP's items: all but the last micro-batch only compute (no_sync); the last one's buckets are summed."""
+    share = 1 / model.micro_batches
+    whole = model.params * model.dtype_bytes
+    yield Compute(1 - share + FORWARD * share)
+    for number, nbytes in enumerate(buckets(model)):
+        yield Compute(BACKWARD * share * nbytes / whole)
+        yield Call(f"bucket {number}", "all_reduce", nbytes)
+
+
+def _sharded(model: Model) -> Iterator[Item]:
+    """Yield FSDP's items: each layer is gathered before its forward and its backward; its gradients scatter."""
+    share = 1 / model.micro_batches / model.layers
+    for _ in range(model.micro_batches):
+        yield from _gathered(model, FORWARD * share, backward=False)
+        yield from _gathered(model, BACKWARD * share, backward=True)
+
+
+def _gathered(model: Model, share: float, backward: bool) -> Iterator[Item]:
+    order = range(model.layers)[::-1] if backward else range(model.layers)
+    way, sizes = ("backward" if backward else "forward"), model.layer_bytes
+    first, *others = order
+    yield Call(f"gather layer {first}, {way}", "all_gather", sizes[first], needed=0)
+    for layer, after in zip(order, [*others, None], strict=True):
+        if after is not None:
+            yield Call(f"gather layer {after}, {way}", "all_gather", sizes[after], needed=1)
+        yield Compute(share)
+        if backward:
+            yield Call(f"scatter gradients of layer {layer}", "reduce_scatter", sizes[layer])
+
+
+def _zero3(model: Model) -> Iterator[Item]:
+    """Yield ZeRO-3's items: FSDP's, but gradients wait for a full bucket, or for the end of a backward pass."""
+    limit = model.bucket_bytes or ZERO_BUCKET_ELEMENTS * model.dtype_bytes
+    full = 0
+    for item in _sharded(model):
+        if not (isinstance(item, Call) and item.op == "reduce_scatter"):
+            yield item
+            continue
+        full += item.nbytes
+        if full >= limit or item.name.endswith("layer 0"):  # backward ends there
+            yield Call(f"scatter a bucket, to {item.name.partition('of ')[2]}", "reduce_scatter", full)
+            full = 0
+
+
+def _tensor(model: Model) -> Iterator[Item]:
+    """Yield the items of Megatron's layers: activations are summed after attention and MLP, both ways."""
+    half = 1 / model.micro_batches / model.layers / 2
+    for _ in range(model.micro_batches):
+        for way, weight, order in (
+            ("forward", FORWARD, range(model.layers)),
+            ("backward", BACKWARD, range(model.layers)[::-1]),
+        ):
+            for layer in order:
+                for part in ("attention", "MLP")[:: 1 if way == "forward" else -1]:
+                    yield Compute(half * weight)
+                    yield Call(f"layer {layer} {part}, {way}", "all_reduce", model.activation_bytes, needed=0)
+
+
+def memory_bytes(strategy: Strategy, model: Model) -> int:
+    """Return what a rank of the replay must allocate: two buffers of its largest call, not the model."""
+    return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Call))
+
+
+TimeOf = Callable[[Call], float]
+"""Seconds that one call takes alone."""
+
+
+class Predicted(Struct, frozen=True):
+    """Seconds of a step: `compute_s` of it is work, `calls_s` is all calls alone, `exposed_s` is what is not hidden."""
+
+    step_s: float
+    compute_s: float
+    calls_s: float
+
+    @property
+    def efficiency(self) -> float:
+        """Return the efficiency relative to a rank alone: 1 is no communication, or all of it hidden."""
+        return self.compute_s / self.step_s if self.step_s else 1.0
+
+
+def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
+    """Return the time of one step: calls start in order, one after the other, each once the rank comes to it.
+
+    With `overlap` compute goes on during a call until its result is needed; without, every call is waited for.
+    """
+    now = network_free = calls_s = 0.0
+    pending: list[tuple[int, float]] = []
+    for place, item in enumerate(items):
+        for wanted, done in pending:
+            if wanted <= place:
+                now = max(now, done)
+        pending = [each for each in pending if each[0] > place]
+        if isinstance(item, Compute):
+            now += item.share * compute_s
+            continue
+        took = time_of(item)
+        calls_s += took
+        network_free = max(now, network_free) + took
+        if not overlap:
+            now = network_free
+        else:
+            pending.append((needed_at(items, place), network_free))
+    return Predicted(max(now, network_free), compute_s, calls_s)
+
+
+def needed_at(items: Step, place: int) -> int:
+    """Return where in `items` the result of the call at `place` is needed; their number: at the end."""
+    call = items[place]
+    computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
+    if not isinstance(call, Call) or call.needed is None or call.needed >= len(computes):
+        return len(items)
+    return computes[call.needed]
+
+
+class Rung(Struct, frozen=True):
+    """The ranks of each group; groups work at the same time, as they would in a job."""
+
+    name: RungName
+    groups: tuple[tuple[int, ...], ...]
+
+    def of(self, rank: int) -> tuple[int, ...]:
+        """Return the group that `rank` is in; itself alone where it is in none."""
+        return next((group for group in self.groups if rank in group), (rank,))
+
+
+def plan(hosts: Sequence[str], *, pairs: bool) -> tuple[Rung, ...]:
+    """Return the rungs of ranks on `hosts`, from one rank to all; none that holds as many ranks as the one below.
+
+    `pairs`: with a rung of two ranks each, for a backend without GPUs, where a node is only as wide as it was started.
+    """
+    nodes: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        nodes.setdefault(host, []).append(rank)
+    by_two = tuple(two for ranks in nodes.values() for two in zip(ranks[::2], ranks[1::2], strict=False))
+    wanted = [
+        Rung("rank", tuple((rank,) for rank in range(len(hosts)))),
+        *([Rung("pair", by_two)] if pairs else []),
+        Rung("node", tuple(tuple(ranks) for ranks in nodes.values())),
+        Rung("job", (tuple(range(len(hosts))),)),
+    ]
+    found: list[Rung] = []
+    for rung in wanted:
+        width = max((len(group) for group in rung.groups), default=0)
+        if not found or width > max(map(len, found[-1].groups)):
+            found.append(rung)
+    return tuple(found)
+
+
+def climbed(rows: Sequence[LadderRow], bands: Sequence[Band]) -> tuple[LadderRow, ...]:
+    """Return `rows` with speed-up, efficiency and verdict: what follows from them, and from `bands` of one node."""
+    alone = next((row for row in rows if row.rung == "rank"), None)
+    return tuple(_judged(_compared(row, alone), bands) for row in rows)
+
+
+def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:
+    pairs = zip(alone.samples_us if alone else (), row.samples_us, strict=False)
+    ratios = [one_us / step_us for one_us, step_us in pairs if step_us > 0]
+    if not ratios:
+        return row
+    efficiency = median(ratios)
+    interval = stats.median_interval(ratios) if len(ratios) >= stats.MIN_SAMPLES else None
+    return replace(row, speedup=row.ranks * efficiency, efficiency=efficiency, interval=interval)
+
+
+def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
+    """Judge a node's all_reduce by what a node of so many ranks reaches; that of the job is judged as a row is."""
+    found = next(_of_node(row, bands), None)
+    usual, best = row.busbw_GBps, row.best_GBps
+    if found is None or usual is None or best is None:
+        return row
+    expected = found.expectation
+    row = replace(row, expectation=expected)
+    if expected.below_gross(best):
+        return replace(row, status="fail")
+    if expected.worst == "unjudged":
+        return row
+    if usual >= expected.threshold:
+        return replace(row, status="pass")
+    return replace(row, status=expected.worst if best < expected.threshold else "inconclusive")
+
+
+def _of_node(row: LadderRow, bands: Sequence[Band]) -> Iterator[Band]:
+    for band in bands:
+        same = band.like is not None and (band.like.ranks, band.like.nodes) == (row.ranks, 1)
+        if row.rung == "node" and same and band.op == row.op and band.low_bytes <= row.nbytes <= band.high_bytes:
+            yield band
