@@ -23,8 +23,22 @@ CACHE = Path.home() / ".cache" / "ncclprobe" / "on_cpu"
 CUDART = "libcudart.so.13"
 HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85")
 """CUDA's headers, and a cudart whose exported names are those that ours must have."""
-RELEASES = ("v2.30.7-1",)
-"""Built and tried, the newest first."""
+RELEASES = ("v2.30.7-1", "v2.28.9-1", "v2.23.4-1")
+"""Built and tried, the newest first: torch runs above that alone, so the others reduce fewer types."""
+_CUDA_12 = 12010
+_OF_CUDA_12 = """#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+static inline cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status,
+    unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** nodes, size_t* count) {
+  return cudaStreamGetCaptureInfo(stream, status, id, graph, nodes, nullptr, count);
+}
+static inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* nodes, size_t count,
+    unsigned int flags) {
+  return cudaStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags);
+}
+"""
+"""What NCCL 2.23 calls in the way of CUDA 12."""
 _COMPILE_S, _DOWNLOAD_S, _LINK_S = 300.0, 600.0, 120.0
 _GXX = ["g++", "-std=c++17", "-w", "-fPIC"]
 _NCCL = """-DNVTX_NO_IMPL -DCUDA_MAJOR=13 -DCUDA_MINOR=0 -DNCCL_OS_LINUX -DNCCL_GIN_PROXY_ENABLE=1
@@ -71,7 +85,8 @@ def build(source: Path, tag: str, jobs: int) -> Path:
         lib.mkdir(exist_ok=True)
         _stand_ins(work, lib, include, jobs)
         _link_nccl(objects, work, lib)
-        _run([*_GXX, "-O1", *objects.flags, str(objects.source / "src/ras/client.cc"), "-o", lib / "ncclras"], work)
+        if (client := objects.source / "src/ras/client.cc").exists():  # since 2.24
+            _run([*_GXX, "-O1", *objects.flags, client, "-o", lib / "ncclras"], work)
         (out / "ready").touch()
     return out
 
@@ -116,27 +131,29 @@ class Objects:
     """Compiled NCCL: its source, the flags that it was compiled with, and the folder of its objects."""
 
     def __init__(self, source: Path, out: Path, include: Path) -> None:
-        self.source, self.out = source, out
+        self.source, self.out, self.cuda = source, out, include
         own, doca = source / "src", next((source / "src").glob("transport/**/doca-gpunetio"), out)
         paths = [own, out / "include", own / "include", own / "include/plugin", doca / "include", doca / "src"]
         paths += [include, include / "cccl"]
         self.doca = doca
         self.flags = [*_NCCL.split(), *(f"-I{path}" for path in paths), f"-fmacro-prefix-map={own}/="]
+        self.flags += ["-include", str(out / "include/cuda_12.h")]
 
 
 def _nccl_objects(source: Path, tag: str, include: Path, jobs: int) -> Objects:
     """NCCL compiled, which does not depend on most of what is ours."""
-    key = digest(SOURCES / "device_code.h", Path(__file__), Path(device_sources.__file__))
-    out = CACHE / f"nccl-{tag}-{key}"
+    ways = hashlib.sha256(repr((HEADERS, _GXX, _NCCL, _HOST_FOLDERS, _NOT_HOST.pattern, _OF_CUDA_12)).encode())
+    key = digest(SOURCES / "device_code.h", Path(device_sources.__file__))
+    out = CACHE / f"nccl-{tag}-{key}-{ways.hexdigest()[:6]}"
     objects = Objects(_tree(source, tag), out, include)
     if (out / "ready").exists():
         return objects
     (out / "objects").mkdir(parents=True, exist_ok=True)
     _configure(objects)
-    device = device_sources.make(objects.source, out)
+    device = device_sources.make(objects.source, out, few=tag != RELEASES[0])
     common = out / "common.h"
     common.write_text("".join(f'#include "{name}.h"\n' for name in ("comm", "core", "bootstrap", "proxy", "graph")))
-    host = [*_GXX, "-O1", *objects.flags, "-DPROFAPI", "-include", "dlfcn.h"]
+    host = [*_GXX, "-O1", *objects.flags, "-DPROFAPI"]
     _run([*host, "-x", "c++-header", common, "-o", f"{common}.gch"], out)
     with ThreadPoolExecutor(jobs) as pool:
         tasks = [pool.submit(_compile_device, objects, path) for path in device]
@@ -181,6 +198,7 @@ def _configure(objects: Objects) -> None:
     (include / "nccl.h").write_text(
         re.sub(r"\$\{nccl:(\w+)\}", lambda found: values[found[1]], (source / "nccl.h.in").read_text())
     )
+    (include / "cuda_12.h").write_text(driver_names((objects.cuda / "cudaTypedefs.h").read_text()) + _OF_CUDA_12)
     (include / "nccl_git_version.h").write_text('#define NCCL_GIT_COMMIT_HASH ""\n#define NCCL_GIT_BRANCH ""\n')
     for path in (source / "include").glob("nccl_device*"):
         if path.is_dir():
@@ -190,6 +208,15 @@ def _configure(objects: Objects) -> None:
     if objects.doca != objects.out:
         there = include / "nccl_device/gin/gdaki/doca_gpunetio"
         shutil.copytree(objects.doca / "include", there, dirs_exist_ok=True)
+
+
+def driver_names(typedefs: str) -> str:
+    """CUDA 12's types of the driver's functions, without a version, which NCCL used up to 2.26 and CUDA 13 has not."""
+    found: dict[str, list[int]] = {}
+    for name, version in re.findall(r"\*(PFN_cu\w+)_v(\d+)\)", typedefs):
+        found.setdefault(name, []).append(int(version))
+    chosen = {name: max((each for each in all_ if each <= _CUDA_12), default=min(all_)) for name, all_ in found.items()}
+    return "".join(f"#define {name} {name}_v{version}\n" for name, version in chosen.items())
 
 
 def _host_sources(source: Path) -> list[Path]:

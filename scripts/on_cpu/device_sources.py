@@ -3,15 +3,15 @@
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_stages import processes
 
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
 _TRANSLATED: Sequence[tuple[str, str]] = (
-    (r"\{ \.reg \.pred .*barrier\.red\.or\.pred p, %2, p", "{0} = simt_barrier_or({1}, {2}, blockDim.x);"),
-    (r"\{ \.reg \.pred .*barrier\.red\.or\.pred p, %2, %3, p", "{0} = simt_barrier_or({1}, {2}, {3});"),
+    (r"\{ \.reg \.pred .*barrier\.red\.or\.pred\S* p, %2, p", "{0} = simt_barrier_or({1}, {2}, blockDim.x);"),
+    (r"\{ \.reg \.pred .*barrier\.red\.or\.pred\S* p, %2, %3, p", "{0} = simt_barrier_or({1}, {2}, {3});"),
     (r"barrier\.sync\S* %0;", "simt_barrier({0}, blockDim.x);"),
     (r"barrier\.sync\S* %0, %1;", "simt_barrier({0}, {1});"),
     (r"(fence|membar)\.[\w.]+;$", "__sync_synchronize();"),
@@ -32,14 +32,10 @@ _TYPES = {
     "Prod": "f32",
     "SumPostDiv": "i32|u32",
 }
-"""The types that are built of each operator. Any other function ends the process with a line."""
-_BUILT = "|".join(
-    [
-        "SendRecv|(AllGather|AllGatherV|Broadcast) RING *",
-        *(f"AllReduce {name} ({types}) (RING|TREE) *" for name, types in _TYPES.items()),
-        *(f"(ReduceScatter|Reduce) {name} ({types}) RING *" for name, types in _TYPES.items()),
-    ]
-)
+_FEW = {"Sum": "f32|f64"}
+"""The types that are built of each operator, and those of a release that no torch runs above. Any other function ends
+the process with a line.
+"""
 _GENERATE_S = 60.0
 _TOGETHER = 3
 """So many generated files are compiled as one: much of their time goes to the same headers."""
@@ -97,7 +93,18 @@ def rewrite(text: str) -> str:
     return done + text[at:]
 
 
-def make(source: Path, out: Path) -> list[Path]:
+def _built(types: Mapping[str, str]) -> str:
+    reduced = [f"{name} ({types_of})" for name, types_of in types.items()]
+    return "|".join(
+        [
+            "SendRecv|(AllGather|AllGatherV|Broadcast) RING *",
+            *(f"AllReduce {each} (RING|TREE) *" for each in reduced),
+            *(f"(ReduceScatter|Reduce) {each} RING *" for each in reduced),
+        ]
+    )
+
+
+def make(source: Path, out: Path, few: bool) -> list[Path]:
     """Write `out`/device and what is to be compiled of it; return that. Raises OSError, ValueError."""
     device, generated = out / "device", out / "generated"
     shutil.rmtree(device, ignore_errors=True)
@@ -105,7 +112,7 @@ def make(source: Path, out: Path) -> list[Path]:
     for path in sorted(device.rglob("*")):
         if path.suffix in (".h", ".cu", ".cuh") and "symmetric" not in path.parts:
             path.write_text(_adapt(path.name, rewrite(path.read_text())))
-    _generate(device / "generate.py", generated, out, _BUILT)
+    _generate(device / "generate.py", generated, out, _built(_FEW if few else _TYPES))
     table = generated / "device_table.cu"
     table.write_text(table.read_text().replace("ncclDevFunc_Nop,", "simt_not_built,"))
     files = [path for path in sorted(generated.glob("*.cu")) if path != table]

@@ -44,6 +44,7 @@ void simt_not_built();              // in place of functions of NCCL that were l
 #define __cvta_generic_to_global(at) ((size_t)(at))
 #define __ffs(x) __builtin_ffs(x)
 #define __popc(x) __builtin_popcount(x)
+#define __clzll(x) __builtin_clzll(x)
 #define __popcll(x) __builtin_popcountll(x)
 #define __trap() __builtin_trap()
 #define __fdividef(a, b) ((a) / (b))

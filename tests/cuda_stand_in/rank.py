@@ -1,18 +1,24 @@
-"""One rank of NCCL alone, without torch: ``rank.py FILE OPERATION[:COUNT] …``; RANK and WORLD_SIZE say who it is.
+"""One rank of NCCL alone, without torch: ``rank.py FILE WORD …``; RANK and WORLD_SIZE say who it is.
 
-FILE takes rank 0's unique id to the others. OPERATION is all_reduce, all_gather, reduce_scatter, broadcast or
-sendrecv, of COUNT floats, whose result is looked at; sleep:SECONDS; or abort. Exit status: 0 all was right, 3 NCCL
-refused, 4 data was wrong.
+FILE takes rank 0's unique id to the others. WORD is init, where it is not the first; all_reduce, all_gather,
+reduce_scatter, broadcast or sendrecv, with :COUNT of floats or :COUNT:double, whose result is looked at;
+sleep:SECONDS; or an end: abort, kill, stop, segfault, raise, exit; kill-in:SECONDS and the like while the rank goes on,
+kill-within:SECONDS so long after the next operation was begun.
+With ``1,2!`` before it only those ranks play it. Exit status: 0 all was right, 3 NCCL refused, 4 data was wrong.
 """
 
 import ctypes
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
-FLOAT, SUM = 7, 0
-LATE_S = 60.0
+SUM = 0
+TYPES = {"": (7, ctypes.c_float), "double": (8, ctypes.c_double)}
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv")
+LATE_S = float(os.environ.get("RANK_WAITS_S", "60"))
 cuda, nccl = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libnccl.so.2")
 nccl.ncclGetErrorString.restype = nccl.ncclGetLastError.restype = ctypes.c_char_p
 
@@ -24,10 +30,15 @@ class UniqueId(ctypes.Structure):
 class Rank:
     def __init__(self, path):
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.comm, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
-        cuda.cudaSetDevice(int(os.environ.get("LOCAL_RANK", self.rank)))
+        self.comm, self.stream, self.path = ctypes.c_void_p(), ctypes.c_void_p(), path
+        self.strike, self.wrong = None, False
+
+    def init(self):
+        if code := cuda.cudaSetDevice(int(os.environ.get("LOCAL_RANK", self.rank))):
+            self.say(f"cudaSetDevice: error {code}")
+            sys.exit(3)
         begun = time.monotonic()
-        self.call("CommInitRank", ctypes.byref(self.comm), self.size, self.unique_id(path), self.rank)
+        self.call("CommInitRank", ctypes.byref(self.comm), self.size, self.unique_id(), self.rank)
         cuda.cudaStreamCreate(ctypes.byref(self.stream))
         self.say(f"init {time.monotonic() - begun:.2f} s")
 
@@ -41,8 +52,8 @@ class Rank:
             self.say(f"nccl{name}: {nccl.ncclGetErrorString(code).decode()}: {last.strip()}")
             sys.exit(3)
 
-    def unique_id(self, path):
-        found = UniqueId()
+    def unique_id(self):
+        found, path = UniqueId(), self.path
         if self.rank == 0:
             self.call("GetUniqueId", ctypes.byref(found))
             path.with_suffix(".part").write_bytes(bytes(found))
@@ -52,36 +63,39 @@ class Rank:
             time.sleep(0.01)
         return UniqueId.from_buffer_copy(path.read_bytes())
 
-    def buffer(self, count):
-        at = ctypes.c_void_p()
-        if cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(4 * count)):
+    def buffer(self, count, number):
+        at, kind = ctypes.c_void_p(), number * count
+        if code := cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(ctypes.sizeof(kind))):
+            self.say(f"cudaMalloc: {code}")
             sys.exit(3)
-        return at, (ctypes.c_float * count).from_address(at.value)
+        return at, kind.from_address(at.value)
 
-    def play(self, operation, count):
+    def play(self, operation, count, kind=""):
+        code, number = TYPES[kind]
         own = count * self.size if operation == "reduce_scatter" else count
         whole = count * self.size if operation == "all_gather" else count
-        (source, given), (target, got) = self.buffer(own), self.buffer(whole)
+        (source, given), (target, got) = self.buffer(own, number), self.buffer(whole, number)
         given[:] = [self.rank + 1 + i % 97 for i in range(own)]
         n, tail = ctypes.c_size_t(count), (self.comm, self.stream)
         if operation == "all_reduce":
-            self.call("AllReduce", source, target, n, FLOAT, SUM, *tail)
+            self.call("AllReduce", source, target, n, code, SUM, *tail)
         elif operation == "all_gather":
-            self.call("AllGather", source, target, n, FLOAT, *tail)
+            self.call("AllGather", source, target, n, code, *tail)
         elif operation == "reduce_scatter":
-            self.call("ReduceScatter", source, target, n, FLOAT, SUM, *tail)
+            self.call("ReduceScatter", source, target, n, code, SUM, *tail)
         elif operation == "broadcast":
-            self.call("Broadcast", source, target, n, FLOAT, 0, *tail)
+            self.call("Broadcast", source, target, n, code, 0, *tail)
         else:
             self.call("GroupStart")
-            self.call("Send", source, n, FLOAT, (self.rank + 1) % self.size, *tail)
-            self.call("Recv", target, n, FLOAT, (self.rank - 1) % self.size, *tail)
+            self.call("Send", source, n, code, (self.rank + 1) % self.size, *tail)
+            self.call("Recv", target, n, code, (self.rank - 1) % self.size, *tail)
             self.call("GroupEnd")
+        if self.strike:
+            self.strike.start()
         self.wait(operation)
         wrong = sum(value != self.expected(operation, count, i) for i, value in enumerate(got))
         self.say(f"{operation}: {wrong} wrong of {whole}")
-        if wrong:
-            sys.exit(4)
+        self.wrong |= bool(wrong)
 
     def wait(self, operation):
         error, until = ctypes.c_int(), time.monotonic() + LATE_S
@@ -104,20 +118,45 @@ class Rank:
         }[operation]
 
 
-def main():
-    rank = Rank(Path(sys.argv[1]))
-    for word in sys.argv[2:]:
-        operation, _, count = word.partition(":")
-        if operation == "sleep":
-            time.sleep(float(count))
-        elif operation == "abort":
-            rank.call("CommAbort", rank.comm)
-            return
+def end(rank, how, seconds=""):
+    if seconds:
+        how, _, when = how.partition("-")
+        strike = threading.Timer(float(seconds), end, (rank, how))
+        if when == "within":
+            rank.strike = strike
         else:
-            rank.play(operation, int(count))
+            strike.start()
+    elif how == "abort":
+        rank.call("CommAbort", rank.comm)
+        rank.say("aborted")
+        os._exit(0)
+    elif how == "raise":
+        raise ValueError("loss is not a number")
+    elif how == "exit":
+        os._exit(5)
+    else:
+        os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}[how])
+
+
+def main():
+    rank, words = Rank(Path(sys.argv[1])), sys.argv[2:]
+    for word in words if any(word.endswith("init") for word in words) else ["init", *words]:
+        who, _, what = word.rpartition("!")
+        if who and str(rank.rank) not in who.split(","):
+            continue
+        name, *more = what.split(":")
+        if name == "init":
+            rank.init()
+        elif name == "sleep":
+            time.sleep(float(*more))
+        elif name in OPERATIONS:
+            rank.play(name, int(more[0]), *more[1:])
+        else:
+            end(rank, name, *more)
     rank.call("CommFinalize", rank.comm)
     rank.call("CommDestroy", rank.comm)
     rank.say("done")
+    sys.exit(4 if rank.wrong else 0)
 
 
 if __name__ == "__main__":

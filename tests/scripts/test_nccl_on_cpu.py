@@ -20,13 +20,18 @@ FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2", "NCCL_SOCKET_IFNAME": 
 JOB = ("-m", "ncclprobe.bandwidth", "--backend", "nccl", "-b", "8", "-e", "64K", "-f", "64", "-n", "3", "-w", "1")
 
 
+def built(tag: str) -> Path:
+    """The libraries, where they were built from the sources as they are now: minutes, which no test spends."""
+    found = build.cached(tag)
+    if not found:
+        pytest.skip(f"NCCL {tag} is not built for a processor: scripts/nccl_on_cpu.py --source CLONE, in some minutes")
+    return found / "lib"
+
+
 @pytest.fixture(scope="module")
 def lib() -> Path:
-    """The libraries, where they were built from the sources as they are now: minutes, which no test spends."""
-    found = build.cached(TAG)
-    if not found:
-        pytest.skip(f"NCCL {TAG} is not built for a processor: scripts/nccl_on_cpu.py --source CLONE, in some minutes")
-    return found / "lib"
+    """The release that torch runs above."""
+    return built(TAG)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +56,9 @@ def ranks(command: list[str], count: int, env: dict[str, str], folder: Path, dea
 
 
 @pytest.mark.parametrize("transport", ["P2P", "SHM"])
-def test_nccl_moves_the_right_data(lib: Path, tmp_path: Path, transport: str) -> None:
-    env = {**os.environ, **FAST, **machine.variables(lib, tmp_path, 4), "NCCL_DEBUG": "INFO"}
+@pytest.mark.parametrize("tag", build.RELEASES)
+def test_nccl_moves_the_right_data(tag: str, tmp_path: Path, transport: str) -> None:
+    env = {**os.environ, **FAST, **machine.variables(built(tag), tmp_path, 4), "NCCL_DEBUG": "INFO"}
     env |= {"NCCL_P2P_DISABLE": "1"} if transport == "SHM" else {}
     operations = [f"{name}:3000" for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv")]
     command = [sys.executable, str(build.SOURCES / "rank.py"), str(tmp_path / "id"), *operations]
@@ -102,6 +108,13 @@ def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path,
 )
 def test_ptx_becomes_a_call(asm: str, plain: str) -> None:
     assert device_sources.translate(asm) == plain
+
+
+def test_types_of_the_driver_get_the_release_that_nccl_2_23_means() -> None:
+    """cuCtxCreate had 3 arguments, since CUDA 11.4 has 5, and since 12.5 4 again."""
+    text = "typedef CUresult (CUDAAPI *PFN_cuCtxCreate_v{})(CUcontext *pctx);\n"
+    names = build.driver_names("".join(text.format(version) for version in (3020, 11040, 12050)))
+    assert names == "#define PFN_cuCtxCreate PFN_cuCtxCreate_v11040\n"
 
 
 def test_unknown_ptx_is_an_error_and_never_nothing() -> None:
