@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Makes real failures in the lab and records what the ranks leave behind. Needs root, torch, nft; Slurm and Open MPI.
 
-    scripts/record_failures.py --write tests/data/failures            all cases
+    scripts/record_failures.py --write tests/data/failures            all cases of gloo
     scripts/record_failures.py --select 'desync-*' --write FOLDER     some
     --nccl PATH      the libnccl for the cases of the library (else these are left out)
+    scripts/record_failures.py --releases v2.30.7-1,v2.23.4-1 --write tests/data/nccl_failures     all cases of NCCL
 
 For each case a folder: the log of each rank, or of the launcher, and the flight records, compressed; case.json says
-what was done and what the cause is. Paths are those inside the lab: /opt/python, /opt/site, /opt/job.
+what was done and what the cause is. Cases of NCCL alone, on a processor (scripts/nccl_on_cpu.py builds it), are one
+file of JSON lines for each release. Paths are those inside the lab: /opt/python, /opt/site, /opt/job, /opt/nccl.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
+from failures import nccl
 from failures.cases import CASES, LIBRARY, RANKS, Case
 
 from tests.lab import Completed, Host, Lab, Running, launchers
@@ -35,7 +38,12 @@ def main() -> int:
     parser.add_argument("--select", default="*", metavar="GLOB")
     parser.add_argument("--write", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--nccl", type=Path, metavar="PATH", help="a libnccl.so.2")
+    parser.add_argument("--releases", default="", metavar="TAG,…", help="play the cases of NCCL with these")
     options = parser.parse_args()
+    for tag in filter(None, options.releases.split(",")):
+        nccl.record(tag, options.select, options.write)
+    if options.releases:
+        return 0
     for case in CASES:
         if not fnmatch.fnmatch(case.name, options.select) or (case.launcher == "library" and not options.nccl):
             continue

@@ -239,10 +239,11 @@ _LATE = ("timeout-straggler",)
 _STORE_TIMED_OUT = "waitForInput: socket"
 _JOINED = ("clients joined", "store based barrier")
 _KEY = "store_based_barrier_key"
+_TWICE = "has already checked in"
 _MISMATCH = (
     "mismatch in rank count from procs",
     "mismatch in info from procs",
-    "has already checked in",
+    _TWICE,
     "Invalid rank requested",
     "improper usage of ncclCommInitRank",
 )
@@ -270,7 +271,9 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_MISMATCH):
         if not demoted(event):
-            yield said(log, event, "ranks disagree about who is in the job", **JOB)
+            twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
+            ranks = () if twice is None else (twice,)
+            yield said(log, event, "ranks disagree about who is in the job", ranks=ranks, **JOB)
     late_lines = tuple(came_too_late(log))
     late = tuple(sorted({event.rank for event in late_lines if event.rank is not None}))
     shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN) if event not in late_lines)

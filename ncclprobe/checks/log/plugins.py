@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, demoted, each, failed, informed
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
@@ -132,7 +132,10 @@ _UNLOADED = (
     signs=(*_NOT_FOUND, *_NAMED, *_UNLOADED, _NO_DEVICE, "libnccl-net"),
     doctor="env.plugin-path",
     echoes=("efa-no-provider", "plugin-mismatch", "ib-hca-wrong", "libibverbs-missing"),
-    bad=lambda: ["n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found."],
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+        "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found."
+    ],
     good=lambda: ["n1:7:7 [0] net.cc:349 NCCL WARN Error: network IB not found."],
 )
 def plugin_not_found(log: JobLog) -> Iterator[Finding]:
@@ -145,13 +148,12 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     unset the variable.
     """
     mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
-    no_device = any(True for _ in log.having(_NO_DEVICE))
+    without = {(event.host, event.pid) for event in log.having(_NO_DEVICE)}
     for event in log.having(*_NOT_FOUND):
-        if no_device and "network AWS" not in event.text:
-            continue  # NCCL's own transport was asked for, and says itself what it lacks
-        if "network Socket not" in event.text or demoted(event) or ("network IB not" in event.text and not mute):
-            continue
+        no_device = (event.host, event.pid) in without
         name = between(event.text, "network ", " not")
+        if name == "Socket" or demoted(event) or (name == "IB" and not mute) or (no_device and name in ("", "IB")):
+            continue  # NCCL's own transport was asked for, and says itself what it lacks
         message = f"no network {name} is there" if name else "no network is there"
         yield said(log, event, message, codes=_without_nccls_lines(event.text) if mute else (), **IMAGE)
     named = {
@@ -171,6 +173,7 @@ def _without_nccls_lines(text: str) -> tuple[str, ...]:
 
 _MISFIT = (
     "symbols v4 and lower are not supported",
+    " is unsupported",
     "plugin has incompatible version",
     "requires at least libfabric version",
     "version `FABRIC_",
@@ -202,6 +205,8 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
         text = event.text
         if "ncclCollNetPlugin" in text or "TUNER/" in text or "PROFILER/" in text:
             continue
+        if " is unsupported" in text and "External network plugin" not in text:
+            continue
         lacks = "/Plugin" in text and _lacks_a_library(text)
         undefined = "/Plugin" in text and "undefined symbol: " in text
         if lacks or undefined or any(sign in text for sign in _MISFIT):
@@ -231,11 +236,12 @@ _TOPO = (
     "TopoFillNet: parent is NULL",
 )
 _TOPO_SET = ("NCCL_TOPO_FILE set by environment", "Loading topology file")
+_PARSED, _GRAPH_SET = "XML ", "NCCL_GRAPH_FILE set by environment"
 
 
 @cause(
     code="topo-file",
-    signs=(*_TOPO, *_TOPO_SET, "Attribute "),
+    signs=(*_TOPO, *_TOPO_SET, _GRAPH_SET, "Attribute "),
     doctor="env.topo-file",
     bad=lambda: [
         "n1:7:7 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or "
@@ -258,9 +264,18 @@ def topology_file(log: JobLog) -> Iterator[Finding]:
         at_info = "Could not open XML topology" in event.text and named and "virtualTopology" not in event.text
         if demoted(event) and not at_info and "provided topology file" not in event.text:
             continue
-        if (attribute and not named) or ("Attribute " in event.text and not attribute):
+        if (attribute and not named) or ("Attribute " in event.text and not attribute) or _of_the_graph(log, event):
             continue
         yield said(log, event, "the topology file is missing, broken or of another machine", **JOB)
+
+
+def _of_the_graph(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a parser's error is about the graph file: NCCL reads it after the topology, and names neither."""
+    read = [
+        each for each in log.having(*_TOPO_SET, _GRAPH_SET) if each.stream == event.stream and each.pid == event.pid
+    ]
+    before = [each for each in read if each.line < event.line]
+    return _PARSED in event.text and bool(before) and _GRAPH_SET in before[-1].text
 
 
 _GRAPH = (
@@ -273,7 +288,7 @@ _GRAPH = (
 
 @cause(
     code="graph-file",
-    signs=_GRAPH,
+    signs=(*_GRAPH, _GRAPH_SET, *_TOPO_SET, *_TOPO),
     doctor="env.topo-file",
     bad=lambda: [
         "n1:7:7 [0] graph/xml.cc:1100 NCCL WARN Could not open XML graph file /opt/graph.xml : No such file or "
@@ -282,10 +297,14 @@ _GRAPH = (
     good=lambda: ["n1:7:7 [0] NCCL INFO Search 0 : 8 channels loaded from XML graph"],
 )
 def graph_file(log: JobLog) -> Iterator[Finding]:
-    """NCCL_GRAPH_FILE is missing, or of another machine.
+    """NCCL_GRAPH_FILE is missing, broken or of another machine.
 
     Right: No graph file was refused.
     Why: the file names channels by the ranks and devices of the machine that it was written on.
     Fix: unset NCCL_GRAPH_FILE, or write it again on this machine with NCCL_GRAPH_DUMP_FILE.
     """
-    yield from each(log, _GRAPH, "the graph file is missing or of another machine", **JOB)
+    message = "the graph file is missing, broken or of another machine"
+    yield from each(log, _GRAPH, message, **JOB)
+    for event in log.having(*_TOPO):
+        if not demoted(event) and _of_the_graph(log, event):
+            yield said(log, event, message, **JOB)

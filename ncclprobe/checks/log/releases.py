@@ -182,6 +182,7 @@ def host_memory_differs_between_ranks(log: JobLog) -> Iterator[Finding]:
     code="nccl-bug-2.27-cumem-host",
     signs=(*CUDA_SIGNS, _VERSION),
     doctor="host.caps",
+    echoes=("env-mismatch",),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
         "n1:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 1 'invalid argument'"

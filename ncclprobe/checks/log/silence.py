@@ -21,6 +21,7 @@ _OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
 _LOST = {*_OPEN, "ib-link-error", "ib-no-path"}
 """The same where all ranks of one host say nothing."""
 _MOST_SILENT = 3
+_MOST_RANKS = 1 << 16
 _WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
 
@@ -64,6 +65,47 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
         yield _silent(log, ends)
     elif lost := _lost_peer(log, explained):
         yield lost
+
+
+_BEGINS = "Init START"
+
+
+def _begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
+    """Return the logs of four ranks, of which these come to NCCL's initialisation."""
+    text = (
+        "n1:{r}:7 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 4 cudaDev 0 busId 1a000 commId 0x2 - Init "
+    )
+    lines = {rank: f"{text}START\n{text}{end}".format(r=rank) if rank in ranks else "" for rank in range(4)}
+    return read(((f"rank{rank}", [line.encode()]) for rank, line in lines.items()), (_BEGINS,)), Explained()
+
+
+@cause(
+    signs=(_BEGINS,),
+    doctor="launch.world-agree",
+    bad=lambda: [_begun(0, 1, 3)],
+    good=lambda: [_begun(0, 1, 2, 3), _begun(0), _begun(0, 1, 3, end="COMPLETE")],
+)
+def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
+    """Ranks wait in NCCL's initialisation for one that did not begin it.
+
+    Right: All ranks of a communicator began its initialisation.
+    Why: ncclCommInitRank waits for all ranks without a limit and without a word. A rank that was never started, that
+    hangs before, or was killed, is missing among the lines "Init START"; of a killed one that line may be lost, because
+    NCCL does not flush stdout.
+    Fix: look whether a process of that rank is there, and where it is (`py-spy dump --pid PID`); else for its end in
+    the launcher's words and the kernel's log. NCCL_DEBUG_FILE=/dir/nccl.%h.%p keeps the last lines of a killed rank.
+    """
+    ranks = log.ranks.values()
+    waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
+    if explained.codes or not {*explained.could_be} <= _OPEN or any(each.init_complete for each in ranks):
+        return
+    absent = tuple(rank for rank in range(min(log.world_size or 0, _MOST_RANKS)) if rank not in waiting)
+    if 0 < len(absent) <= min(_MOST_SILENT, len(waiting) - 1):
+        names = ", ".join(map(str, absent))
+        event = next(event for event in log.having(_BEGINS))
+        message = f"{len(waiting)} ranks wait in NCCL's initialisation, which rank {names} did not begin"
+        codes = (_DIED, _LATE, "world-size-mismatch")
+        yield said(log, event, message, ranks=absent, codes=codes, subject=f"rank {names}", **UNPROVEN)
 
 
 def _few(ends: Ends) -> bool:

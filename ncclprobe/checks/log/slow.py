@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, failed, informed
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.units import plural
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
@@ -176,6 +177,38 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
         if "FAILED" in event.text:
             count = between(event.text, ":").strip().partition(" ")[0]
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
+
+
+_ABORTED, _DESTROYED = "Abort COMPLETE", "Destroy COMPLETE"
+
+
+def _ended(*ends: str) -> str:
+    """Return how the communicators of ranks ended, for examples."""
+    start = "n1:{0}:{0} [{0}] NCCL INFO comm 0x1 rank {0} nranks 3 cudaDev {0} busId 1a000 - {1}"
+    return "\n".join(start.format(rank, end) for rank, end in enumerate(ends))
+
+
+@cause(
+    code="wrong-data",
+    signs=(_ABORTED, _DESTROYED),
+    doctor="run.data",
+    bad=lambda: [_ended(_DESTROYED, _ABORTED, _DESTROYED)],
+    good=lambda: [_ended(_ABORTED, _ABORTED, _ABORTED), _ended(_DESTROYED, _DESTROYED, _DESTROYED)],
+)
+def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
+    """A rank aborted its communicator, and others came to the end of theirs.
+
+    Right: No rank finished beside one that aborted.
+    Why: the kernel of a rank that aborts skips its copies and still tells its neighbours that their data is there
+    (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
+    Fix: throw away what all ranks computed from that operation on; let all ranks abort where one does.
+    """
+    aborted = {number(between(event.text, "rank ")): event for event in log.having(_ABORTED)}
+    finished = {number(between(event.text, "rank ")) for event in log.having(_DESTROYED)} - {*aborted}
+    for rank, event in aborted.items() if finished else ():
+        message = f"rank {rank} aborted and {plural(len(finished), 'rank')} finished: their data may be wrong"
+        ranks = () if rank is None else (rank,)
+        yield said(log, event, message, ranks=ranks, severity=Severity.WARN, **RESTART)
 
 
 _TIMED = "Init timings - "

@@ -1,6 +1,7 @@
 """The verbs library, RDMA devices and the registration of memory, on one host."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, demoted, each, informed
@@ -171,12 +172,17 @@ def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
         yield from informed(log, _NO_PROVIDER, "the NIC's driver for the verbs library is not there", **IMAGE)
 
 
+_NO_NET = "Failed to initialize any NET plugin"
+"""From 2.27 on; sockets can always be initialised, so after "No device found" NCCL_NET asked for IB alone."""
+
+
 @cause(
     signs=(
         "NET/IB : No device found",
         "NCCL_IB_HCA set to",
         "NCCL_NET set by environment to IB",
         "Error: network IB not",
+        _NO_NET,
     ),
     doctor="env.hca-match",
     echoes=("libibverbs-missing",),
@@ -194,9 +200,13 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
     NCCL_IB_HCA to their names.
     """
     asked = ("NCCL_IB_HCA set to", "NCCL_NET set by environment to IB", "Error: network IB not")
+    details: dict[str, Any] = {"codes": ("ib-hca-wrong", "ib-device-not-in-container"), **JOB}
     if any("set to ^" not in event.text for event in log.having(*asked)):
-        codes = ("ib-hca-wrong", "ib-device-not-in-container")
-        yield from informed(log, ("NET/IB : No device found",), "NCCL found no RDMA device", codes=codes, **JOB)
+        yield from informed(log, ("NET/IB : No device found",), "NCCL found no RDMA device", **details)
+    without = {(event.host, event.pid) for event in log.having("NET/IB : No device found")}
+    for event in log.having(_NO_NET):
+        if not demoted(event) and (event.host, event.pid) in without:
+            yield said(log, event, "NCCL found no RDMA device", **details)
 
 
 @cause(

@@ -19,6 +19,9 @@ _EQUAL = frozenset({
 })  # fmt: skip
 """Both ends of a connection, or all ranks of a communicator, have to have the same value."""
 
+_READ_LATER = frozenset({"NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_IB_DISABLE"})
+"""Ranks that do without read these later, or not at all."""
+_COMPLETE, _CUDA = "Init COMPLETE", "Cuda failure"
 _DIAGNOSED = "NCCL environment: mismatch across"
 
 Process = tuple[str, int | None]
@@ -32,6 +35,10 @@ def _settings(log: JobLog) -> dict[str, dict[Process, tuple[str, LogEvent]]]:
         if name in _EQUAL:
             value = between(event.text, _SET[0]).strip().rstrip(".")
             found.setdefault(name, {})[event.host, event.pid] = (value, event)
+    for event in log.having(_COMPLETE):  # by then it has read, and said, all that is set
+        for name, values in found.items():
+            if event.host and name not in _READ_LATER:
+                values.setdefault((event.host, event.pid), ("not set", event))
     return found
 
 
@@ -40,15 +47,18 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
 
 @cause(
     code="env-mismatch",
-    signs=(*_SET, _DIAGNOSED),
+    signs=(*_SET, _DIAGNOSED, _COMPLETE, _CUDA),
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}",
+        "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+        f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
     ],
     good=lambda: [
         f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}",
+        f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{_HUNG}",
     ],
 )
 def settings_differ(log: JobLog) -> Iterator[Finding]:
@@ -60,7 +70,7 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
     Fix: set the variable on all hosts or on none: in mpirun with -x, in sbatch with --export, in Kubernetes in every
     pod; /etc/nccl.conf of single hosts counts as well.
     """
-    if not failed(log):
+    if not failed(log) and not any(event.level == "WARN" for event in log.having(_CUDA)):
         return
     for event in log.having(_DIAGNOSED):
         yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
@@ -70,7 +80,7 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
 
 
 def _differing(log: JobLog, name: str, values: Mapping[Process, tuple[str, LogEvent]]) -> Iterator[Finding]:
-    shown: set[str] = set()
+    shown = {"not set"}
     for value, event in values.values():
         if value not in shown:
             shown.add(value)

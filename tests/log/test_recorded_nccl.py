@@ -1,0 +1,63 @@
+"""What is named of failures of NCCL alone: its own library on a processor, of several releases, recorded.
+
+``scripts/record_failures.py --releases`` recorded them; reports/explain-nccl.md has what was named at first sight.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import explain
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts")]
+
+from failures import nccl
+from failures.nccl_cases import VALUES, Value
+
+RECORDED = {path.name.removesuffix(".jsonl.gz"): nccl.read(path) for path in sorted(nccl.RECORDED.glob("*.jsonl.gz"))}
+CASES = [(release, name) for release, rows in RECORDED.items() for name in rows if not name.startswith("value ")]
+OPEN = {"differs-cumem-enable", "differs-shm-disable", "differs-net-2-hosts"}
+"""Another cause is named, whose words NCCL writes: a setting that one rank alone has leaves no line on the others that
+fail before they end their initialisation.
+"""
+
+
+def causes(row: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    for name, text in row["logs"].items():
+        (folder / f"{name}.log").write_text(text)
+    files = [str(path) for path in sorted(folder.glob("*.log"))]
+    report = folder / "report.json"
+    failed = ["--failed"] if any(row["exit_codes"].values()) else []
+    assert explain.main([*files, "--json", str(report), "-q", *failed]) == 0
+    found: list[dict[str, Any]] = json.loads(report.read_text())["causes"]
+    return found
+
+
+@pytest.mark.parametrize(("release", "name"), CASES)
+def test_what_was_made_is_named_or_left_open_and_nothing_else(release: str, name: str, tmp_path: Path) -> None:
+    row = RECORDED[release][name]
+    for first in causes(row, tmp_path)[:1]:
+        codes = {first["code"], *first["could_be"]}
+        assert row["code"] in codes or codes == {"unknown"} or name in OPEN
+        if row["ranks"] and first["confidence"] == "named" and name not in OPEN:
+            assert {*first["ranks"]} & {*row["ranks"]}, "a rank that is not at fault is named alone"
+
+
+SHOWN = [
+    (release, value)
+    for release, rows in RECORDED.items()
+    for value in VALUES
+    if value.case in rows and value.since <= tuple(map(int, release.split("."))) < value.until
+]
+
+
+@pytest.mark.parametrize(("release", "value"), SHOWN, ids=lambda each: each.case if isinstance(each, Value) else each)
+def test_nccl_makes_of_a_wrong_value_what_the_table_says(release: str, value: Value) -> None:
+    row = RECORDED[release][value.case]
+    text, words = row["logs"]["rank0"], value.shows.removeprefix("!")
+    assert (words in text) is not value.shows.startswith("!")
+    assert bool(row["exit_codes"]["rank0"]) is value.refused
