@@ -164,10 +164,27 @@ def test_a_line_of_that_form_after_which_the_job_goes_on_is_none(tmp_path: Path,
         "WARNING: failed to load x",
         "Error: could not read the cache, ignoring it",
         "Failed to import flash_attn; falling back to eager",
+        "Request timeout for rid=7a1: client disconnected, aborting the request",
+        "Summary of each failure:",
     ],
 )
 def test_figures_and_talk_of_errors_are_no_failure(tmp_path: Path, text: str) -> None:
     assert explained(tmp_path, f"{steps(0, 9)}{text}\n")["causes"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "blame"),
+    [
+        ("python: exits with return code = -9", "unknown"),
+        ("[9.1] Out of memory: Killed process 77 (python) total-vm:9kB", "unknown"),
+        ("[9.1] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB", "job"),
+        (f"{TRACE}OSError: [Errno 28] No space left on device", "unknown"),
+        (f"{TRACE}ValueError: batch 17 holds no tokens", "job"),
+    ],
+)
+def test_the_job_is_blamed_where_the_line_proves_it(tmp_path: Path, text: str, blame: str) -> None:
+    (cause,) = explained(tmp_path, f"{steps(0, 9)}{text}\n")["causes"]
+    assert cause["blame"] == blame
 
 
 def test_who_knows_that_a_job_failed_gets_a_line_all_the_same(tmp_path: Path) -> None:

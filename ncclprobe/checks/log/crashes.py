@@ -105,8 +105,8 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
 
 
-_OF_STORAGE = ("[Errno 5]", "[Errno 30]", "[Errno 107]", "[Errno 116]", "[Errno 121]", "Stale file handle")
-"""What a program cannot bring about: EIO, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
+_OF_STORAGE = (*(f"[Errno {number}]" for number in (5, 28, 30, 107, 116, 121)), "Stale file handle")
+"""What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 
 
@@ -182,6 +182,8 @@ _HOST_OOM = (
     "[Errno 12] Cannot allocate memory",
     "exceeded K8s pod memory limits",
 )
+_LIMITS = ("CONSTRAINT_MEMCG", "cgroup", "OOMKilled", "OOM Killed", "oom_kill event", "memory limits", "Out Of Memory")
+"""The job reached a limit of its own; else all that runs on the host shares the fault."""
 _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
 
 
@@ -205,7 +207,8 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
         if not any(text in event.text for text in _NO_MEMORY):
             may = "may have" in event.text
             message = "the host's memory was full, and a process was killed"
-            yield said(log, event, "a process ended, perhaps at the memory limit of its pod" if may else message, **JOB)
+            message = "a process ended, perhaps at the memory limit of its pod" if may else message
+            yield said(log, event, message, **(JOB if any(text in event.text for text in _LIMITS) else UNPROVEN))
 
 
 _KERNEL_FAULTS = (

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import FAILED, JOB, NODE, RESTART, demoted, failed, warned
+from ncclprobe.checks.log.lines import FAILED, JOB, NODE, RESTART, UNPROVEN, demoted, failed, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.localise.outcome import lived_on
@@ -79,9 +79,10 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
         signal = _signal(event) if event.level == "ROOT CAUSE" else signal_of_launcher(event.text)
         if signal in _WORDS:
             codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
-            yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=_mpi_rank(event.text), **JOB)
+            ranks = _mpi_rank(event.text)
+            yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=ranks, **UNPROVEN)
     for event in _first_tasks_of_srun(log):
-        yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **JOB)
+        yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **UNPROVEN)
 
 
 _ENDED_ITSELF = (

@@ -67,7 +67,8 @@ _WORDS = re.compile(
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
     r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)|ignor(?:e|ed|ing)|instead|skip(?:ped|ping|s)?|continu(?:e|es|ing)"
-    r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another))\b",
+    r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another)"
+    r"|(?:the|this) request|client (?:has )?disconnected)\b",
     re.IGNORECASE,
 )
 
@@ -75,7 +76,8 @@ _GOES_ON = re.compile(
 def form_of_failure(text: str, level: str = "") -> int:
     """Return ENDS, ERROR or WORDS of a line that by its form speaks of a failure, whatever program wrote it; else 0.
 
-    A logger's warning has words of a failure at most; of a line by whose words the program goes on it is 0.
+    A logger's warning has words of a failure at most; of a line by whose words the program goes on it is 0, as where a
+    server gives up one request, and of a heading, which announces what it does not say.
     """
     head = text[:_WITHIN]
     if level in ("INFO", "DEBUG", "TRACE"):
@@ -86,4 +88,6 @@ def form_of_failure(text: str, level: str = "") -> int:
         return 0
     if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or _ERROR.match(head)):
         return ERROR
-    return WORDS if _WORDS.search(head) and not _WARNS.match(head) else 0
+    if head.rstrip().endswith(":") or _WARNS.match(head):
+        return 0
+    return WORDS if _WORDS.search(head) else 0
