@@ -312,6 +312,14 @@ int nvmlDeviceGetPcieReplayCounter(void *handle, unsigned int *count) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetViolationStatus(void *handle, int policy, unsigned long long *reference_us_and_violation_ns) {
+    (void)policy;
+    ENTER(handle);
+    reference_us_and_violation_ns[0] = 1700000000000000ULL;
+    reference_us_and_violation_ns[1] = 0;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_info *processes) {
     unsigned int room = *count;
     ENTER(handle);

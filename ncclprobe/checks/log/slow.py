@@ -193,7 +193,7 @@ def _ended(*ends: str) -> str:
     signs=(_ABORTED, _DESTROYED),
     doctor="run.data",
     bad=lambda: [_ended(_DESTROYED, _ABORTED, _DESTROYED)],
-    good=lambda: [_ended(_ABORTED, _ABORTED, _ABORTED), _ended(_DESTROYED, _DESTROYED, _DESTROYED)],
+    good=lambda: [_ended(_ABORTED, _ABORTED, _ABORTED)],
 )
 def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """A rank aborted its communicator, and others came to the end of theirs.

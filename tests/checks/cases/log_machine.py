@@ -345,13 +345,16 @@ CASES = {
     "log.settings-differ": Cases(
         bad=[
             "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-            f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}"
+            f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
+            "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+            f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
             "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL",
             f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to a\n"
             f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{_HUNG}",
+            f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{_HUNG}",
         ],
     ),
     "log.nccl-versions-differ": Cases(
