@@ -144,6 +144,20 @@ def test_what_is_contributed_holds_the_numbers_and_the_links_and_no_name(
         assert name not in out.read_text()
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["another's file", "the log that is judged"])
+def test_a_contribution_takes_the_place_of_none_but_an_earlier_one(tmp_path: Path, own: bool) -> None:
+    table, out = Path(log(tmp_path, NVLS_US)), tmp_path / "run.json"
+    arguments = ("--judge", str(table), "--machine", "dgx-h100", "--contribute")
+    for _ in range(2):
+        assert main((*arguments, str(out))) == 0
+    kept = table if own else tmp_path / "diary.txt"
+    kept.write_text(kept.read_text() if own else "my diary\n")
+    before = kept.read_text()
+    with pytest.raises(UsageError, match="not written over"):
+        main((*arguments, str(kept)))
+    assert kept.read_text() == before
+
+
 def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give the measured rows as --judge FILE"):
         main(("--machine", "dgx-h100", "--contribute", str(tmp_path / "run.json")))

@@ -346,7 +346,7 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
     return Redactor(key)
 
 
-_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "keep")
+_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "contribute", "keep")
 _Identity = tuple[int, int]
 
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned
@@ -212,6 +214,14 @@ def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["ye
     shapes = ((row, shape_of(row, place)) for row in rows if row.backend == "nccl" and not row.wrong)
     kept = tuple(_contributed(row, shape, place) for row, shape in shapes if shape)
     return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
+
+
+def recognises(text: str) -> bool:
+    """Return whether `text` is a contribution, as a whole."""
+    try:
+        return msgspec.json.decode(text, type=Contribution).schema == CONTRIBUTION
+    except (msgspec.MsgspecError, RecursionError):
+        return False
 
 
 def _contributed(row: Measurement, shape: Shape, place: Setup) -> ContributedRow:
