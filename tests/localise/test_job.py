@@ -213,7 +213,7 @@ def inside(*wires: tuple[Connection, Connection], texts: Mapping[int, str] = INS
 def test_the_two_ranks_between_which_nothing_arrives_are_named_and_the_nic() -> None:
     found = inside((SENDS, SENDS), (RECEIVES, RECEIVES))
     assert (found.answer.word, classes(found)) == ("STUCK", {"stuck inside": (0, 2), "waiting": (1,)})
-    wanted = "rank 0 sends to rank 2 over eth1 (10.77.1.1:40 to 10.77.1.3:50): 9000 bytes wait, none was"
+    wanted = "rank 0 sends to rank 2 over eth1 (10.77.1.1:40 to 10.77.1.3:50): 8.789 KiB wait, nothing was"
     assert wanted in found.classes[0].doing
 
 

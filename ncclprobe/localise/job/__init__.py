@@ -28,6 +28,7 @@ from ncclprobe.localise.job.calls import (
 from ncclprobe.localise.job.wires import counted, wires, with_peers
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
+from ncclprobe.units import size
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
@@ -149,7 +150,7 @@ def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     if not sends:
         return "stuck inside", text
     most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
-    return "slow, not stuck", f"{text}; {most}: {most.sent_bytes} bytes between the looks"
+    return "slow, not stuck", f"{text}; {most}: {size(most.sent_bytes)} between the looks"
 
 
 def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:

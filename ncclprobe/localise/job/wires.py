@@ -8,7 +8,7 @@ from ncclprobe.localise.job.activity import Seen
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.units import plural
+from ncclprobe.units import plural, size
 
 _LOOPBACK = ("127.", "[::1]", "::1")
 
@@ -46,7 +46,7 @@ class Wire(Struct, frozen=True):
         if not self.silent:
             return sent
         again = f"the kernel tried again {plural(max(at.retransmits, at.probes), 'time')}"
-        return f"{sent}: {at.unacknowledged_bytes} bytes wait, none was acknowledged between the looks, and {again}"
+        return f"{sent}: {size(at.unacknowledged_bytes)} wait, nothing was acknowledged between the looks, and {again}"
 
 
 def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, Seen]) -> tuple[Wire, ...]:
@@ -96,7 +96,7 @@ def _nic(looks: JobLooks, at: Connection) -> str:
 def counted(node: str, looks: JobLooks) -> Iterator[Evidence]:
     """Yield how much the NICs of a node moved between the looks."""
     words = [
-        f"{name} {each.sent + each.received} bytes" if isinstance(each, Count) else f"{name}: {each.why}"
+        f"{name} {size(each.sent + each.received)}" if isinstance(each, Count) else f"{name}: {each.why}"
         for kind in ("ethernet", "rdma")
         for name, each in moved(looks.first.traffic, looks.second.traffic, kind).items()
     ]
