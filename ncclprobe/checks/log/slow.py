@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding, Severity
@@ -203,12 +203,18 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
     Fix: throw away what all ranks computed from that operation on; let all ranks abort where one does.
     """
-    aborted = {number(between(event.text, "rank ")): event for event in log.having(_ABORTED)}
-    finished = {number(between(event.text, "rank ")) for event in log.having(_DESTROYED)} - {*aborted}
-    for rank, event in aborted.items() if finished else ():
-        message = f"rank {rank} aborted and {plural(len(finished), 'rank')} finished: their data may be wrong"
-        ranks = () if rank is None else (rank,)
-        yield said(log, event, message, ranks=ranks, severity=Severity.WARN, **RESTART)
+    aborted = {_member(event): event for event in log.having(_ABORTED)}
+    finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}
+    for (rank, size), event in aborted.items():
+        others = sum(each[1] == size for each in finished)
+        if others and rank is not None:
+            message = f"rank {rank} aborted and {plural(others, 'rank')} finished: their data may be wrong"
+            yield said(log, event, message, ranks=(rank,), severity=Severity.WARN, **RESTART)
+
+
+def _member(event: LogEvent) -> tuple[int | None, int | None]:
+    """Return a rank and the size of its communicator; no line at the end of one names it otherwise."""
+    return number(between(event.text, "rank ")), number(between(event.text, "nranks "))
 
 
 _TIMED = "Init timings - "

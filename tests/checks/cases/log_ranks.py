@@ -6,7 +6,7 @@ from ncclprobe.checks.log.flight import _NO_LOG
 from ncclprobe.checks.log.known import _log
 from ncclprobe.checks.log.ras import _BEHIND, _DEAD, _ERROR, _OTHER, _said
 from ncclprobe.checks.log.silence import _WAITED, _begun, _example
-from ncclprobe.checks.log.slow import _BIND, _DESTROYED, _ended
+from ncclprobe.checks.log.slow import _ABORTED, _BIND, _DESTROYED, _ended
 from ncclprobe.facts.files.job_log import Explained
 from tests.checks.cases import Cases
 
@@ -15,7 +15,14 @@ _CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection 
 
 CASES = {
     "log.rank-did-not-begin": Cases(good=[_begun(0), _begun(0, 1, 3, end="COMPLETE")]),
-    "log.finished-beside-an-abort": Cases(good=[_ended(_DESTROYED, _DESTROYED, _DESTROYED)]),
+    "log.finished-beside-an-abort": Cases(
+        good=[
+            _ended(_DESTROYED, _DESTROYED, _DESTROYED),
+            f"{_ended(_DESTROYED, _DESTROYED, _DESTROYED)}\n{_ended(_ABORTED).replace('nranks 3', 'nranks 1')}",
+            f"{_ended(_ABORTED, _ABORTED, _ABORTED)}\n"
+            + _ended(*[_DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
+        ]
+    ),
     "log.ranks-called-different-collectives": Cases(
         bad=[
             (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
