@@ -97,7 +97,8 @@ def test_no_machine_on_which_nccl_would_not_start_is_ready_for_it() -> None:
     }
     assert {"ifname-none", "net-ofi", "no-interface"} <= stopped.keys()
     assert set(stopped.values()) == {(Status.FAIL, ExitCode.FAIL)}
-    unheard = [v for v in findings.judged(sick.CAPTURES / "no-interface.jsonl") if v.id != "env.start"]
+    said = {"env.start", "launch.loopback"}  # the second for gloo, which starts no more than NCCL there
+    unheard = [v for v in findings.judged(sick.CAPTURES / "no-interface.jsonl") if v.id not in said]
     assert conclude(unheard) != (Status.FAIL, ExitCode.FAIL), "another check says it too"
 
 

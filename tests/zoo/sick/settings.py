@@ -101,7 +101,10 @@ ENVIRONMENT = (
         "fail env.ifname-match NCCL_SOCKET_IFNAME",
         so.variables(NCCL_SOCKET_IFNAME="ens3"),
     ),
-    plant("no-interface", "a network namespace without an interface", "fail env.start interfaces", so.no_network()),
+    replace(
+        plant("no-interface", "a network namespace without an interface", "fail env.start interfaces", so.no_network()),
+        also=("fail launch.loopback lo",),
+    ),
     replace(
         plant(
             "net-ofi",
