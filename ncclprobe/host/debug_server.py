@@ -8,17 +8,17 @@ The port is the one on which a thread called ``pt_workerserver`` waits in accept
 import os
 import re
 import socket
+import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, TimedOut
-from ncclprobe.host.tcp_info import same_network
+from ncclprobe.host.tcp_info import LISTENING, same_network, sockets
 
 _THREAD = "pt_workerserver"
 _ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}
-LISTENING = "0A"
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = bounds.ANSWER_BYTES
 _ANSWER_S = 1.0
 
 
@@ -72,21 +72,12 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
 
 
 def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | None:
-    """Return the local address of the listening socket with this inode (proc_net(5))."""
-    for kind, words in tcp_sockets(net):
-        if words[9] == inode and words[3] == LISTENING:
-            return kind, ("::1" if kind == socket.AF_INET6 else "127.0.0.1", int(words[1].rpartition(":")[2], 16))
+    """Return the local address of the listening socket with this inode (sock_diag(7), proc_net(5))."""
+    for kind, own, message in sockets([LISTENING]):
+        if str(own) == inode:
+            return kind, ("::1" if kind == socket.AF_INET6 else "127.0.0.1", struct.unpack_from("!H", message, 4)[0])
     for line in (net / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) > 7 and words[6] == inode:
             return socket.AF_UNIX, words[7]
     return None
-
-
-def tcp_sockets(net: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the family and the words of each line of /proc/PID/net/tcp6 and tcp (proc_net(5))."""
-    for name, kind in (("tcp6", socket.AF_INET6), ("tcp", socket.AF_INET)):
-        for line in (net / name).read_text().splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9:
-                yield kind, words

@@ -13,21 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from ncclprobe.errors import Denied, Failed, Missing, TimedOut
-from ncclprobe.host.debug_server import LISTENING, tcp_sockets
-from ncclprobe.host.tcp_info import same_network
+from ncclprobe.host.tcp_info import ESTABLISHED, LISTENING, same_network, sockets
 
 _ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
 _MOST_BYTES, _MOST_LINE = 64 << 20, 1024
-_ANSWER_S, _TRIES = 3.0, 4
+_ANSWER_S, _TRIES, _LAST_PORT = 3.0, 4, 65535
 
 
 def ask_ras(address: str, pids: Collection[str]) -> str:
     """Return the state of the job whose ranks are `pids`, as JSON (NCCL 2.28.7) or text. Raises HostError."""
     found = _ADDRESS.fullmatch(address)
-    if found is None:
+    if found is None or int(found[2]) > _LAST_PORT:
         raise Missing(f"{address!a} is no address: NCCL_RAS_ADDR is HOST:PORT")
     host, port = found[1], int(found[2])
-    listening = {words[9] for words in _at(pids, port) if words[3] == LISTENING}
+    _same_network(pids)
+    listening = {inode for _, inode, _ in sockets([LISTENING], port)}
     if not listening:
         raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
     if not _own(listening, pids):
@@ -49,8 +49,8 @@ def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) ->
     hello = _said(connection, b"CLIENT PROTOCOL 2\n", deadline)
     if not hello.startswith(b"SERVER PROTOCOL "):
         raise Failed(f"port {connection.getpeername()[1]}: {hello[:60]!a} is not what NCCL's RAS answers")
-    port, own = connection.getpeername()[1], f"{connection.getsockname()[1]:04X}"
-    if not _own({words[9] for words in _at(pids, port) if words[2].endswith(f":{own}")}, pids):
+    port, own = connection.getpeername()[1], connection.getsockname()[1]
+    if not _own({inode for _, inode, _ in sockets([ESTABLISHED], port, own)}, pids):
         return None
     _said(connection, b"TIMEOUT 1\n", deadline)
     _said(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
@@ -84,16 +84,15 @@ def _left(deadline: float) -> float:
     return left_s
 
 
-def _at(pids: Collection[str], port: int) -> list[list[str]]:
-    """Return the sockets of a port of this node, as those of the first of `pids` that can be read shows them."""
+def _same_network(pids: Collection[str]) -> None:
+    """Do nothing if the first of `pids` that can be read is in this network namespace. Raises Denied or Missing."""
     for pid in pids:
         with suppress(OSError):
-            same_network(Path(f"/proc/{pid}"))
-            return [words for _, words in tcp_sockets(Path(f"/proc/{pid}/net")) if int(words[1][-4:], 16) == port]
+            return same_network(Path(f"/proc/{pid}"))
     raise Missing("no rank whose sockets can be read")
 
 
-def _own(inodes: Collection[str], pids: Collection[str]) -> bool:
+def _own(inodes: Collection[int], pids: Collection[str]) -> bool:
     """Return whether one of `pids` has one of these sockets open."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for pid in pids:

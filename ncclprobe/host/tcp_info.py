@@ -18,7 +18,8 @@ from ncclprobe.errors import Denied, Missing
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP, _ERROR, _DONE = 4, 20, 0x301, 2, 3
 _INFO = 2
-_STATES = {1: "established", 2: "connecting", 8: "closed by its peer"}
+ESTABLISHED, LISTENING = 1, 10
+_STATES = {ESTABLISHED: "established", 2: "connecting", 8: "closed by its peer"}
 _HEADER, _MESSAGE = 16, 72
 _ANSWER_S = 1.0
 
@@ -35,9 +36,8 @@ def connections(pids: Collection[str]) -> str:
     if not owners:
         raise Missing("no rank whose sockets can be read")
     found = [
-        {"pid": int(owners[inode]), "inode": inode, **connection}
-        for family in (socket.AF_INET, socket.AF_INET6)
-        for inode, connection in _dumped(family)
+        {"pid": int(owners[inode]), "inode": inode, **_connection(family, message)}
+        for family, inode, message in sockets(_STATES)
         if inode in owners
     ]
     found.sort(key=lambda each: -each["unacknowledged_bytes"] - each["unread_bytes"])
@@ -55,10 +55,21 @@ def _sockets(pid: str) -> Iterator[int]:
                     yield int(link[8:-1])
 
 
-def _dumped(family: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the inode of each connection of this network namespace, and what the kernel says of it."""
-    states = sum(1 << state for state in _STATES)
-    request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), states)
+def sockets(
+    states: Collection[int], port: int = 0, peer_port: int = 0
+) -> Iterator[tuple[socket.AddressFamily, int, memoryview]]:
+    """Yield family, inode and message of each TCP socket in `states` of this network namespace, 0: of every port.
+
+    The kernel chooses: to read /proc/net/tcp it walks its table of all connections, which takes milliseconds each time.
+    """
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for message in _dumped(family, sum(1 << state for state in states), port, peer_port):
+            yield family, struct.unpack_from("=I", message, 68)[0], message
+
+
+def _dumped(family: int, states: int, port: int, peer_port: int) -> Iterator[memoryview]:
+    request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), states)
+    request += struct.pack("!2H44x", port, peer_port)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asked:
         asked.settimeout(_ANSWER_S)
         asked.sendall(struct.pack("=IHHII", _HEADER + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
@@ -71,20 +82,20 @@ def _dumped(family: int) -> Iterator[tuple[int, dict[str, Any]]]:
                 if kind == _ERROR:
                     code = -struct.unpack_from("=i", answer, _HEADER)[0]
                     raise OSError(code, os.strerror(code), "sock_diag")
-                yield _connection(family, answer[_HEADER:length])
+                yield answer[_HEADER:length]
                 answer = answer[(length + 3) & ~3 :]
 
 
-def _connection(family: int, message: memoryview) -> tuple[int, dict[str, Any]]:
+def _connection(family: int, message: memoryview) -> dict[str, Any]:
     state = message[1]
-    unread, unacknowledged, _, inode = struct.unpack_from("=4I", message, 56)
+    unread, unacknowledged = struct.unpack_from("=2I", message, 56)
     size = 4 if family == socket.AF_INET else 16
     ports = struct.unpack_from("!2H", message, 4)
     ends = [socket.inet_ntop(family, bytes(message[at : at + size])) for at in (8, 24)]
     local, peer = (f"[{end}]:{port}" if ":" in end else f"{end}:{port}" for end, port in zip(ends, ports, strict=True))
     info = _tcp_info(message[_MESSAGE:])
     sizes = {"unacknowledged_bytes": unacknowledged, "unread_bytes": unread}
-    return inode, {"local": local, "peer": peer, "state": _STATES.get(state, str(state)), **sizes, **info}
+    return {"local": local, "peer": peer, "state": _STATES.get(state, str(state)), **sizes, **info}
 
 
 def _tcp_info(attributes: memoryview) -> dict[str, Any]:

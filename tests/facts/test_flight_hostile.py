@@ -1,5 +1,6 @@
 """Flight-recorder dumps that somebody wrote to do harm: refused with the reason, and nothing of them runs."""
 
+import json
 import pickle
 import random
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import pytest
 
 from facts.hostile_pickles import hostile, mutated
 from ncclprobe.errors import Failed, TimedOut
-from ncclprobe.facts.files.flight_child import MAX_ENTRIES, answer
+from ncclprobe.facts.files.flight_child import MAX_ENTRIES, answer, read
 from ncclprobe.facts.files.flight_records import FlightDump, read_dump
 from ncclprobe.host.limited_child import LimitedChild
 
@@ -79,6 +80,31 @@ def test_of_more_entries_than_the_bound_the_newest_are_read() -> None:
 def test_what_is_no_dump_says_so() -> None:
     assert b"no flight recorder" in answer(pickle.dumps({"weights": [1]}, 2))
     assert b"damaged or cut" in answer(GOOD[:-9])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.decode("latin-1"),
+        "[" * 100_000,
+        json.dumps({"entries": [ENTRY], "pg_config": {"0": {"ranks": "[" + "9" * 5000 + "]"}}})[:-1],
+        '{"entries": [' + "{}," * 10 + "1e999]}",
+        '{"entries": 7}',
+    ],
+)
+def test_a_text_is_no_pickle_and_what_is_no_dump_of_torch_is_refused(text: str) -> None:
+    assert isinstance(read(text), str)
+
+
+def test_an_entry_that_is_deeper_than_any_of_torch_ends_nothing() -> None:
+    deep = json.dumps({"entries": [ENTRY, {**ENTRY, "input_sizes": 0}]}).replace(
+        ": 0}]}", f": {'[' * 900}{']' * 900}}}]}}"
+    )
+    found = read(deep)
+    assert isinstance(found, str) or (len(found), found.left_out) == (1, 1)
+    good = read(json.dumps({"entries": [ENTRY]}))
+    assert isinstance(good, FlightDump)
+    assert len(good) == 1
 
 
 def test_a_child_that_is_late_is_ended_and_the_next_request_has_another() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.errors import Failed, Missing, TimedOut
+from ncclprobe.facts.job import looks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE, debug_server, processes, tcp_info
 from ncclprobe.host.capture import Replay
@@ -215,6 +216,17 @@ def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(debug_server, "_MOST_BYTES", 1000)
     with server(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000) as pid, pytest.raises(Failed, match="longer than"):
         ask_server(pid, "fr_trace_json")
+
+
+def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[str | bytes] = []
+    monkeypatch.setattr(looks, "read", lambda text: (taken.append(text), "it is not read")[1])
+    ranks = found(process(10, 0), process(11, 1))
+    said = {("server", 10, "fr_trace_json", 1): "a", ("server", 11, "fr_trace_json", 1): "b", ("wait", "5.0"): ""}
+    said |= {("server", 10, "fr_trace_json", 2): "a", ("server", 11, "fr_trace_json", 2): "c"}
+    both = looks.looks.run(Replay(said, older=False), ranks, AskedJob())
+    assert taken == ["a", "b", "c"]
+    assert [len(look.records.unread) for look in (both.first, both.second)] == [2, 2]
 
 
 def test_a_process_without_a_worker_server_is_not_called() -> None:

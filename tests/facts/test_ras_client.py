@@ -86,6 +86,11 @@ def test_a_connection_that_is_not_accepted_by_a_rank_is_asked_nothing(monkeypatc
         ask_ras(address, OWN)
 
 
+def test_a_port_that_is_none_is_not_looked_for() -> None:
+    with pytest.raises(Missing, match="is no address"):
+        ask_ras("localhost:70000", OWN)
+
+
 def test_another_protocol_is_told_from_it() -> None:
     with (
         server(b"HTTP/1.1 400 Bad Request\n") as address,

@@ -1,8 +1,9 @@
-"""What runs in the child that takes flight-recorder dumps apart, and nowhere else.
+"""What takes flight-recorder dumps apart: files in a child and nowhere else, the JSON of a running rank where it is.
 
-A dump is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
+A file is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
 by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
-reason. The answer is a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason, in MessagePack.
+reason. The child answers in MessagePack: a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason.
+A text is never a pickle: of JSON that msgspec reads, whose size is bounded, starting a child is most of the work.
 
 The keys are those of torch's FlightRecorder.hpp, format 2.1 (torch 2.4) to 2.10 (torch 2.13).
 """
@@ -42,7 +43,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What a damaged pickle or JSON raises; anything else ends the child, which is a refusal as well."""
+"""What a damaged pickle or JSON raises, or a dump that torch has not written."""
 
 
 class Refusing(Exception):
@@ -68,18 +69,30 @@ def serve() -> None:
 
 def answer(data: bytes) -> bytes:
     """Return the dump in `data`, or why it is not read, in MessagePack."""
+    return msgspec.msgpack.encode(read(data))
+
+
+def read(data: bytes | str) -> FlightDump | str:
+    """Return the dump in `data`, or why it is not read; a text is JSON."""
+    if len(data) > MAX_DUMP_BYTES:
+        return f"it is longer than {MAX_DUMP_BYTES >> 20} MiB"
     try:
-        return msgspec.msgpack.encode(dump(loaded(data)))
+        return dump(loaded(data))
     except Refusing as reason:
-        return msgspec.msgpack.encode(str(reason))
+        return str(reason)
+    except DAMAGED as error:
+        return f"it is not as torch writes it: {type(error).__name__}: {str(error)[:120]}"
     except MemoryError:
-        return msgspec.msgpack.encode(f"reading it takes more than {MEMORY_BYTES >> 20} MiB")
+        return f"reading it takes more than {MEMORY_BYTES >> 20} MiB"
 
 
-def loaded(data: bytes) -> Json:
+def loaded(data: bytes | str) -> Json:
     """Return what `data` holds. Raises Refusing."""
     try:
-        value = DataUnpickler(BytesIO(data)).load() if data[:1] == b"\x80" else msgspec.json.decode(data)
+        if isinstance(data, bytes) and data[:1] == b"\x80":
+            value = DataUnpickler(BytesIO(data)).load()
+        else:
+            value = msgspec.json.decode(data)
     except DAMAGED as error:
         raise Refusing(f"it is damaged or cut: {type(error).__name__}: {str(error)[:120]}") from None
     if isinstance(value, list):

@@ -141,12 +141,17 @@ def read_dumps(files: Iterable[tuple[str, bytes]], children: int = 2) -> FlightR
 
     `files` is asked for a few at a time, so that it may read them as it goes.
     """
+    return records(_read_all(files, max(1, children)))
+
+
+def records(found: Iterable[tuple[str, FlightDump | str]]) -> FlightRecords:
+    """Return the dumps that were `found`: the name of each, and the dump or why it was not read."""
     read, unread = [], []
-    for source, found in _read_all(files, max(1, children)):
-        if isinstance(found, FlightDump):
-            read.append(replace(found, source=source, rank=rank_of(source, found.groups, found.calls)))
+    for source, dump in found:
+        if isinstance(dump, FlightDump):
+            read.append(replace(dump, source=source, rank=rank_of(source, dump.groups, dump.calls)))
         else:
-            unread.append(UnreadDump(source, found))
+            unread.append(UnreadDump(source, dump))
     return placed(read, unread)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar, cast
 
 from ncclprobe import bounds
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
-from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords, read_dumps
+from ncclprobe.facts.files.flight_child import read
+from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks, decoded
 from ncclprobe.facts.traffic import Traffic
@@ -20,7 +22,6 @@ T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
-_CHILDREN = 2
 
 
 class ProcessState(Struct, frozen=True):
@@ -124,21 +125,23 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
     """Look at every rank of the job on this node, wait, and look again."""
     if here.others:
         return JobLooks(JobLook(), JobLook())
-    first = _look(host, here.ranks, 1, asked.stacks)
+    dump = cache(read)  # a rank that stands says the same at both looks
+    first = _look(host, here.ranks, 1, asked.stacks, dump)
     timed = first.records.dumps or any(isinstance(p, LiveRank) and p.still_s is not None for p in first.processes)
     host.ask("wait", str(BETWEEN_S if timed else UNTIMED_S))
-    second = _look(host, here.ranks, 2, asked.stacks)
+    second = _look(host, here.ranks, 2, asked.stacks, dump)
     return JobLooks(first, second, attempt(lambda: _interfaces(host.ask("psutil", "net_if_addrs"))))
 
 
-def _look(host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool) -> JobLook:
+def _look(
+    host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool, dump: Callable[[str], FlightDump | str]
+) -> JobLook:
     states = [attempt(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
     answers = _each(ranks, lambda rank: attempt(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
-    told = [(_named(rank), text.encode()) for rank, text in zip(ranks, answers, strict=True) if isinstance(text, str)]
     return JobLook(
         tuple(states),
-        read_dumps(told, min(_CHILDREN, len(told))) if told else FlightRecords(()),
+        records((_named(rank), dump(said)) for rank, said in zip(ranks, answers, strict=True) if isinstance(said, str)),
         tuple(each.why if isinstance(each, Absent) else "" for each in answers),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank, number))) if stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
