@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import Failed, Missing, TimedOut
+from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, TimedOut
 from ncclprobe.facts.job import looks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE, debug_server, processes, tcp_info
@@ -227,6 +227,16 @@ def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPa
     both = looks.looks.run(Replay(said, older=False), ranks, AskedJob())
     assert taken == ["a", "b", "c"]
     assert [len(look.records.unread) for look in (both.first, both.second)] == [2, 2]
+
+
+@pytest.mark.parametrize("question", [("server", 11, "fr_trace_json", 2), ("process", 11, 11, 2)])
+def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...]) -> None:
+    ranks, cut = found(process(10, 0), process(11, 1)), OutOfTime("all that --timeout left")
+    said: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): "", question: cut}
+    with pytest.raises(OutOfTime):
+        looks.looks.run(Replay(said, older=False), ranks, AskedJob())
+    late = Replay(said | {question: TimedOut("no answer within 1 s")}, older=False)
+    assert looks.looks.run(late, ranks, AskedJob()).second.servers
 
 
 def test_a_process_without_a_worker_server_is_not_called() -> None:

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TypeVar, cast
 
 from ncclprobe import bounds
+from ncclprobe.errors import OutOfTime
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
@@ -136,9 +137,9 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
 def _look(
     host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool, dump: Callable[[str], FlightDump | str]
 ) -> JobLook:
-    states = [attempt(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
+    states = [_in_time(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
-    answers = _each(ranks, lambda rank: attempt(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
+    answers = _each(ranks, lambda rank: _in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
     return JobLook(
         tuple(states),
         records((_named(rank), dump(said)) for rank, said in zip(ranks, answers, strict=True) if isinstance(said, str)),
@@ -148,6 +149,14 @@ def _look(
         attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
         traffic.read(host, number),
     )
+
+
+def _in_time(learn: Callable[[], T]) -> T | Absent:
+    """Return what is learned of a rank, or why not. Raises OutOfTime: silence that --timeout made accuses no rank."""
+    found = attempt(learn)
+    if isinstance(found, Absent) and found.refused == OutOfTime.__name__:
+        raise OutOfTime(found.why)
+    return found
 
 
 def _interfaces(text: str) -> Mapping[str, str]:
