@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ncclprobe.model.report import Report
 
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
+_BETWEEN_S = 1.0
+"""From the second look of a watch to the first of the next: for each, the ranks write down all that they recorded."""
 PREPARE = """\
 # At the top level of the program (torch 2.10 and later): each rank then tells programs of its own node which
 # collectives it has called. torch.distributed.debug.start_debug_server() tells every node, and ends a program that
@@ -76,6 +78,7 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
         line = watch.add(report)
         if not options.quiet:
             print(line, file=sys.stderr, flush=True)
+        next_look = max(next_look, time.monotonic() + _BETWEEN_S)
         if watch.changed or next_look > end:
             return replace(report, notes=(*report.notes, *watch.notes()))
         time.sleep(max(next_look - time.monotonic(), 0.0))

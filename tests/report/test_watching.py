@@ -1,5 +1,13 @@
 """What a watch of a running job tells, look by look."""
 
+from argparse import Namespace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from ncclprobe.commands import attach
+from ncclprobe.engine.diagnose import Question
 from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
@@ -44,3 +52,18 @@ def test_another_answer_or_another_rank_ends_the_watch() -> None:
         assert not watch.changed
         watch.add(second)
         assert watch.changed
+
+
+def test_a_watch_leaves_the_ranks_alone_for_a_second_however_long_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, slept = [100.0], list[float]()
+    reports = iter([look("WORKING", WORKING), look("SLOW", SLOW), look("STUCK", STUCK)])
+
+    def looked(*_: object) -> Report:
+        now[0] += 1.5
+        return next(reports)
+
+    monkeypatch.setattr(attach, "_looked", looked)
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: slept.append(round(seconds, 3)))
+    monkeypatch.setattr(attach, "time", clock)
+    attach._watched(Namespace(watch=1.0, quiet=True), cast(Question, None), 200.0)
+    assert slept == [1.0, 1.0]
