@@ -33,7 +33,7 @@ from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
 from ncclprobe.localise.next_steps import with_next_steps
-from ncclprobe.localise.outcome import ended_well, events_at, likeliest, lived_on, outcome, with_the_unknown_line
+from ncclprobe.localise.outcome import earlier_attempts, ended_well, events_at, likeliest, lived_on, of_the_last_attempt, outcome, with_the_unknown_line
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.localise.timeline import last_seen, not_understood, ranks, stage, standing_still, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood
@@ -340,8 +340,11 @@ def _cut_short(log: JobLog) -> Iterator[str]:
 
 
 def _learn(known: Known) -> Known:
-    """Add the facts that files hold, with the files themselves as one of them."""
-    return replace(known, facts={**known.facts, **known.facts[JobFiles].facts})
+    """Add the facts that files hold, with the files themselves as one of them; of logs what their last attempt says."""
+    left = known.facts[JobFiles]
+    log = left.facts.get(JobLog)
+    last = {JobLog: of_the_last_attempt(log, failed=left.failed)} if isinstance(log, JobLog) else {}
+    return replace(known, facts={**known.facts, **left.facts, **last})
 
 
 def _judge(known: Known) -> Known:
@@ -382,7 +385,7 @@ def _conclude(known: Known) -> dict[str, Any]:
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
         "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
-        "notes": [*(_of_whole_logs(log, times) if log else ()), *slow],
+        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *slow],
     }
 
 
@@ -403,6 +406,11 @@ def _status(
 def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
     """Yield what a reader must know of the logs as a whole: whose clocks agree, and what was not read."""
     yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
+
+
+def _attempts(left: JobFiles) -> Iterator[str]:
+    log = left.facts.get(JobLog)
+    return earlier_attempts(log) if isinstance(log, JobLog) and not left.failed else iter(())
 
 
 def _unknown_line(

@@ -14,8 +14,11 @@ from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Evidence, Severity
+from ncclprobe.model.values import replace
+from ncclprobe.units import whole_words
 
 _ENDINGS = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
+_SUMMARY = ("ROOT CAUSE", "FAILURE")
 _TALK = ("INFO", "DEBUG", "TRACE")
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
@@ -45,6 +48,46 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
         return False
     finished = stream.finished is not None and stream.finished.line > event.line
     return went_on or (finished and event.level not in _ENDINGS and _is_talk(event))
+
+
+def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
+    """Return a log without errors of attempts that others followed, of tests that passed, of single requests of a server,
+    and without those that the program says it caught, unless a launcher saw a process of that log end. `failed`: the job
+    is known to have failed, so that each may tell why.
+    """
+    ended = {
+        event.stream
+        for event in log.events
+        if event.line > log.streams[event.stream].over and (event.level in _SUMMARY or of_launcher(event))
+    }
+    kept = [event for event in log.events if failed or not _is_history(log, event, ended)]
+    if len(kept) == len(log.events) and not any(event.level == "CAUGHT" for event in kept):
+        return log
+    return replace(log, events=tuple(replace(e, level="EXCEPTION") if e.level == "CAUGHT" else e for e in kept))
+
+
+def _is_history(log: JobLog, event: LogEvent, ended: Collection[int]) -> bool:
+    stream = log.streams[event.stream]
+    if event.level in _TALK or not (stream.over or stream.served or event.level == "CAUGHT"):
+        return False
+    if event.line <= stream.over:
+        return True
+    if event.stream in ended or event.level in ("FATAL", *_SUMMARY):
+        return False
+    return event.level == "CAUGHT" or (event.line < stream.served and _is_talk(event))
+
+
+def earlier_attempts(log: JobLog) -> Iterator[str]:
+    """Yield of each log with several attempts where the last begins, and the last error before it."""
+    for number, stream in enumerate(log.streams):
+        before = [e for e in log.events if e.stream == number and e.line <= stream.over and e.level not in _TALK]
+        errors = [e for e in before if e.level in _ENDINGS or form_of_failure(e.text, e.level) >= ERROR]
+        if errors and not (stream.finished and stream.finished.line == stream.over):
+            last = errors[-1]
+            yield (
+                f"{stream.name} has several attempts; judged is the last, from line {stream.over} on; before it, line "
+                f"{last.line}: {whole_words(last.text, 120)}"
+            )
 
 
 def _is_talk(event: LogEvent) -> bool:

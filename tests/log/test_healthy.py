@@ -1,10 +1,13 @@
 """Logs of jobs that went well have no cause, whatever release wrote them and whatever launcher is before them."""
 
+from pathlib import Path
+
 import pytest
 
 from ncclprobe.checks.log.harmless import understood
 from ncclprobe.localise.timeline import not_understood
 from tests.log import healthy
+from tests.log import test_outcome
 from tests.log.test_examples import explained, whole
 
 
@@ -34,3 +37,16 @@ def test_a_warning_that_no_release_is_known_to_live_with_is_counted() -> None:
 def test_nccl_is_read_in_these_logs() -> None:
     log = whole(healthy.job("2.27.3"))
     assert (log.versions["nccl"], log.world_size, len(log.ranks)) == (("2.27.3",), 4, 4)
+
+
+@pytest.mark.parametrize("text", healthy.SURVIVED.values(), ids=healthy.SURVIVED)
+def test_what_a_job_survived_is_no_cause(tmp_path: Path, text: str) -> None:
+    assert test_outcome.explained(tmp_path, text)["causes"] == []
+    assert test_outcome.explained(tmp_path, text, "--failed")["causes"] or '"prompt"' in text
+
+
+def test_the_end_of_an_earlier_attempt_is_told(tmp_path: Path) -> None:
+    report = test_outcome.explained(tmp_path, healthy.SURVIVED["Slurm requeues a job"])
+    (note,) = (note for note in report["notes"] if "attempts" in note)
+    assert "from line 15 on" in note
+    assert "remote process exited" in note

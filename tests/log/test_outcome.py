@@ -67,6 +67,13 @@ FAILED = {
     "a launcher's exit code": f"{steps(0, 9)}[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",
     "another launcher's": f"{steps(0, 9)}worker 3 exited with code 7\n",
     "it was not completed": f"{steps(0, 9)}{TRACE}FooError: x\nTraining did not complete\n",
+    "a test failed": f"{WATCHDOG}==== 1 failed, 13 passed in 9.1s ====\n",
+    "the last attempt failed too": f"attempt 1\n{steps(0, 9)}attempt 2\n{steps(0, 9)}{TRACE}FooError: x\n",
+    "no attempt followed": f"{steps(0, 9)}{TRACE}FooError: x\nscontrol requeue 88\n",
+    "an attempt is of a connection": f"{TRACE}FooError: x\nclient connect attempt 2\n{steps(0, 9)}",
+    "the server's health is asked": f'"POST /x HTTP/1.1" 200 OK\n{TRACE}FooError: x\n"GET /health HTTP/1.1" 200 OK\n',
+    "an error was caught and the launcher saw one": f"{TRACE}FooError: x\ntrying to save\n"
+    "[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",
 }
 
 
@@ -75,6 +82,33 @@ def test_a_job_that_failed_is_never_said_to_have_ended_well(tmp_path: Path, text
     report = explained(tmp_path, text)
     assert report["outcome"] != "ended-well"
     assert report["causes"]
+
+
+DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CHAINS = {
+    "of a data set": f"{TRACE}KeyError: 'context'\n{DIRECT}{TRACE}datasets.exceptions.DatasetGenerationError: An error\n",
+    "of another process": f'multiprocess.pool.RemoteTraceback: \n"""\n{TRACE}KeyError: \'context\'\n"""\n{DIRECT}{TRACE}'
+    "RuntimeError: worker 3 failed\n",
+    "of a data loader": f"{TRACE}RuntimeError: Caught KeyError in DataLoader worker process 2.\nOriginal {TRACE}"
+    "KeyError: 'context'\n",
+    "of Ray's task": f"{TRACE}ray.exceptions.RayTaskError(KeyError): ray::f() (pid=2, ip=10.0.0.7)\n"
+    f"  File \"x.py\", line 3, in f\nKeyError: 'context'\n{steps(0, 70)}",
+    "that was spawned": f"{TRACE}torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the "
+    f"following error:\n{TRACE}KeyError: 'context'\n",
+    "that refers above": "2026-03-04 10:00:01.1: E external/xla/cuda_dnn.cc:522] no 'context' of cuDNN 8.9.0\n"
+    f"{TRACE}jaxlib.XlaRuntimeError: FAILED_PRECONDITION: DNN failed. Look at the errors above for more details.\n",
+    "of a lookup": f"{TRACE}KeyError: 'x'\n{DURING}{TRACE}ValueError: there is no 'context' in model x\n",
+    "that hydra shortens": "Error executing job with overrides: ['a=b']\nError in call to target 'x.D':\n"
+    "FileNotFoundError(2, \"no 'context'\")\nfull_key: d\n",
+}
+
+
+@pytest.mark.parametrize("text", CHAINS.values(), ids=CHAINS)
+def test_of_exceptions_that_pass_each_other_on_the_innermost_is_the_cause(tmp_path: Path, text: str) -> None:
+    causes = explained(tmp_path, text)["causes"]
+    assert "'context'" in causes[0]["evidence"][0]["text"]
+    assert len(causes) == 1
 
 
 def test_a_log_that_says_nothing_of_either_is_left_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

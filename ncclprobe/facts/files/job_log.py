@@ -89,7 +89,8 @@ class LogEvent(Struct, frozen=True):
     `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
 
     Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_reader`): a traceback's exception
-    has the level EXCEPTION, what torchrun says of a rank that failed ROOT CAUSE or FAILURE.
+    has the level EXCEPTION, OUTER if it only passes on another, CAUGHT if the program says that it goes on; what
+    torchrun says of a rank that failed has ROOT CAUSE or FAILURE.
     """
 
     stream: int
@@ -121,6 +122,8 @@ class LogStream(Struct, frozen=True):
     `step_line` which; `finished`: a line at its end that says that the job came to its end.
     `cut_short`: its last line has no end, as where a process was killed that had not written all. `last`: its last
     line; `paces`: steps of one of its writers with their times and lines, where nothing in it speaks of a failure.
+    `over`: up to this line all belongs to attempts that others followed, or to tests that passed. `served`: the last
+    line in which a server answers a request.
     """
 
     name: str
@@ -136,6 +139,8 @@ class LogStream(Struct, frozen=True):
     cut_short: bool = False
     last: LogEvent | None = None
     paces: tuple[Pace, ...] = ()
+    over: int = 0
+    served: int = 0
 
 
 class RankLog(Struct, frozen=True):
@@ -201,8 +206,8 @@ class ReadLog(Struct):
     """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
     last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
     line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
-    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`: as
-    :attr:`LogStream.paces`.
+    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`, `over`,
+    `served`: as those of :class:`LogStream`.
     """
 
     name: str
@@ -218,3 +223,5 @@ class ReadLog(Struct):
     finished: LogEvent | None = None
     cut_short: bool = False
     paces: list[Pace] = field(default_factory=list)
+    over: int = 0
+    served: int = 0

@@ -46,8 +46,8 @@ _GLOG = re.compile(
 )
 """Of glog, c10 and torch's Python logging: ``[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:607] `` and
 ``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``; c10 writes February as ``2``."""
-_C10 = re.compile(r"\[(?P<level>[IWEFC]) (?P<place>[^\s\]]{1,200}:\d{1,6})\] ?")
-"""Of c10 until torch 2.2, which names no time: ``[W socket.cpp:601] ``."""
+_C10 = re.compile(r"\[?(?P<level>[IWEFC]) (?P<place>[^\s\]]{1,200}:\d{1,6})\] ?")
+"""Of c10 until torch 2.2, which names no time: ``[W socket.cpp:601] ``; of XLA and TensorFlow, after theirs."""
 _LEVEL_FIRST = re.compile(
     rf"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
     r"\[?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
@@ -123,6 +123,8 @@ def in_year(when: float, other: float) -> float:
 MOST_JSON = 1 << 20
 """Bytes of one object that are decoded; a longer line is read as plain text."""
 _MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line", "@message", "_raw", "text", "event", "body")
+_OF_ANYBODY = ("text", "event", "body")
+"""Of these only beside a time, a host or a level: rows of data sets have them too."""
 _WITHIN = ("jsonPayload", "fields", "data", "result", "_source", "attributes")
 _TIMES = ("time", "timestamp", "@timestamp", "ts", "__REALTIME_TIMESTAMP", "receiveTimestamp", "asctime")
 _HOSTS = ("_HOSTNAME", "hostname", "host", "node", "node_name", "nodename", "instance")
@@ -149,7 +151,9 @@ def shipped_record(raw: bytes) -> ShippedLine | None:
         return None
     inner = next((value for name in _WITHIN if isinstance(value := found.get(name), dict)), {})
     text = _string(found, _MESSAGES) or _string(inner, _MESSAGES)
-    if not text:
+    labels = {*found, *inner}
+    anybody = not labels & {*_MESSAGES} - {*_OF_ANYBODY}
+    if not text or (anybody and not labels & {*_TIMES, *_HOSTS, "level", "severity"}):
         return None
     host = _string(found, _HOSTS)
     for outer, name in _HOSTS_WITHIN:

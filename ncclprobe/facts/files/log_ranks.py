@@ -172,6 +172,8 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
         cut_short=log.cut_short,
         last=last and replace(last, stream=number),
         paces=tuple(log.paces),
+        over=log.over,
+        served=log.served,
     )
 
 

@@ -20,7 +20,17 @@ from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, Pace, ReadLog
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, time_at_start
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
-from ncclprobe.facts.files.texts import ERROR, form_of_failure
+from ncclprobe.facts.files.texts import (
+    ERROR,
+    all_passed,
+    begins_anew,
+    form_of_failure,
+    prints_data,
+    refers,
+    says_finished,
+    was_caught,
+    was_expected,
+)
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 
@@ -100,7 +110,17 @@ def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
 
 
 _FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')
-_RAISED = re.compile(r"[A-Za-z_][\w.]{0,200}(?::|$)")
+_RAISED = re.compile(
+    r"[A-Za-z_][\w.]{0,200}(?::|\(\w{1,40}\): |(?<=Error)$|(?<=Exception)$)|[a-z_]\w{0,80}\.[\w.]{1,120}$"
+    r"|[A-Z][a-z]\w{0,60}[A-Z]\w{0,60}$"
+)
+_OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
+_WRAPS = re.compile(r'Original Traceback|"""|-- Process \d{1,6} terminated')
+"""What stands between an exception and the traceback that is its message."""
+_BLANK_LINES = 3
+_PASSED_ON, _DURING = b"direct cause of the following exception", b"During handling of the above exception"
+_BETWEEN = 400
+"""Bytes before a traceback that say whether it is of an exception that another had brought about."""
 _MEMBER = re.compile(r" {1,4}(time|host|rank|exitcode|error_file|traceback) {0,8}: (.{0,2000})")
 _ITEM = re.compile(r"\[\d{1,6}\]:$")
 _OF_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
@@ -157,21 +177,36 @@ def _writer(line: LogLine) -> tuple[object, ...]:
 
 
 def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
-    """Yield the exception: the first line of the same writer that is not indented. Other writers may come between."""
+    """Yield the exception: the first line of the same writer that is not indented. Other writers may come between.
+
+    One whose message is the traceback of another, as of a worker process or of Ray's tasks, only passes that on.
+    """
     indent = len(first.text) - len(first.text.lstrip())
-    place = ""
+    place, said = "", list[tuple[int, LogLine]]()
     for number, line in lines:
         if _writer(line) != _writer(first):
             continue
         text = line.text[indent:] if not line.text[:indent].strip() else line.text
         if found := _FRAME.match(text):
-            place = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip()
-        elif _RAISED.match(text):
+            if said and not _OF_RAY.match(said[0][1].text):
+                break
+            yield from _as_level("OUTER", said)
+            place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
+        elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
+            said = [*_as_level("OUTER" if _WRAPS.match(text) else "CAUGHT" if was_caught(text) else "", said)]
+            break
+        elif not said and _RAISED.match(text):
             why = _reason(lines, _writer(first)) if "validation error" in text else ""
-            yield number, replace(line, text=f"{text}{why}", level="EXCEPTION", place=place)
-            return
-        elif text.strip() and not text.startswith(" "):
-            return
+            said = [(number, replace(line, text=f"{text}{why}", level="EXCEPTION", place=place))]
+            if text.endswith(_LISTS):
+                break
+        elif text.strip() and not said and not text.startswith(" "):
+            break
+    yield from said
+
+
+def _as_level(level: str, said: Sequence[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    return ((number, replace(line, level=level or line.level)) for number, line in said)
 
 
 def _reason(lines: Iterable[tuple[int, LogLine]], writer: tuple[object, ...]) -> str:
@@ -231,6 +266,9 @@ FAILURES = (
     "can't open file", "panic", "ommand not found",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
+_AGAIN = ("estart", "RESTART_COUNT", "ttempt", "equeu", "esuming", "esumed", "estoring trial", "s expected", "xpected ",
+          "be retried")  # fmt: skip
+"""The same of lines that say that something is begun again, or was wanted."""
 
 _OWN = ("NCCL version", "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using",
         "NET/Socket : Using", "NET/IB : Using", "torch version", "PyTorch version", "world size", "world_size",
@@ -247,26 +285,7 @@ _STEP_WITHIN, _BEFORE = 256, 2048
 so many bytes before one. Slurm's ``STEP 7.0`` is none.
 """
 _TALK = ("INFO", "TRACE", "DEBUG")
-_FINISHED = re.compile(
-    r"\b(?:train(?:ing)?(?: loop)?|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
-    r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
-    r"|\b(?:finished|completed|done|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
-    r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
-    r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
-    r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
-    r"|^(?:finished|(?:all )?done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$"
-    r"|\bTrainer\.fit\W{1,2} stopped: \W?max_|\bsuccessfully (?:finished|completed|trained)\b"
-    r"|Out of bounds values ?: ?0 OK|\bepochs? completed in \d|\bCOMPLETED 0:0\b"
-    r"|^wandb: Synced \d|\(success\)|\bsaved? (?:the )?final\b|^INFO:? {1,8}Application shutdown complete"
-    r"|^=+ \d{1,6} passed(?:, \d{1,6} (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d",
-    re.IGNORECASE,
-)
-_UNFINISHED = re.compile(
-    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE
-)
 _SAYS = re.compile(r"\w")
-_AT_EXIT = "destroy_process_group() was not called before program exit"
-"""torch's warning of a program that came to its end all the same."""
 _BARE = re.compile(
     r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): |panic: |Uncaught "
     r"|thread '[^']{0,64}'.{0,16} panicked.{0,400}[^:]$|Exception in thread \")"
@@ -274,8 +293,13 @@ _BARE = re.compile(
 _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
 taken for what ended the process."""
+_MOST_ATTEMPTS, _EXPECTED_LINES = 64, 10
+_SERVED = re.compile(rb'"(?:POST|PUT) [^"]{1,160}" [24]\d\d\b')
+_CUT_BY = re.compile(rf"\[rank(\d{{1,7}})\]: ?(?={re.escape(_TRACEBACK)})")
+_LOOKUPS = ("KeyError", "LookupError", "StopIteration")
+_OF_A_CHAIN = ("EXCEPTION", "OUTER", "CAUGHT")
 _LAST_WORDS = 12
-"""What a program says at its end, in so many last lines; and what makes of it the contrary."""
+"""What a program says at its end, in so many last lines."""
 MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 120, 2000
@@ -291,7 +315,7 @@ class Reader:
     def __init__(self, signs: Collection[str] = (), most: int = MOST_EVENTS) -> None:
         self.most = most
         self.signs = Whole((*signs, *_OWN))
-        self.sieve = Sieve((*signs, *FAILURES, *_OWN))
+        self.sieve = Sieve((*signs, *FAILURES, *_AGAIN, *_OWN))
         self.any = Whole((*signs, *FAILURES, *_OWN))
         self.shapes = Whole(sign.encode().translate(None, _DIGITS).decode() for sign in (*signs, *_OWN))
 
@@ -319,6 +343,8 @@ class _Reading:
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
         self._shapes: dict[bytes, bool] = {}
+        self._anew: list[tuple[int, int | None]] = []
+        """Lines at which the job was started again, and the last step before each."""
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -338,6 +364,8 @@ class _Reading:
         if number in self._raised:
             return
         several = [*cleaned(raw, self._habit or Habit())]
+        if several and prints_data(several[0].text):
+            return
         for line in several:
             before = None if line.level in _TALK else _step_before(chunk.data, begin)
             if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
@@ -346,9 +374,13 @@ class _Reading:
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 if begins == _TRACEBACK and not line.text.lstrip().startswith(begins):
                     before = None  # it cuts a line: a block of standard output ended there
-                for at, said in paragraph(begins, line, following):
-                    self._add(at, said, before)
-                    self._raised |= {at} if said.level == "EXCEPTION" or begins == _LAST_ERROR else set()
+                link = chunk.data[max(begin - _BETWEEN, 0) : begin] if begins == _TRACEBACK else b""
+                passed_on = _PASSED_ON in link
+                if _DURING in link:
+                    _forget_lookup(self.log.events)
+                for at, said in paragraph(begins, _cut(line), following):
+                    self._add(at, replace(said, level="OUTER") if passed_on else said, before)
+                    self._raised |= {at} if said.level in _OF_A_CHAIN or begins == _LAST_ERROR else set()
                     for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
                         self._add(below, listed, before)
 
@@ -364,6 +396,8 @@ class _Reading:
     def _add(self, number: int, line: LogLine, step: int | None) -> None:
         if not line.text.strip():
             return
+        if not (line.host and line.pid) and begins_anew(line.text):
+            self._anew = [*self._anew[-_MOST_ATTEMPTS:], (number, step)]
         self._nchars += len(line.text)
         if self._nchars > self._reader.most * _CHARACTERS_EACH:
             line = replace(line, text=whole_words(line.text, _CHARACTERS_EACH))
@@ -399,9 +433,11 @@ class _Reading:
                     self.log.last[writer] = event
                     if step:
                         self.log.steps[writer] = int(step[1]), number
-                if number > nlines - _LAST_WORDS and _says_finished(line.text[:_STEP_WITHIN]):
+                if number > nlines - _LAST_WORDS and says_finished(line.text[:_STEP_WITHIN]):
                     self.log.finished = event
         self.log.events.sort(key=lambda each: each.line)
+        self.log.served = nlines - len(raws) + _last_served(raws)
+        self.log.over = self._history()
         over = self.log.finished.line if self.log.finished else 0
         self.log.events[:] = [
             _raised(each)
@@ -411,6 +447,18 @@ class _Reading:
         ]
         if self.log.steps and not self.log.finished and not any(each.level in _ENDED for each in self.log.events):
             self.log.paces += self._paces(raws, nlines)
+
+        _note_expected(self.log.events)
+        _resolved(self.log.events)
+
+    def _history(self) -> int:
+        """Return the last line of what another attempt followed that came further, or of tests that passed."""
+        finished = self.log.finished.line if self.log.finished else 0
+        came = max(finished, self.log.steps.get(-1, (0, 0))[1])
+        made = [(each.line, each.step) for each in self.log.events if self._anew and each.step is not None]
+        again = (at for at, before in self._anew if at < came or any(at < n and s != before for n, s in made))
+        passed = self.log.finished is not None and all_passed(self.log.finished.text)
+        return max([finished * passed, *again])
 
     def _paces(self, raws: Sequence[bytes], nlines: int) -> Iterator[Pace]:
         """Yield steps of one writer with their times, evenly taken of the last lines."""
@@ -429,12 +477,46 @@ def _step(text: str) -> "re.Match[str] | None":
     return None if "minBytes" in text else _STEP.search(text)
 
 
+def _last_served(raws: Sequence[bytes]) -> int:
+    """Return the number of the last line, from 1, in which a server answers a request; 0: there is none."""
+    at = (number for number in range(len(raws), 0, -1) if b"HTTP/" in raws[number - 1])
+    return next((number for number in at if _SERVED.search(raws[number - 1])), 0)
+
+
+def _forget_lookup(events: list[LogEvent]) -> None:
+    """Take the last exception, if it is of a lookup, for one that its handler answers with a better one."""
+    last = next((number for number in range(len(events) - 1, -1, -1) if events[number].level == "EXCEPTION"), None)
+    if last is not None and events[last].text.startswith(_LOOKUPS):
+        events[last] = replace(events[last], level="OUTER")
+
+
+def _resolved(events: list[LogEvent]) -> None:
+    """Take, instead of an exception that only refers to errors above it, the last error above it."""
+    for number, each in enumerate(events):
+        if each.level == "EXCEPTION" and refers(each.text):
+            near = [n for n in range(number) if each.line - events[n].line <= _LAST_RAISED]
+            found = [n for n in near if events[n].level in ("EXCEPTION", "ERROR")]
+            if found:
+                events[number] = replace(each, level="OUTER")
+                events[found[-1]] = replace(events[found[-1]], level="EXCEPTION")
+
+
+def _note_expected(events: list[LogEvent]) -> None:
+    """Take errors for caught ones that a line shortly beneath them calls expected."""
+    wanted = [each.line for each in events if was_expected(each.text)]
+    for number, each in enumerate(events) if wanted else ():
+        if each.level not in _TALK and any(0 < line - each.line <= _EXPECTED_LINES for line in wanted):
+            events[number] = replace(each, level="CAUGHT")
+
+
+def _cut(line: LogLine) -> LogLine:
+    """Return a line with the rank of the traceback that begins within it, where a line of another stream is cut by it."""
+    found = _CUT_BY.search(line.text)
+    return replace(line, rank=int(found[1])) if found and line.rank is None else line
+
+
 def _raised(event: LogEvent) -> LogEvent:
     return replace(event, text=event.text.lstrip().removeprefix("what():").lstrip(), level="EXCEPTION")
-
-
-def _says_finished(text: str) -> bool:
-    return _AT_EXIT in text or (bool(_FINISHED.search(text)) and not _UNFINISHED.search(text))
 
 
 def _event(number: int, line: LogLine, step: int | None = None) -> LogEvent:

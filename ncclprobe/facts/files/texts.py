@@ -1,4 +1,7 @@
-"""Reading a line: on from a literal text, and by its form; linear in its length, whatever the line holds."""
+"""Reading a line: on from a literal text, and by its form; linear in its length, whatever the line holds.
+
+What speaks against a failure is read here too: an end that is good, a new attempt, a reaction, data that is printed.
+"""
 
 import re
 
@@ -47,7 +50,7 @@ _ENDS = re.compile(
 _ERROR = re.compile(
     r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}\[?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
     r"|(?:[\w()./\[\]-]{1,128}: ){0,3}(?:[Ee]rror|FAILURE): {1,3}(?=[A-Za-z'\"/\[(<`])"
-    r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: )"
+    r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: |\([\d'\"])"
     r"|Caused by: |Error [a-z]+ing\b|Abort(?:ing|ed)?: "
     r"|(?:CUDA|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
     r"(?:error|ERROR|failure|failed)\b"
@@ -68,9 +71,12 @@ _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
     r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)|ignor(?:e|ed|ing)|instead|skip(?:ped|ping|s)?|continu(?:e|es|ing)"
     r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another)"
-    r"|(?:the|this) request|client (?:has )?disconnected)\b",
+    r"|(?:the|this) request|request[ _-]?id|rid=\w{1,64}|client (?:has )?disconnected)\b",
     re.IGNORECASE,
 )
+
+_HEADINGS = ("Error executing job with overrides",)
+"""Hydra's line before the error itself."""
 
 
 def form_of_failure(text: str, level: str = "") -> int:
@@ -84,10 +90,109 @@ def form_of_failure(text: str, level: str = "") -> int:
         return 0
     if level == "FATAL" or _ENDS.match(head):
         return ENDS
-    if _GOES_ON.search(head):
+    if _GOES_ON.search(head) or head.startswith(_HEADINGS):
         return 0
     if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or _ERROR.match(head)):
         return ERROR
     if head.rstrip().endswith(":") or _WARNS.match(head):
         return 0
     return WORDS if _WORDS.search(head) else 0
+
+
+_FINISHED = re.compile(
+    r"\b(?:train(?:ing)?(?: loop)?|pre-?training|fine-?tuning|job|run|benchmark|program|script|experiment)\b.{0,32}?"
+    r"\b(?:finished|completed?|succeeded|done|successful(?:ly)?)\b"
+    r"|\b(?:finished|completed|done|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
+    r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
+    r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
+    r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
+    r"|^(?:finished|(?:all )?done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$"
+    r"|\bTrainer\.fit\W{1,2} stopped: \W?max_|\bsuccessfully (?:finished|completed|trained)\b"
+    r"|Out of bounds values ?: ?0 OK|\bepochs? completed in \d|\bCOMPLETED 0:0\b"
+    r"|^wandb: Synced \d|\(success\)|\bsaved? (?:the )?final\b|^INFO:? {1,8}Application shutdown complete"
+    r"|^=+ \d{1,6} passed(?:, \d{1,6} (?:skipped|deselected|xfailed|xpassed|warnings?))* in \d",
+    re.IGNORECASE,
+)
+_UNFINISHED = re.compile(
+    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE
+)
+_AT_EXIT = "destroy_process_group() was not called before program exit"
+"""torch's warning of a program that came to its end all the same."""
+
+
+def says_finished(text: str) -> bool:
+    """Return whether a line says that the job came to its end."""
+    return _AT_EXIT in text or (bool(_FINISHED.search(text)) and not _UNFINISHED.search(text)) or all_passed(text)
+
+
+_PASSED = re.compile(
+    r"=+ (?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)(?:, | )){1,6}in \d|OK(?: \(\w+=.{1,60}\))?$"
+    r"|\[  PASSED  \] \d|\W{0,4}(?:\[[\w .-]{1,24}\] {0,2})?(?:all tests )?pass(?:ed)?\W{0,4}$"
+    r"|.{0,200}(?:\bworker group successfully finished\b|\bgroup finished \(SUCCEEDED\))",
+    re.IGNORECASE,
+)
+
+
+def all_passed(text: str) -> bool:
+    """Return whether who runs tests, or the ranks of a node, says of all of them that they ended well.
+
+    What failed before was provoked, or another attempt followed it.
+    """
+    return bool(_PASSED.match(text))
+
+
+_ANEW = re.compile(
+    r"\bwill restart (?:the )?worker group\b|\brestart_count ?= ?[1-9]|RESTART_COUNT\W{1,3}[1-9]"
+    r"|\b(?:restart|relaunch|requeue|attempt)(?:ing|ed)?(?: (?:count|number|no\.|training|run|job))?[ #:=(]{1,3}[1-9]"
+    r"|\bRestoring trial\b|\brequeu(?:ed|ing)\b|\bscontrol requeue\b|\bDUE TO (?:PREEMPTION|NODE FAILURE)\b"
+    r"|\bresum(?:ing|ed)\b.{0,32}\bfrom\b",
+    re.IGNORECASE,
+)
+_OF_A_CALL = re.compile(r"connect|request|download|https?\b|fetch|socket|store|rendezvous|barrier|client|port\b|upload", re.I)
+
+
+def begins_anew(text: str) -> bool:
+    """Return whether a line says that the job, or its ranks, are started again: what stands before it is history."""
+    head = text[:_WITHIN]
+    return bool(_ANEW.search(head)) and not _OF_A_CALL.search(head)
+
+
+_CAUGHT = re.compile(
+    r"\b(?:re-?trying|trying|fall(?:ing|s)? back|skipp(?:ed|ing)|continu(?:e|es|ing)|ignor(?:ed|ing)|using \S{1,40}$"
+    r"|instead|will be retried|as expected|expected (?:error|failure|exception|time-?out))\b",
+    re.IGNORECASE,
+)
+_EXPECTED = re.compile(r"\bas expected\b|\bexpected (?:error|failure|exception|time-?out)\b|\bwill be retried\b", re.I)
+
+
+def was_caught(text: str) -> bool:
+    """Return whether the line beneath an exception says what the program does instead."""
+    return bool(_CAUGHT.search(text[:_WITHIN])) and not _OF_A_CALL.search(text[:_WITHIN])
+
+
+def was_expected(text: str) -> bool:
+    """Return whether a line says of the failure before it that it was wanted, or that the task is begun again."""
+    return bool(_EXPECTED.search(text[:_WITHIN]))
+
+
+_DATA = re.compile(
+    r"\W{0,8}(?:(?:prompt|completion|instruction|assistant)s?(?:\[\d{1,9}\]| ?#?\d{1,9})?[\"']? ?[:=]"
+    r"|(?:question|answer|response|user|human|sample|example|row|record|generated(?: text| sample)?|prediction|reference"
+    r"|target|input|output|text|content|messages|document|title)s?(?:\[\d{1,9}\]| ?#?\d{1,9})?[\"']? ?[:=|] ?[\"'`\[{])",
+    re.IGNORECASE,
+)
+
+
+def prints_data(text: str) -> bool:
+    """Return whether by its label a line is what a program reads or generates: words of anybody's."""
+    return bool(_DATA.match(text[:_WITHIN]))
+
+
+_ABOVE = re.compile(
+    r"\b(?:look at|see|check)\b.{0,40}\b(?:above|root cause|stack trace|logs?\b)|\binner exception\b", re.IGNORECASE
+)
+
+
+def refers(text: str) -> bool:
+    """Return whether an error says only that its reason stands elsewhere in the log."""
+    return bool(_ABOVE.search(text[:_WITHIN]))
