@@ -33,7 +33,16 @@ from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
 from ncclprobe.localise.next_steps import with_next_steps
-from ncclprobe.localise.outcome import earlier_attempts, ended_well, events_at, likeliest, lived_on, of_the_last_attempt, outcome, with_the_unknown_line
+from ncclprobe.localise.outcome import (
+    earlier_attempts,
+    ended_well,
+    events_at,
+    likeliest,
+    lived_on,
+    of_the_last_attempt,
+    outcome,
+    with_the_unknown_line,
+)
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.localise.timeline import last_seen, not_understood, ranks, stage, standing_still, timeline
 from ncclprobe.model.causes import Cause, NotUnderstood

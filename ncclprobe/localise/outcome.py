@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
-from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, form_of_failure
+from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Evidence, Severity
 from ncclprobe.model.values import replace
@@ -51,9 +51,10 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
 
 
 def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
-    """Return a log without errors of attempts that others followed, of tests that passed, of single requests of a server,
-    and without those that the program says it caught, unless a launcher saw a process of that log end. `failed`: the job
-    is known to have failed, so that each may tell why.
+    """Return a log without errors of attempts that others followed, of what came to a result, of single requests of a
+    server, and without those that the program says it caught, unless a launcher saw a process of that log end.
+
+    `failed`: the job is known to have failed, so that each may tell why.
     """
     ended = {
         event.stream
@@ -82,7 +83,7 @@ def earlier_attempts(log: JobLog) -> Iterator[str]:
     for number, stream in enumerate(log.streams):
         before = [e for e in log.events if e.stream == number and e.line <= stream.over and e.level not in _TALK]
         errors = [e for e in before if e.level in _ENDINGS or form_of_failure(e.text, e.level) >= ERROR]
-        if errors and not (stream.finished and stream.finished.line == stream.over):
+        if errors and any(begins_anew(e.text) for e in before if e.line == stream.over):
             last = errors[-1]
             yield (
                 f"{stream.name} has several attempts; judged is the last, from line {stream.over} on; before it, line "
@@ -93,7 +94,8 @@ def earlier_attempts(log: JobLog) -> Iterator[str]:
 def _is_talk(event: LogEvent) -> bool:
     """Return whether a program itself wrote the line, and neither a library of the job nor a launcher."""
     library = bool(event.host and event.pid) or ".cpp:" in event.place or ".cc:" in event.place
-    return not library and not any(text in event.text for text in _LAUNCHERS)
+    said = event.text.partition("\\n")[0]  # what is escaped is printed data
+    return not library and not any(text in said for text in _LAUNCHERS)
 
 
 def ended_well(log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Evidence, ...]:

@@ -87,17 +87,22 @@ def test_a_job_that_failed_is_never_said_to_have_ended_well(tmp_path: Path, text
 DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
 DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 CHAINS = {
-    "of a data set": f"{TRACE}KeyError: 'context'\n{DIRECT}{TRACE}datasets.exceptions.DatasetGenerationError: An error\n",
-    "of another process": f'multiprocess.pool.RemoteTraceback: \n"""\n{TRACE}KeyError: \'context\'\n"""\n{DIRECT}{TRACE}'
-    "RuntimeError: worker 3 failed\n",
+    "of a data set": f"{TRACE}KeyError: 'context'\n{DIRECT}{TRACE}datasets.exceptions.DatasetGenerationError: An error"
+    "\n",
+    "of another process": f'multiprocess.pool.RemoteTraceback: \n"""\n{TRACE}KeyError: \'context\'\n"""\n{DIRECT}'
+    f"{TRACE}RuntimeError: worker 3 failed\n",
     "of a data loader": f"{TRACE}RuntimeError: Caught KeyError in DataLoader worker process 2.\nOriginal {TRACE}"
     "KeyError: 'context'\n",
     "of Ray's task": f"{TRACE}ray.exceptions.RayTaskError(KeyError): ray::f() (pid=2, ip=10.0.0.7)\n"
     f"  File \"x.py\", line 3, in f\nKeyError: 'context'\n{steps(0, 70)}",
-    "that was spawned": f"{TRACE}torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with the "
-    f"following error:\n{TRACE}KeyError: 'context'\n",
+    "that was spawned": f"{TRACE}torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 1 terminated with "
+    f"the following error:\n{TRACE}KeyError: 'context'\n",
     "that refers above": "2026-03-04 10:00:01.1: E external/xla/cuda_dnn.cc:522] no 'context' of cuDNN 8.9.0\n"
     f"{TRACE}jaxlib.XlaRuntimeError: FAILED_PRECONDITION: DNN failed. Look at the errors above for more details.\n",
+    "of a build": f"x.h:6:10: fatal error: no 'context'\nninja: build stopped: subcommand failed.\n{TRACE}"
+    f"RuntimeError: Error building extension 'x'\nException ignored in: <function f>\n{TRACE}AttributeError: y\n",
+    "of an import that failed": f"{TRACE}RuntimeError: The actor with name W failed to import on the worker:\n\n{TRACE}"
+    "ImportError: no 'context'\n",
     "of a lookup": f"{TRACE}KeyError: 'x'\n{DURING}{TRACE}ValueError: there is no 'context' in model x\n",
     "that hydra shortens": "Error executing job with overrides: ['a=b']\nError in call to target 'x.D':\n"
     "FileNotFoundError(2, \"no 'context'\")\nfull_key: d\n",

@@ -122,8 +122,8 @@ class LogStream(Struct, frozen=True):
     `step_line` which; `finished`: a line at its end that says that the job came to its end.
     `cut_short`: its last line has no end, as where a process was killed that had not written all. `last`: its last
     line; `paces`: steps of one of its writers with their times and lines, where nothing in it speaks of a failure.
-    `over`: up to this line all belongs to attempts that others followed, or to tests that passed. `served`: the last
-    line in which a server answers a request.
+    `over`: up to this line all belongs to attempts that others followed, or to what came to its result. `served`: the
+    last line in which a server answers a request.
     """
 
     name: str

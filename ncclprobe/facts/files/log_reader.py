@@ -22,8 +22,8 @@ from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, 
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.facts.files.texts import (
     ERROR,
-    all_passed,
     begins_anew,
+    brings_result,
     form_of_failure,
     prints_data,
     refers,
@@ -193,7 +193,8 @@ def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator
             yield from _as_level("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
         elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
-            said = [*_as_level("OUTER" if _WRAPS.match(text) else "CAUGHT" if was_caught(text) else "", said)]
+            wraps = _WRAPS.match(text) or (said[0][1].text.endswith(":") and text.startswith(_TRACEBACK))
+            said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
         elif not said and _RAISED.match(text):
             why = _reason(lines, _writer(first)) if "validation error" in text else ""
@@ -293,6 +294,7 @@ _BARE = re.compile(
 _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
 taken for what ended the process."""
+_IGNORED = "Exception ignored in"
 _MOST_ATTEMPTS, _EXPECTED_LINES = 64, 10
 _SERVED = re.compile(rb'"(?:POST|PUT) [^"]{1,160}" [24]\d\d\b')
 _CUT_BY = re.compile(rf"\[rank(\d{{1,7}})\]: ?(?={re.escape(_TRACEBACK)})")
@@ -345,6 +347,8 @@ class _Reading:
         self._shapes: dict[bytes, bool] = {}
         self._anew: list[tuple[int, int | None]] = []
         """Lines at which the job was started again, and the last step before each."""
+        self._result = 0
+        """The last line that says what came out of the job."""
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -433,7 +437,9 @@ class _Reading:
                     self.log.last[writer] = event
                     if step:
                         self.log.steps[writer] = int(step[1]), number
-                if number > nlines - _LAST_WORDS and says_finished(line.text[:_STEP_WITHIN]):
+                if result := number > nlines - _FEW_LAST and brings_result(line.text):
+                    self._result = number
+                if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
                     self.log.finished = event
         self.log.events.sort(key=lambda each: each.line)
         self.log.served = nlines - len(raws) + _last_served(raws)
@@ -457,8 +463,7 @@ class _Reading:
         came = max(finished, self.log.steps.get(-1, (0, 0))[1])
         made = [(each.line, each.step) for each in self.log.events if self._anew and each.step is not None]
         again = (at for at, before in self._anew if at < came or any(at < n and s != before for n, s in made))
-        passed = self.log.finished is not None and all_passed(self.log.finished.text)
-        return max([finished * passed, *again])
+        return max([self._result, *again])
 
     def _paces(self, raws: Sequence[bytes], nlines: int) -> Iterator[Pace]:
         """Yield steps of one writer with their times, evenly taken of the last lines."""
@@ -494,15 +499,26 @@ def _resolved(events: list[LogEvent]) -> None:
     """Take, instead of an exception that only refers to errors above it, the last error above it."""
     for number, each in enumerate(events):
         if each.level == "EXCEPTION" and refers(each.text):
-            near = [n for n in range(number) if each.line - events[n].line <= _LAST_RAISED]
-            found = [n for n in near if events[n].level in ("EXCEPTION", "ERROR")]
+            near = (n for n in range(number) if 0 < each.line - events[n].line <= _LAST_RAISED)
+            found = [n for n in near if _is_error(events[n])]
             if found:
                 events[number] = replace(each, level="OUTER")
                 events[found[-1]] = replace(events[found[-1]], level="EXCEPTION")
 
 
+def _is_error(event: LogEvent) -> bool:
+    own = event.level not in ("OUTER", "CAUGHT", *_TALK) and not event.text.rstrip().endswith(":")
+    return own and form_of_failure(event.text, event.level) >= ERROR
+
+
 def _note_expected(events: list[LogEvent]) -> None:
     """Take errors for caught ones that a line shortly beneath them calls expected."""
+    ignored = [each for each in events if _IGNORED in each.text]
+    for said in ignored:  # by the interpreter, at the end of a process
+        beneath = (n for n, e in enumerate(events) if said.line < e.line <= said.line + _LAST_RAISED)
+        last = next((n for n in beneath if form_of_failure(events[n].text, events[n].level) >= ERROR), None)
+        if last is not None and (events[last].level == "EXCEPTION" or events[last].line == said.line + 1):
+            events[last] = replace(events[last], level="CAUGHT")
     wanted = [each.line for each in events if was_expected(each.text)]
     for number, each in enumerate(events) if wanted else ():
         if each.level not in _TALK and any(0 < line - each.line <= _EXPECTED_LINES for line in wanted):
@@ -510,7 +526,7 @@ def _note_expected(events: list[LogEvent]) -> None:
 
 
 def _cut(line: LogLine) -> LogLine:
-    """Return a line with the rank of the traceback that begins within it, where a line of another stream is cut by it."""
+    """Return a line with the rank of the traceback that begins within it and cuts a line of another stream."""
     found = _CUT_BY.search(line.text)
     return replace(line, rank=int(found[1])) if found and line.rank is None else line
 

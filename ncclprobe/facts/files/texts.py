@@ -47,6 +47,12 @@ _ENDS = re.compile(
     r"|(?:srun|sbatch|salloc|slurmstepd|mpirun|mpiexec|prterun|orted|prted|horovodrun|deepspeed|kubectl|docker|enroot"
     r"|pyxis|singularity|apptainer): {0,4}(?:error|fatal|Error)\b"
 )
+_STATUS = (
+    r"INVALID_ARGUMENT|RESOURCE_EXHAUSTED|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION|ABORTED|NOT_FOUND"
+    r"|PERMISSION_DENIED|UNIMPLEMENTED|DATA_LOSS|CANCELLED|UNKNOWN"
+)
+_STATUS_IN_WORDS = "|".join(each.replace("_", " ").capitalize() for each in _STATUS.split("|"))
+"""Of TensorFlow, beneath the number of its root errors."""
 _ERROR = re.compile(
     r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}\[?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
     r"|(?:[\w()./\[\]-]{1,128}: ){0,3}(?:[Ee]rror|FAILURE): {1,3}(?=[A-Za-z'\"/\[(<`])"
@@ -55,8 +61,8 @@ _ERROR = re.compile(
     r"|(?:CUDA|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
     r"(?:error|ERROR|failure|failed)\b"
     r"|(?:\S{1,12} {1,8})?Warning {1,12}(?:Failed\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady)\b"
-    r"|(?:INVALID_ARGUMENT|RESOURCE_EXHAUSTED|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION|ABORTED"
-    r"|NOT_FOUND|PERMISSION_DENIED|UNIMPLEMENTED|DATA_LOSS|CANCELLED|UNKNOWN): "
+    rf"|(?:{_STATUS}): | {{0,4}}\(\d\) (?:{_STATUS_IN_WORDS}): "
+    r"|\S{1,256}:\d{1,7}:\d{1,7}: (?:fatal )?error: "
     r"|.{0,256}\b(?:No space left on device|Cannot allocate memory|Stale file handle|Input/output error"
     r"|Disk quota exceeded|Read-only file system)"
     rf"|{_PROGRAM}{{1,2}}(?:line )?(?:\d{{1,6}}: )?[^:]{{1,256}}: (?:(?:command )?not found|No such file or directory"
@@ -122,7 +128,12 @@ _AT_EXIT = "destroy_process_group() was not called before program exit"
 
 def says_finished(text: str) -> bool:
     """Return whether a line says that the job came to its end."""
-    return _AT_EXIT in text or (bool(_FINISHED.search(text)) and not _UNFINISHED.search(text)) or all_passed(text)
+    head = text[:_FINISHED_WITHIN]
+    said = bool(_FINISHED.search(head)) and not _UNFINISHED.search(head)
+    return said or _AT_EXIT in head
+
+
+_FINISHED_WITHIN = 256
 
 
 _PASSED = re.compile(
@@ -133,22 +144,33 @@ _PASSED = re.compile(
 )
 
 
-def all_passed(text: str) -> bool:
-    """Return whether who runs tests, or the ranks of a node, says of all of them that they ended well.
+_RESULT = re.compile(
+    r"\btrain_runtime\W{1,20}\d|\bTrainer\.fit\W{1,2} stopped: \W?max_|\"key\": \"run_stop\"(?!.{0,400}\"abort)"
+    r"|\brun_stop: .{0,80}\bsuccess|^RESULT,|Out of bounds values ?: ?0 OK"
+    r"|\b(?:training|run|fine-?tuning) (?:is )?(?:finished|completed?|done) after \d"
+)
 
-    What failed before was provoked, or another attempt followed it.
+
+def brings_result(text: str) -> bool:
+    """Return whether a program says at its end what came out: it came there, whatever its lines before sound like.
+
+    So too where who runs tests, or a node's ranks, says of all of them that they ended well: what failed before was
+    provoked, or another attempt followed it. What a shell says after a program, it says of one that failed too.
     """
-    return bool(_PASSED.match(text))
+    return bool(_RESULT.search(text[:4096]) or _PASSED.match(text))
 
 
 _ANEW = re.compile(
     r"\bwill restart (?:the )?worker group\b|\brestart_count ?= ?[1-9]|RESTART_COUNT\W{1,3}[1-9]"
-    r"|\b(?:restart|relaunch|requeue|attempt)(?:ing|ed)?(?: (?:count|number|no\.|training|run|job))?[ #:=(]{1,3}[1-9]"
+    r"|\b(?:restart|relaunch|requeue|attempt)(?:ing|ed)?"
+    r"(?: (?:count|number|no\.|training|run|job))?[ #:=(]{1,3}[1-9]"
     r"|\bRestoring trial\b|\brequeu(?:ed|ing)\b|\bscontrol requeue\b|\bDUE TO (?:PREEMPTION|NODE FAILURE)\b"
     r"|\bresum(?:ing|ed)\b.{0,32}\bfrom\b",
     re.IGNORECASE,
 )
-_OF_A_CALL = re.compile(r"connect|request|download|https?\b|fetch|socket|store|rendezvous|barrier|client|port\b|upload", re.I)
+_OF_A_CALL = re.compile(
+    r"connect|request|download|https?\b|fetch|socket|store|rendezvous|barrier|client|port\b|upload", re.IGNORECASE
+)
 
 
 def begins_anew(text: str) -> bool:
@@ -162,12 +184,15 @@ _CAUGHT = re.compile(
     r"|instead|will be retried|as expected|expected (?:error|failure|exception|time-?out))\b",
     re.IGNORECASE,
 )
-_EXPECTED = re.compile(r"\bas expected\b|\bexpected (?:error|failure|exception|time-?out)\b|\bwill be retried\b", re.I)
+_EXPECTED = re.compile(
+    r"\bas expected\b|\bexpected (?:error|failure|exception|time-?out)\b|\bwill be retried\b", re.IGNORECASE
+)
 
 
 def was_caught(text: str) -> bool:
     """Return whether the line beneath an exception says what the program does instead."""
-    return bool(_CAUGHT.search(text[:_WITHIN])) and not _OF_A_CALL.search(text[:_WITHIN])
+    head = text[:_WITHIN]
+    return bool(_CAUGHT.search(head)) and not _OF_A_CALL.search(head) and not head.startswith("Exception ignored")
 
 
 def was_expected(text: str) -> bool:
@@ -175,10 +200,12 @@ def was_expected(text: str) -> bool:
     return bool(_EXPECTED.search(text[:_WITHIN]))
 
 
+_NUMBERED = r"(?:\[\d{1,9}\]| ?#?\d{1,9})?[\"']? ?"
 _DATA = re.compile(
-    r"\W{0,8}(?:(?:prompt|completion|instruction|assistant)s?(?:\[\d{1,9}\]| ?#?\d{1,9})?[\"']? ?[:=]"
-    r"|(?:question|answer|response|user|human|sample|example|row|record|generated(?: text| sample)?|prediction|reference"
-    r"|target|input|output|text|content|messages|document|title)s?(?:\[\d{1,9}\]| ?#?\d{1,9})?[\"']? ?[:=|] ?[\"'`\[{])",
+    r"(?:\W{0,8}\d{1,9})?\W{0,8}"
+    rf"(?:(?:prompt|completion|instruction|assistant)s?{_NUMBERED}[:=]"
+    r"|(?:question|answer|response|user|human|sample|example|row|record|generated(?: text| sample)?|prediction|gold"
+    rf"|reference|target|input|output|text|content|messages|document|title)s?{_NUMBERED}[:=|] ?[\"'`\[{{])",
     re.IGNORECASE,
 )
 
@@ -189,7 +216,9 @@ def prints_data(text: str) -> bool:
 
 
 _ABOVE = re.compile(
-    r"\b(?:look at|see|check)\b.{0,40}\b(?:above|root cause|stack trace|logs?\b)|\binner exception\b", re.IGNORECASE
+    r"\b(?:look at|see|check)\b.{0,40}\b(?:above|root cause|stack trace)\b|\binner exception\b|\blook up to see\b"
+    r"|\bError building extension\b",
+    re.IGNORECASE,
 )
 
 
