@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.localise.pairs.effects import levels, modified_z, polish, slow
+from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, slow
 from ncclprobe.localise.pairs.peers import peers
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules, Sample
 
@@ -124,3 +124,30 @@ def test_the_peer_that_is_slow_beside_the_others_is_suspected() -> None:
 @pytest.mark.parametrize("values", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}, dict.fromkeys("abcdef", 7.0)])
 def test_nobody_is_suspected_without_peers_that_differ(values: dict[str, float]) -> None:
     assert peers(values) == ()
+
+
+def noisy(slow: float) -> list[Sample]:
+    """Four nodes whose ways differ tenfold, but those out of c, which are `slow`."""
+    rates = {"ab": 0.3, "ac": 2.4, "ad": 0.28, "ba": 1.5, "bc": 0.54, "bd": 1.46, "da": 0.36, "db": 0.34, "dc": 2.1}
+    others = [Sample(End(src), End(dst), rate) for (src, dst), rate in rates.items()]
+    return [*others, *(Sample(End("c"), End(dst), slow) for dst in "abd")]
+
+
+def test_an_end_far_below_all_others_is_apart_however_these_differ() -> None:
+    samples = noisy(0.13)
+    effects = polish(samples, Layout())
+    assert slow(effects.out, Rules()) == slow(effects.into, Rules()) == {}
+    assert apart(samples, Layout(), Rules()) == {End("c")}
+
+
+def test_no_end_is_apart_that_is_not_twice_as_slow_or_reaches_one_node_as_fast_as_others_do() -> None:
+    assert apart(noisy(0.15), Layout(), Rules()) == set()
+    one_fast = [Sample(End("c"), End("a"), 0.29) if (s.src, s.dst) == (End("c"), End("a")) else s for s in noisy(0.02)]
+    assert apart(one_fast, Layout(), Rules()) == set()
+
+
+def test_of_three_nodes_none_is_apart_and_without_others_neither() -> None:
+    samples = noisy(0.02)
+    assert apart([each for each in samples if "b" not in (each.src.node, each.dst.node)], Layout(), Rules()) == set()
+    assert apart([each for each in samples if each.src.node == "c"], Layout(), Rules()) == set()
+    assert apart([], Layout(), Rules()) == set()

@@ -1,8 +1,11 @@
 """The threshold follows the noise of what was measured again, and few parts are named rather than many."""
 
+import csv
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
 
 import pytest
 from fleets.recorded import HELD_BACK, Replay, recorded_sets
@@ -11,9 +14,12 @@ from ncclprobe.localise.pairs.likelihood import noise_floor, noise_limit, retest
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
 from ncclprobe.localise.pairs.search import localise_slowness
+from ncclprobe.localise.pairs.suspects import Localisation, verdict
 
 RULES = Rules()
 ONE_WAY = (False, False)
+BUSY = Path(__file__).parents[1] / "data" / "busy_pairs.csv"
+"""Four hosts on two busy processors, 1 MiB over gloo, as measured: n2 sends 200 Mbit/s, the rest is a lottery."""
 
 
 def repeated(sigma: float, slow: float = 1.0, count: int = 40) -> list[Sample]:
@@ -67,3 +73,60 @@ def test_a_node_with_many_bad_pairs_is_named_before_them(partners: str, named: l
     found = localise_slowness(dict.fromkeys("abcdefghijkl", (0,)), measure)
     assert sorted(str(each.cause) for each in found.confirmed) == named
     assert found.confirmed[0].ratio == pytest.approx(0.5)
+
+
+def busy(**times: float) -> list[Sample]:
+    """The recorded samples; those out of a node so many times as fast as they were."""
+    with BUSY.open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    found = []
+    for row in rows:
+        src, dst = End(f"n{row['src']}"), End(f"n{row['dst']}")
+        GBps = (1 << 20) / median(map(float, row["samples_us"].split())) / 1e3
+        found.append(Sample(src, dst, GBps * times.get(src.node, 1.0), row["both"] == "1", int(row["step"])))
+    return found
+
+
+def blamed(found: Localisation) -> list[str]:
+    return [str(each.cause) for each in found.confirmed]
+
+
+def test_a_steady_slow_node_among_ways_that_differ_tenfold_is_suspected_at_once_and_named_by_its_first_retest() -> None:
+    samples = busy()
+    assert [str(each.cause) for each in verdict([each for each in samples if not each.step]).suspects] == ["out of n2"]
+    for last in range(1, 6):
+        found = verdict([each for each in samples if each.step <= last])
+        assert (blamed(found), found.suspects, found.cleared) == (["out of n2"], (), ())
+    assert found.confirmed[0].partners == 3
+
+
+def test_without_the_slow_card_the_same_busy_hosts_blame_nobody() -> None:
+    assert blamed(verdict(busy(n2=20.0))) == []
+
+
+def lottery(nodes: int, factor: float, slow: float | None, seed: int) -> Localisation:
+    """Ways that get anything within `factor`, anew each time; what n1 sends is steady, `slow` times slower."""
+    draw = random.Random(seed)
+
+    def measure(pairs: PairRound, step: int) -> Iterator[Sample]:
+        for one, other in pairs:
+            for src, dst in ((one, other), (other, one)):
+                steady = slow is not None and src.node == "n1"
+                got = factor**-0.5 / (slow or 1.0) if steady else factor ** -draw.random()
+                yield Sample(src, dst, got, step=step)
+
+    return localise_slowness({f"n{number}": (0,) for number in range(nodes)}, measure)
+
+
+def named(nodes: Sequence[int], factor: float, slow: float | None) -> list[list[str]]:
+    """Whom six fleets of each size blame; of 3,000 healthy ones ten blame somebody (reports/localise.md)."""
+    return [blamed(lottery(count, factor, slow, seed)) for count in nodes for seed in range(1, 7)]
+
+
+@pytest.mark.parametrize("factor", [3.0, 10.0, 20.0])
+def test_a_steady_node_ten_times_slower_than_a_lottery_is_named_and_none_of_a_healthy_one(factor: float) -> None:
+    sizes = (4, 6, 12)
+    found = named(sizes, factor, 10.0)
+    assert found.count(["out of n1"]) >= 17
+    assert all(each in ([], ["out of n1"]) for each in found)
+    assert named(sizes, factor, None) == [[]] * 18

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import Literal
 
-from ncclprobe.localise.pairs.effects import Effects, Way, slow, slow_residuals
+from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field
 
@@ -135,8 +135,9 @@ def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[obje
 def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rules: Rules) -> dict[Cause, float]:
     """Return every cause that might explain a slow result, with its log odds before any sample.
 
-    Ends whose way out or in is slow by both rules, pairs whose residual is, those of lost pairs, and each leaf and
-    plane: there are few. `results` are those of the round-robin, its samples in the order of `effects.residual`.
+    Ends whose way out or in is slow by both rules or apart from all others, pairs whose residual is slow, those of lost
+    pairs, and each leaf and plane: there are few. `results` are those of the round-robin, its samples in the order of
+    `effects.residual`.
     """
     ends = {end for result in results for end in (result.src, result.dst)}
     many_rails = len({end.rail for end in ends}) > 1
@@ -144,6 +145,7 @@ def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rule
     suspects = {end for ways in (effects.out, effects.into) for end in slow(ways, rules)}
     suspects |= {end for result in lost for end in (result.src, result.dst)}
     samples = [result for result in results if isinstance(result, Sample)]
+    suspects |= apart(samples, layout, rules)
     outliers = [samples[place] for place in slow_residuals(samples, effects, layout, rules)]
     found: set[Cause] = set(_of_fabric(ends, layout))
     for end in suspects:

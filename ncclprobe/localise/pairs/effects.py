@@ -158,3 +158,23 @@ def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
     limit = math.log(rules.slow_ratio)
     scores = modified_z(logs, rules.mad_floor)
     return {key: value for key, value in logs.items() if value < limit and scores[key] < rules.slow_z}
+
+
+def apart(samples: Iterable[Sample], layout: Layout, rules: Rules) -> set[End]:
+    """Return the ends of which every sample out, or every one in, is far below all samples without their node.
+
+    The effects of few nodes on a busy machine differ so much that none is an outlier, however steady and slow one of
+    them is; this needs no spread. Samples of one way are compared, and the slowest of them is such an end's.
+    """
+    by_way: defaultdict[Way, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_way[way(sample, layout)].append(sample)
+    found = set()
+    for those in by_way.values():
+        slowest = min(those, key=lambda sample: sample.GBps)
+        for end in (slowest.src, slowest.dst):
+            least = min((s.GBps for s in those if end.node not in (s.src.node, s.dst.node)), default=0.0)
+            for its in ([s.GBps for s in those if s.src == end], [s.GBps for s in those if s.dst == end]):
+                if len(its) >= rules.partners and max(its) < rules.apart_ratio * least:
+                    found.add(end)
+    return found

@@ -65,6 +65,7 @@ class Rules(Struct, frozen=True):
         / MAD; -3.5 is the cut of Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). A part is blamed for a
         loss that is larger than the noise of repeated measurements by the same z.
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
+    apart_ratio: an end is suspected as well where its fastest sample is below this ratio to the slowest of the others.
     uplink_ratio: of two leaves, what lies between them is slow below this ratio to what is near: with no third leaf to
         compare with, crossing a spine costs up to a tenth in healthy fleets.
     faults: how many faults of each kind are expected per fleet before anything is measured.
@@ -80,6 +81,7 @@ class Rules(Struct, frozen=True):
     slow_ratio: float = 0.95
     slow_z: float = -3.5
     mad_floor: float = 0.005
+    apart_ratio: float = 0.5
     uplink_ratio: float = 0.85
     faults: float = 0.1
     confidence: float = 0.99
