@@ -200,7 +200,8 @@ def bridge_network(log: JobLog) -> Iterator[Finding]:
     Fix: start the containers in the host's network (`docker run --network=host`, `hostNetwork: true`), or give them a
     network between the hosts.
     """
-    if len(hosts(log)) < 2 or not failed(log):
+    worked = any(rank.init_complete or rank.step for rank in log.ranks.values())
+    if len(hosts(log)) < 2 or worked or not failed(log):
         return
     where: dict[str, set[str]] = {}
     inside = [(event, taken) for event, taken in _taken(log) if not taken.name.startswith(CONTAINER_PORTS)]

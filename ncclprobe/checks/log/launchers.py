@@ -134,6 +134,8 @@ def signal_of_launcher(text: str) -> int | None:
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
     rank = number(between(text, "process rank "))
+    if rank is None and " terminated with signal " in text:  # torch.multiprocessing.spawn numbers them as its ranks
+        rank = number(between(text, "ProcessExitedException: process "))
     return () if rank is None else (rank,)
 
 
@@ -215,7 +217,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
             why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
             yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
         elif "*** JOB " in event.text and "CANCELLED AT" in event.text and "DUE TO" not in event.text:
-            yield said(log, event, "the job was cancelled", **RESTART)
+            yield said(log, event, "the job was cancelled", **UNPROVEN | {"action": "restart"})
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
             yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
 

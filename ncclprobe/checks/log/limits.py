@@ -3,10 +3,22 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, of_no_rank, warned
+from ncclprobe.checks.log.lines import (
+    CUDA_SIGNS,
+    IMAGE,
+    JOB,
+    NODE,
+    cuda_errors,
+    demoted,
+    each,
+    failed,
+    of_no_rank,
+    warned,
+)
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _SHM = (
     "failed to extend /dev/shm",
@@ -147,25 +159,31 @@ def file_descriptors(log: JobLog) -> Iterator[Finding]:
 
 
 _GONE, _LOST = "Node failure on ", "DUE TO NODE FAILURE"
+_NOT_READY = " status is now: NodeNotReady"
 
 
 @cause(
     code="rank-crashed",
-    signs=(_GONE, _LOST),
+    signs=(_GONE, _LOST, _NOT_READY),
     bad=lambda: [
         "srun: error: Node failure on node-7\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
     ],
     good=lambda: ["slurmstepd: error: *** STEP 7.0 ON node-7 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"],
 )
 def node_failed(log: JobLog) -> Iterator[Finding]:
-    """Slurm lost a host of the job.
+    """Slurm or Kubernetes lost a host of the job.
 
-    Right: Slurm lost no host of the job.
-    Why: slurmctld calls a host failed whose slurmd no longer answers: it has crashed, has no power or no network; its
-    ranks end without a word, and the others lose the connection to them.
-    Fix: `scontrol show node HOST` for the reason, its console and its kernel's log; leave it out (`--exclude=HOST`).
+    Right: The scheduler lost no host of the job.
+    Why: a scheduler calls a host failed whose slurmd or kubelet no longer answers: it has crashed, has no power or no
+    network; its ranks end without a word, and the others lose the connection to them.
+    Fix: `scontrol show node HOST` or `kubectl describe node HOST` for the reason, its console and its kernel's log;
+    leave it out (`--exclude=HOST`, `kubectl cordon HOST`).
     """
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
     for event in log.having(_LOST):
         yield of_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))
+    for event in log.having(_NOT_READY) if failed(log) else ():
+        host = event.text.partition(_NOT_READY)[0].rpartition(" ")[2]
+        found = said(log, event, "Kubernetes lost this host: it is not ready", nodes=(host,), **NODE)
+        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, ranks=(), hosts=(host,)))

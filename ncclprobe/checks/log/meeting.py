@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, failed, of_no_rank, of_the_job, warned
+from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
@@ -351,7 +351,8 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
         if ranks:
             what, *codes = _LISTED[kind]
             names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"
-            yield said(log, event, f"{what} {names}", ranks=ranks, codes=tuple(codes), **RESTART)
+            whose = UNPROVEN if codes == ["rank-crashed"] else RESTART
+            yield said(log, event, f"{what} {names}", ranks=ranks, codes=tuple(codes), **whose)
 
 
 _STORE = (

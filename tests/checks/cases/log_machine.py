@@ -18,7 +18,13 @@ CASES = {
             "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
         ],
     ),
-    "log.node-failed": Cases(bad=[f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"]),
+    "log.node-failed": Cases(
+        bad=[
+            f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+            "33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: RuntimeError: x",
+        ],
+        good=["33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: step 7 loss 2"],
+    ),
     "log.program-raised": Cases(
         bad=[
             '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'

@@ -201,7 +201,13 @@ CASES = {
             "Connection timed out, exceeded error retry count after 35 attempts"
         ]
     ),
-    "log.bridge-network": Cases(good=["f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>"]),
+    "log.bridge-network": Cases(
+        good=[
+            "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
+            "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.18.3.10<0>\nn2:7:7 [0] NCCL INFO Bootstrap : Using "
+            "eth0:10.18.3.10<0>\n[rank0]: step 9 loss 2\n[rank1]: step 9 loss 2\n[rank1]: RuntimeError: x",
+        ]
+    ),
     "log.gloo-interface": Cases(bad=["[rank0]: RuntimeError: makeDeviceForInterface(): unsupported gloo device"]),
     "log.own-name-is-loopback": Cases(
         bad=["RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused"],
