@@ -51,16 +51,16 @@ def looked(
     absent: tuple[int, ...] = (),
     ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
     wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()),
+    silent: tuple[int, ...] = (),
 ) -> Stand:
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states))
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, launch) for rank in states)
+    servers = tuple("no answer within 1 s" if rank in silent else "" for rank in states)
     read = [tuple(both[at] for both in stacks.values()) if stacks else () for at in (0, 1)]
     looks = JobLooks(
-        JobLook(tuple(both[0] for both in states.values()), first, ("",) * len(states), read[0], ras[0], wires[0]),
-        JobLook(
-            tuple(both[1] for both in states.values()), second or first, ("",) * len(states), read[1], ras[1], wires[1]
-        ),
+        JobLook(tuple(both[0] for both in states.values()), first, servers, read[0], ras[0], wires[0]),
+        JobLook(tuple(both[1] for both in states.values()), second or first, servers, read[1], ras[1], wires[1]),
         {"10.77.1.1": "eth1"},
     )
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
@@ -73,6 +73,25 @@ def waits_for_2(first: LiveRank | Absent, second: LiveRank | Absent) -> Stand:
 
 def classes(found: Stand) -> dict[str, tuple[int, ...]]:
     return {each.name: each.ranks for each in found.classes}
+
+
+@pytest.mark.parametrize(
+    ("state", "stacks", "name"),
+    [
+        (IDLE, None, "cannot tell"),
+        (IDLE, IN_ALL_REDUCE, "cannot tell"),
+        (IDLE, IN_LOADER, "stuck outside"),
+        (SLEEPS, None, "stuck outside"),
+        (STOPPED, None, "stuck outside"),
+    ],
+)
+def test_a_rank_whose_server_is_late_is_not_accused_of_a_lock_that_may_be_of_the_call(
+    state: LiveRank, stacks: tuple[FlightFrame, ...] | None, name: str
+) -> None:
+    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state))}
+    read = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stacks,) * 2} if stacks else None
+    found = looked(states, recorded(WAIT_OF_51, backend="gloo"), stacks=read, silent=(2,))
+    assert classes(found) == {name: (2,), "waiting": (0, 1)}
 
 
 @pytest.mark.parametrize(

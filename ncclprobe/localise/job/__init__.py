@@ -123,7 +123,8 @@ def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]
     own = call_of(rank)
     if own and function(own) != function(call.where):
         return "desync", f"waits in {own}, which others have not called"
-    if what == "unseen":
+    unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
+    if what == "unseen" or (what == "idle" and unheard):  # at load a server is late, and its rank may be in the call
         return "cannot tell", text
     changes = what == "spins" and rank.stacks and not rank.same_stack
     long_enough = what in _LEAST_S and call.waited_s >= max(_LEAST_S[what], _OF_USUAL * call.usual_s)
