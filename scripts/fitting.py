@@ -89,32 +89,53 @@ FAMILIES = (
 
 def fit(points: Sequence[Point]) -> Factors:
     """The factors that make the loss over `points` least."""
-    found = Factors()
-    for family in FAMILIES:
-        own = [
-            point for point in points if point.place in family.places and point.path.split()[0] not in ("racks", "tcpx")
-        ]
-        found = _descend(own, family, found)
-    return found
+    return Fits(points).without(None)
 
 
-def _descend(points: Sequence[Point], family: Family, base: Factors) -> Factors:
-    """Coordinate by coordinate, in coarse steps, then in fine ones."""
-    values = {**dict.fromkeys(family.parameters(), 0.0), family.kind: START_US, family.factor: BEGIN[family.factor]}
+class Fits:
+    """Fits to all points but those of one source. What the others make of factors is worked out once for all fits."""
 
-    def cost(tried: Mapping[str, float]) -> float:
-        return loss(points, family.applied(base, tried).time_us) + SHRINK * sum(tried[name] ** 2 for name in family.own)
+    def __init__(self, points: Sequence[Point]) -> None:
+        """Sort `points` into the families that they say something of."""
+        kept = [point for point in points if point.path.split()[0] not in ("racks", "tcpx")]
+        self._own = {each.kind: [p for p in kept if p.place in each.places] for each in FAMILIES}
+        self._used = {kind: sorted({(point.place, point.path) for point in own}) for kind, own in self._own.items()}
+        self._seen: dict[object, Mapping[str, float]] = {}
 
-    least = cost(values)
-    for fine in (0, 1):
-        moving = True
-        while moving:
-            moving = False
-            for tried in _near(values, fine):
-                if (now := cost(tried)) < least - _LEAST_GAIN:
-                    values, least, moving = tried, now, True
-                    break
-    return family.applied(base, values)
+    def without(self, source: str | None) -> Factors:
+        """The factors that make the loss least over the points of all other sources; of all, where it is None."""
+        found = Factors()
+        for family in FAMILIES:
+            found = self._descend(family, found, source)
+        return found
+
+    def _descend(self, family: Family, base: Factors, source: str | None) -> Factors:
+        """Coordinate by coordinate, in coarse steps, then in fine ones."""
+        values = {**dict.fromkeys(family.parameters(), 0.0), family.kind: START_US, family.factor: BEGIN[family.factor]}
+
+        def cost(tried: Mapping[str, float]) -> float:
+            errors = self._errors(family, family.applied(base, tried))
+            others = statistics.fmean(error for name, error in errors.items() if name != source)
+            return others + SHRINK * sum(tried[name] ** 2 for name in family.own)
+
+        least = cost(values)
+        for fine in (0, 1):
+            moving = True
+            while moving:
+                moving = False
+                for tried in _near(values, fine):
+                    if (now := cost(tried)) < least - _LEAST_GAIN:
+                        values, least, moving = tried, now, True
+                        break
+        return family.applied(base, values)
+
+    def _errors(self, family: Family, factors: Factors) -> Mapping[str, float]:
+        """The errors of each source, which follow from what its points' classes and paths have for factors."""
+        used = self._used[family.kind]
+        key = (family.kind, *((factors.corrections[place], start_us(path, factors.starts_us)) for place, path in used))
+        if key not in self._seen:
+            self._seen[key] = errors(self._own[family.kind], factors.time_us)
+        return self._seen[key]
 
 
 def _near(values: Mapping[str, float], fine: int) -> Iterable[dict[str, float]]:
@@ -126,10 +147,15 @@ def _near(values: Mapping[str, float], fine: int) -> Iterable[dict[str, float]]:
 
 def loss(points: Iterable[Point], time_us: Callable[[Point], float]) -> float:
     """The mean over sources of the mean absolute log error."""
-    errors: dict[str, list[float]] = defaultdict(list)
+    return statistics.fmean(errors(points, time_us).values())
+
+
+def errors(points: Iterable[Point], time_us: Callable[[Point], float]) -> dict[str, float]:
+    """The mean absolute log error of each source."""
+    found: dict[str, list[float]] = defaultdict(list)
     for point in points:
-        errors[point.source].append(abs(math.log(time_us(point) / point.seen_us)))
-    return statistics.fmean(statistics.fmean(each) for each in errors.values())
+        found[point.source].append(abs(math.log(time_us(point) / point.seen_us)))
+    return {source: statistics.fmean(each) for source, each in found.items()}
 
 
 def plain_us(point: Point) -> float:

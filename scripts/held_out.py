@@ -121,8 +121,8 @@ def _point(row: Row, source: str, found: Prediction) -> fitting.Point:
 
 
 def _by_model(rows: Sequence[Row], named: Mapping[str, str]) -> Iterator[Sample]:
-    fitted = points(rows)
-    without = {source: fitting.fit([p for p in fitted if p.source != source]) for source in set(named.values())}
+    fits = fitting.Fits(points(rows))
+    without = {source: fits.without(source) for source in set(named.values())}
     for row in rows:
         nbytes, source, found = row.nbytes or LARGE, named[row.family], _predicted(row)
         expected = as_expectation(found) if found else _over_tcp(row, nbytes)

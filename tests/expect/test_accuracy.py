@@ -136,7 +136,8 @@ def test_the_factors_that_ship_are_nearly_those_that_fit_the_published_runs_best
 def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, pairs: list[Any]) -> None:
     fitting = accuracy.fitting
     points = accuracy.held_out.points([pair.row for pair in pairs])
-    without = {source: fitting.fit([p for p in points if p.source != source]) for source in {p.source for p in points}}
+    fits = fitting.Fits(points)
+    without = {source: fits.without(source) for source in {point.source for point in points}}
     for places in (("nvlink",), ("nvls",), ("network",), ("network trees",)):
         own = [point for point in points if point.place in places]
         assert fitting.loss(own, lambda p: without[p.source].time_us(p)) < 0.8 * fitting.loss(own, fitting.plain_us)
