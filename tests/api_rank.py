@@ -62,7 +62,7 @@ def refused(ask: Callable[[], Any]) -> list[str]:
 
 
 def summary(report: api.Report) -> dict[str, Any]:
-    rows = [[row.op, row.nbytes, row.ranks, row.wrong] for row in report.measurements]
+    rows = [[each.op, each.nbytes, each.ranks, each.wrong] for each in report.measurements]
     launched = [report.command, report.launch.world_size, len(report.nodes)]
     return {"text": api.render(report, "json"), "rows": rows, "launched": launched}
 

@@ -99,11 +99,11 @@ def _look_and_judge(
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)
-    shared = list(path_options.shared(options))
-    shared += ["--code", str(options.code)] if options.code else []
-    shared += ["--rails", *rail_options.given(options)] if options.rails else []
+    words = list(path_options.shared(options))
+    words += ["--code", str(options.code)] if options.code else []
+    words += ["--rails", *rail_options.given(options)] if options.rails else []
     wanted = rail_options.wanted(options) if options.rails else None
-    return nodes.meet(options, launch, question, given, ("doctor", *shared), wanted, waiting)
+    return nodes.meet(options, launch, question, given, ("doctor", *words), wanted, waiting)
 
 
 def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:

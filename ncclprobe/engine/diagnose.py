@@ -113,12 +113,12 @@ def accepted_by(config: Path | None) -> suppressions.Accepted:
 
 
 def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
-    """Return the checks whose needs all come from `sources` (null: any), in the order of their modules, then a site's.
+    """Return the checks whose needs all come from `sources` (null: any), in the order of their ids, then a site's.
 
     Those are of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
     """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
-    return (*found, *site.checks(sources, folder))
+    return (*sorted(found, key=lambda check: check.id), *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:

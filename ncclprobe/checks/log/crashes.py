@@ -105,7 +105,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
 
 
-_OF_STORAGE = (*(f"[Errno {number}]" for number in (5, 28, 30, 107, 116, 121)), "Stale file handle")
+_OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle")
 """What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.gpu import blanks
 from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards
-from ncclprobe.checks.pci.links import FULL as _FULL
-from ncclprobe.checks.pci.links import cards, nic
+from ncclprobe.checks.pci.links import FULL, cards, nic
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
@@ -27,7 +26,7 @@ def _with(pci: Pci, *settings: PcieSettings | Absent | None) -> Pci:
     return replace(pci, devices={address: replace(device, settings=each) for (address, device), each in named})
 
 
-_FABRIC, _CARDS = cards(*(nic(number, _FULL) for number in range(4)))
+_FABRIC, _CARDS = cards(*(nic(number, FULL) for number in range(4)))
 
 
 @check(
