@@ -154,15 +154,15 @@ def test_the_narrowest_limit_of_all_levels_holds() -> None:
     assert seen.memory == MemoryLimit(64 << 30, f"{STEP}/step_0", 1 << 20)
 
 
-def levels(limits: dict[str, tuple[str, str]]) -> dict[Question, Any]:
-    """Every level of SLURM, of which only `limits` have files."""
+def levels(held: dict[str, tuple[str, str]]) -> dict[Question, Any]:
+    """Every level of SLURM, of which only `held` have files."""
     step = f"{STEP}/step_0"
     folders = [f"{step}/task_0", step, STEP, *(STEP.rsplit("/", n)[0] for n in (1, 2, 3))]
     said: dict[Question, Any] = {}
     for folder in folders:
-        cpu, memory = limits.get(folder, (NOTHING, NOTHING))
+        cpu, memory = held.get(folder, (NOTHING, NOTHING))
         said |= {("read", f"{folder}/cpu.max"): cpu, ("read", f"{folder}/memory.max"): memory}
-        said[("read", f"{folder}/pids.max")] = limits.get(f"{folder} pids", NOTHING)
+        said[("read", f"{folder}/pids.max")] = held.get(f"{folder} pids", NOTHING)
     return said
 
 
