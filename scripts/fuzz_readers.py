@@ -40,7 +40,7 @@ from fuzz_seeds import (
 )
 
 from ncclprobe import training, wire
-from ncclprobe.cluster.mesh.interfaces import parse_listeners
+from ncclprobe.cluster.mesh.listeners import parse_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.commands import compare, run_files
@@ -52,15 +52,15 @@ from ncclprobe.engine.job_files import JobFiles, looked_at
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
+from ncclprobe.expect.composed import system_in
 from ncclprobe.expect.tables.machines import from_toml
-from ncclprobe.expect.topology_file import system_in
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.facts import ibstat, nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
 from ncclprobe.facts.files.ras import read_answer
 from ncclprobe.facts.launcher import Flags, detect, half_given
-from ncclprobe.facts.named_files import topology_file
-from ncclprobe.host import elf, job_files, kernel_ring, nvml_child
+from ncclprobe.facts.nccl_conf import topology_file
+from ncclprobe.host import elf, job_files, live, nvml_child
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.hostlist import expand
@@ -128,12 +128,8 @@ def _of_texts() -> Iterator[Reader]:
     )
     yield _of("machine of parts", composed.composed, lambda: ["8 x L40S, 2 sockets, no P2P", composed.EXAMPLE])
     yield _of("launcher's variables", _launch, lambda: [json.dumps(each) for each in LAUNCHES])
-    yield _of(
-        "kernel ring", lambda each: kernel_ring._line(each.encode(errors="replace")), lambda: ["6,5,1000,-;x y\n"]
-    )
-    yield _of(
-        "journal", lambda each: kernel_ring._journal_lines(each.splitlines()), lambda: ["[    1.5] NVRM: Xid 79\n"]
-    )
+    yield _of("kernel ring", lambda each: live._line(each.encode(errors="replace")), lambda: ["6,5,1000,-;x y\n"])
+    yield _of("journal", lambda each: live._journal_lines(each.splitlines()), lambda: ["[    1.5] NVRM: Xid 79\n"])
     lines = '{"said": "[1, 2]"}\n', '{"refused": "Failed", "why": "Not Supported"}\n'
     yield _of("NVML child", lambda each: nvml_child._understand(each.encode(errors="replace")), lambda: lines)
 

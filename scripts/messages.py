@@ -27,7 +27,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.checks.log.harmless import understood
+from ncclprobe.checks.log.known import understood
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
 from ncclprobe.facts.files.job_log import JobLog

@@ -69,34 +69,34 @@ def summary(report: api.Report) -> dict[str, Any]:
 
 def leaves_in_the_middle() -> None:
     """Rank 1 fails in its first timed call; the others are in it."""
-    from ncclprobe.probes import row
+    from ncclprobe.probes import sweep
 
     def broken(*_: Any, **__: Any) -> Any:
         raise api.UsageError("this rank broke")
 
-    whole = row.time_batch
-    row.time_batch = broken if RANK == 1 else whole  # type: ignore[assignment]
+    whole = sweep.time_batch
+    sweep.time_batch = broken if RANK == 1 else whole  # type: ignore[assignment]
     try:
         api.bandwidth(**SHORT)
     finally:
-        row.time_batch = whole
+        sweep.time_batch = whole
 
 
 def stands_still() -> None:
     """Rank 1 stays in its first timed call until the others have given up."""
-    from ncclprobe.probes import row
+    from ncclprobe.probes import sweep
 
     def waits(*_: Any, **__: Any) -> Any:
         while not all((FOLDER / f"gave up.{rank}").exists() for rank in (0, 2)):
             time.sleep(0.05)
         raise api.UsageError("this rank stood still")
 
-    whole = row.time_batch
-    row.time_batch = waits if RANK == 1 else whole  # type: ignore[assignment]
+    whole = sweep.time_batch
+    sweep.time_batch = waits if RANK == 1 else whole  # type: ignore[assignment]
     try:
         api.bandwidth(**{**SHORT, "timeout_s": 4.0})
     finally:
-        row.time_batch = whole
+        sweep.time_batch = whole
         (FOLDER / f"gave up.{RANK}").touch()
 
 

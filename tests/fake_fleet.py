@@ -9,10 +9,10 @@ import zoo
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import ClockOffset, Gathering
-from ncclprobe.facts.system import System
 from ncclprobe.host.capture import load
 from ncclprobe.model.findings import Verdict
 from ncclprobe.model.registry import Check, Collector, discover
@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 
 CHECKS = {c.id: c for c in discover("ncclprobe.checks", Check) if c.compares}
-ROOMS = ("ncclprobe.checks.sync.", "ncclprobe.checks.env.", "ncclprobe.checks.launch.hosts")
+ROOMS = ("ncclprobe.checks.sync.", "ncclprobe.checks.env.", "ncclprobe.checks.launch.names")
 OURS = {name: c for name, c in CHECKS.items() if c.run.__module__.startswith(ROOMS)}
 Facts = Mapping[type, Any]
 Plant = Callable[[Facts], Facts]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ncclprobe.checks.rail.fixtures import World
 from ncclprobe.cluster.rails.lead import Fleet, RailRun, RailsWanted
-from ncclprobe.cluster.rails.messages import RailEnds, RailsOrder
+from ncclprobe.cluster.rails.node import RailEnds, RailsOrder
 from ncclprobe.cluster.rails.plan import Budget
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge

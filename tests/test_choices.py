@@ -10,16 +10,16 @@ from ncclprobe.checks.env.fixtures import having, nccl
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.observe import observed
 from ncclprobe.facts.cpu import Cpus
-from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
-from ncclprobe.facts.system import System
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import Choices, DirectChoice, Part

@@ -10,8 +10,8 @@ import pytest
 from ncclprobe import bounds
 from ncclprobe.commands import doctor
 from ncclprobe.errors import Failed, UsageError
-from ncclprobe.facts.code import Code
-from ncclprobe.facts.code import code as collector
+from ncclprobe.facts.software import Code
+from ncclprobe.facts.software import code as collector
 from ncclprobe.host import SAMPLE, code
 from ncclprobe.host.live import LiveHost
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.commands.path_options import data_path
+from ncclprobe.commands.doctor import data_path
 from ncclprobe.facts.data_paths import AskedPath
 
 

@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from ncclprobe.commands import COMMANDS, GROUPS, main
-from ncclprobe.commands.arguments import Parser
-from ncclprobe.commands.brief import BRIEF, MOST
+from ncclprobe.commands.arguments import BRIEF, MOST, Parser
 
 WITH_PARSER = [name for name in COMMANDS if hasattr(importlib.import_module(f"ncclprobe.commands.{name}"), "_parser")]
 

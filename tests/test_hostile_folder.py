@@ -62,14 +62,14 @@ CHILDREN = {
 }
 SCRIPT = """\
 import asyncio, pathlib, sys
-from ncclprobe.cluster.rendezvous.munge import is_here
+from ncclprobe.cluster.rendezvous.token import is_here
 from ncclprobe.errors import HostError
 from ncclprobe.host.command import run
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.own_child import command
 from ncclprobe.host.path_child import PathChild
-from ncclprobe.probes.verbs.child import VerbsChild
+from ncclprobe.probes.verbs.pair import VerbsChild
 from ncclprobe.session.measure.nccl_debug_pass import _RANK, Task, run_task
 sys.path[:0] = ["", "."]  # as where Python was asked to read what is typed, and ncclprobe imported
 try:

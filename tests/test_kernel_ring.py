@@ -8,7 +8,7 @@ import pytest
 
 from ncclprobe import bounds
 from ncclprobe.errors import Denied, Failed, HostError, Missing
-from ncclprobe.host import kernel_ring
+from ncclprobe.host import live
 
 KMSG = "6,1,2500000,-;NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=my prog, Ch 1\n SUBSYSTEM=pci\n"
 
@@ -25,8 +25,8 @@ def ring(monkeypatch: pytest.MonkeyPatch, *records: bytes | OSError) -> None:
             raise record
         return record
 
-    monkeypatch.setattr(kernel_ring.os, "open", lambda *_: os.dup(0))
-    monkeypatch.setattr(kernel_ring.os, "read", read)
+    monkeypatch.setattr(live.os, "open", lambda *_: os.dup(0))
+    monkeypatch.setattr(live.os, "read", read)
 
 
 def no_ring(monkeypatch: pytest.MonkeyPatch, error: OSError, journal: str | HostError) -> None:
@@ -38,13 +38,13 @@ def no_ring(monkeypatch: pytest.MonkeyPatch, error: OSError, journal: str | Host
             raise journal
         return journal
 
-    monkeypatch.setattr(kernel_ring.os, "open", refuse)
-    monkeypatch.setattr(kernel_ring, "run", run)
+    monkeypatch.setattr(live.os, "open", refuse)
+    monkeypatch.setattr(live, "run", run)
 
 
 def test_wanted_records_come_with_their_time_and_without_names_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ring(monkeypatch, b"5,0,0,-;Linux version 6.1\n", b"garbage", KMSG.encode())
-    assert kernel_ring.matching("Xid|31") == {
+    assert live.matching("Xid|31") == {
         "source": "/dev/kmsg",
         "lines": [(2.5, "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=-, Ch 1")],
         "dropped": 0,
@@ -54,26 +54,26 @@ def test_wanted_records_come_with_their_time_and_without_names_of_programs(monke
 
 def test_a_record_of_several_lines_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ring(monkeypatch, b"3,9,1000000,-;NVRM: The GPU\\x0a  NVRM: fallen off the bus\n")
-    assert kernel_ring.matching("GPU.*fallen")["lines"] == [(1.0, "NVRM: The GPU   NVRM: fallen off the bus")]
+    assert live.matching("GPU.*fallen")["lines"] == [(1.0, "NVRM: The GPU   NVRM: fallen off the bus")]
 
 
 def test_a_ring_that_turns_while_it_is_read_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ring(monkeypatch, BrokenPipeError(), b"6,5,1000000,-;x\n")
-    seen = kernel_ring.matching("x")
+    seen = live.matching("x")
     assert (len(seen["lines"]), seen["oldest_s"]) == (1, 1.0)
 
 
 def test_only_the_newest_lines_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "KERNEL_LINES", 2)
     ring(monkeypatch, *(f"6,{n},{n}000000,-;x\n".encode() for n in range(5)))
-    seen = kernel_ring.matching("x")
+    seen = live.matching("x")
     assert ([at for at, _ in seen["lines"]], seen["dropped"]) == ([3.0, 4.0], 3)
 
 
 def test_the_journal_serves_where_the_ring_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[    0.000000] n0 kernel: Linux version 6.1\n[   12.500000] n0 kernel: mlx5_core x: Link down\nodd line\n"
     no_ring(monkeypatch, PermissionError(1, "no"), text)
-    seen = kernel_ring.matching("mlx5")
+    seen = live.matching("mlx5")
     assert (seen["source"], seen["lines"]) == ("journalctl -k", [(12.5, "mlx5_core x: Link down")])
 
 
@@ -91,11 +91,11 @@ def test_to_be_shown_nothing_is_not_a_clean_log(
 ) -> None:
     no_ring(monkeypatch, error, journal)
     with pytest.raises(kind):
-        kernel_ring.matching("x")
+        live.matching("x")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/kmsg").exists(), reason="needs root and a kernel log")
 def test_this_machines_log_is_read_without_waiting_for_more() -> None:
-    seen = kernel_ring.matching("Linux version")
+    seen = live.matching("Linux version")
     assert seen["source"] == "/dev/kmsg"
     assert seen["oldest_s"] >= 0

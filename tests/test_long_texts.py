@@ -12,8 +12,7 @@ import pytest
 from ncclprobe.facts.nccl_conf import parse_conf
 from ncclprobe.host.settings import recorded, sanitised
 from ncclprobe.nccl.algorithms import ALGORITHMS, parse_pin
-from ncclprobe.nccl.gids import address_range
-from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
+from ncclprobe.nccl.hcas import MAX_INTERFACES, address_range, parse_selector
 from ncclprobe.nccl.interfaces import comm_id_host
 from ncclprobe.nccl.log import read
 from ncclprobe.nccl.values import read_int, read_level

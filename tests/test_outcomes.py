@@ -15,7 +15,7 @@ import pytest
 from test_diagnose import WHO, log, machine
 from test_diagnose_samples import pair
 
-from ncclprobe.checks.run import arrival, pairs, rows, traffic
+from ncclprobe.checks.run import pairs, ranks, rows, traffic
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands import COMMANDS, main
 from ncclprobe.commands.arguments import judging
@@ -73,12 +73,12 @@ def other(fact: Other) -> Iterator[Finding]:
 
 
 OF_THE_RUN = {
-    "bandwidth": (arrival.init, arrival.rank_lost, rows.data, rows.bandwidth),
-    "pairs": (arrival.init, arrival.rank_lost, pairs.pairs),
-    "copies": (arrival.init, arrival.rank_lost, traffic.copies),
-    "affinity": (arrival.init, arrival.rank_lost),
-    "workload": (arrival.init, arrival.rank_lost),
-    "accept": (arrival.init, arrival.rank_lost, rows.data, rows.bandwidth),
+    "bandwidth": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
+    "pairs": (ranks.init, ranks.rank_lost, pairs.pairs),
+    "copies": (ranks.init, ranks.rank_lost, traffic.copies),
+    "affinity": (ranks.init, ranks.rank_lost),
+    "workload": (ranks.init, ranks.rank_lost),
+    "accept": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
 }
 
 

@@ -12,8 +12,8 @@ from ncclprobe.engine.collect import Traces, collect
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, shares
 from ncclprobe.engine.observe import of_capture
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.system import System
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Collector, collector, discover

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from ncclprobe.engine.collect import collect, misfit
-from ncclprobe.facts.limits import SharedMemory
+from ncclprobe.facts.process import SharedMemory
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent

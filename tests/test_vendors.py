@@ -20,7 +20,7 @@ from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.nccl import vendors
+from ncclprobe.nccl import networks
 
 BLOCKS: Mapping[str, Any] = tomllib.loads(
     (Path(__file__).parent / "data" / "vendors" / "blocks.toml").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def test_a_cloud_makes_its_vendor_s_settings_right_and_asks_for_them() -> None:
 
 
 def test_every_vendor_has_a_title_and_a_source() -> None:
-    sources, rows = vendors._table()
-    assert {*sources} == {*vendors.TITLES} == {row.vendor for row in rows}
+    sources, rows = networks._table()
+    assert {*sources} == {*networks.TITLES} == {row.vendor for row in rows}
     assert all(any(year in source for year in ("2022", "2023", "2024", "2025")) for source in sources.values())
     assert len({(row.vendor, row.name) for row in rows}) == len(rows)

@@ -18,15 +18,14 @@ from ncclprobe.facts.cpu import Cpus, cpu_list
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.limits import Memlock
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import CMDLINE, Machine
 from ncclprobe.facts.nvidia_smi import ASK, Smi
 from ncclprobe.facts.nvlink import NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.process import Memlock
 from ncclprobe.facts.software import Software
-from ncclprobe.facts.system import CMDLINE
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, load

@@ -15,7 +15,7 @@ names the jobs or machines of which the question makes sense, others are skipped
 that, and is unknown.
 """
 
-from ncclprobe.facts.system import System
+from ncclprobe.facts.machine import System
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every
 

@@ -13,13 +13,12 @@ from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Thrott
 from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
+from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Process, ResourceLimit
+from ncclprobe.facts.process import Container, Memlock, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.facts.system import TimeSync
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting

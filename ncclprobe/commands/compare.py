@@ -9,9 +9,9 @@ from typing import Any
 from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
-from ncclprobe.expect import baselines, comparison
+from ncclprobe.expect import baselines
 from ncclprobe.expect.bands import parse_tolerance
-from ncclprobe.expect.comparison import Point, RowDifference, RowKey, differences
+from ncclprobe.expect.baselines import Point, RowDifference, RowKey, differences
 from ncclprobe.host import files
 from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode, Status
@@ -95,17 +95,17 @@ def side(path: str) -> Side:
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
         site = baselines.parse(text, path)
-        return Side(path, comparison.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
+        return Side(path, baselines.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
     if schema == "nccl-tests":
         runs = read_runs(path)
         rows = [row for run in runs for row in run.rows]
         failed = tuple(run.failed for run in runs if run.failed)
         cut = any(run.cut for run in runs)
-        return Side(path, comparison.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
+        return Side(path, baselines.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
     report = as_json.read(path)
     return Side(
         path,
-        comparison.of_rows(report.measurements),
+        baselines.of_rows(report.measurements),
         report.fingerprint,
         dict(_findings(report)),
         dict(_environment(report)),
@@ -278,7 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("old", metavar="OLD", help="Read the earlier run from this file.")
     add("new", metavar="NEW", help="Read the later run from this file.")
-    add("--tolerance", type=parse_tolerance, default=comparison.TOLERANCE, metavar="SHARE",
+    add("--tolerance", type=parse_tolerance, default=baselines.TOLERANCE, metavar="SHARE",
         help="Ignore differences up to this share, by which equal runs differ (default: %(default)s).")  # fmt: skip
     add("--json", action="store_true", help="Print JSON.")
     add("-q", "--quiet", action="store_true", help="Print one line only.")

@@ -12,7 +12,7 @@ from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import composed, elsewhere, rendering, topology_file
+from ncclprobe.expect import composed, elsewhere, rendering
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
@@ -82,7 +82,7 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
             raise UsageError(f"--topology {path} and {other} {str(given)[:40]!r}: give one")
     text = files.read(path, limit=bounds.TOPO_BYTES)
     several = options.nodes not in (None, 1)
-    system = topology_file.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
+    system = composed.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
     if options.nic_rate == system.nic_gbps:
         options.nic_rate = None
     return ExpectationContext(system, None, f"the topology of {path}, as it stands")

@@ -39,7 +39,7 @@ def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list
     asked = any(need.fact is Choices for each in checks for need in each.needs)
     if not asked or all(Choices in snapshot.facts for snapshot in snapshots):
         return list(snapshots)
-    from ncclprobe.nccl.known import Choosing
+    from ncclprobe.nccl.networks import Choosing
     from ncclprobe.nccl.selection import choose  # and with it the distances between devices
 
     others = Choosing()
@@ -48,14 +48,14 @@ def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list
 
 def prescriptions(facts: Mapping[type, Any]) -> Mapping[str, str]:
     """Return the variables that are set as the vendor of the network prescribes, each with whose word that is."""
-    from ncclprobe.nccl import vendors  # and the table of what each prescribes
+    from ncclprobe.nccl import networks  # and the table of what each prescribes
 
     settings, choices = facts.get(Settings), facts.get(Choices)
     if not isinstance(settings, Settings) or not isinstance(choices, Choices):
         return {}
     machine = facts.get(Machine, Absent("not asked"))
-    found = vendors.compared(settings, vendors.in_use(settings, machine, choices))
-    return {name: f"{vendors.TITLES[vendor]} prescribes it" for name, vendor in found.right.items()}
+    found = networks.compared(settings, networks.in_use(settings, machine, choices))
+    return {name: f"{networks.TITLES[vendor]} prescribes it" for name, vendor in found.right.items()}
 
 
 _MOST_WHOLE = 1 << 64

@@ -15,11 +15,11 @@ from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import Rails
 from ncclprobe.facts.software import Software
-from ncclprobe.facts.system import System
 from ncclprobe.host.patience import until
 from ncclprobe.localise.rails import Seen, Tried, Way, tests
 from ncclprobe.model.findings import Verdict

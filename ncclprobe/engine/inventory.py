@@ -12,11 +12,11 @@ from ncclprobe.facts.data_paths import DataPaths
 from ncclprobe.facts.environment import MEASURING, RECORDING
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.limits import SharedMemory
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.layout import first_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.checks.log.harmless import harmless, understood
+from ncclprobe.checks.log.known import harmless, understood
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
@@ -27,12 +27,11 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.facts.job.standing import Stand
+from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
-from ncclprobe.localise.next_steps import with_next_steps
 from ncclprobe.localise.outcome import (
     earlier_attempts,
     ended_well,
@@ -44,7 +43,15 @@ from ncclprobe.localise.outcome import (
     with_the_unknown_line,
 )
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
-from ncclprobe.localise.timeline import last_seen, not_understood, ranks, stage, standing_still, timeline
+from ncclprobe.localise.timeline import (
+    last_seen,
+    not_understood,
+    ranks,
+    stage,
+    standing_still,
+    timeline,
+    with_next_steps,
+)
 from ncclprobe.model.causes import Cause, NotUnderstood
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
 from ncclprobe.model.registry import Check

@@ -43,7 +43,7 @@ from ncclprobe.facts.run.samples import (
     Steps,
 )
 from ncclprobe.host import Host
-from ncclprobe.localise.pairs.peers import FEWEST
+from ncclprobe.localise.pairs.intra_node import FEWEST
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.findings import Finding, Related, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow

@@ -7,8 +7,8 @@ from ncclprobe import bounds
 from ncclprobe.engine.collect import Traces, collect, collect_rank
 from ncclprobe.errors import HostError, UsageError
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.own_gpus import together
-from ncclprobe.facts.system import System
+from ncclprobe.facts.machine import System
+from ncclprobe.facts.rank import together
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, load
 from ncclprobe.model.registry import Collector, modules

@@ -7,10 +7,8 @@ from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.ras import RasStatus
-from ncclprobe.facts.job.looks import JobLooks
-from ncclprobe.facts.job.ranks import LocalRanks
-from ncclprobe.facts.job.standing import Stand
-from ncclprobe.facts.system import system
+from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand
+from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.localise.job import stand
 from ncclprobe.localise.job.calls import confirmed

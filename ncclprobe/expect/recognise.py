@@ -21,7 +21,7 @@ from ncclprobe.expect.system import NvlinkFabric as Joined
 from ncclprobe.expect.tables import gpus as gpu_table
 from ncclprobe.expect.tables.machines import MachineType, Match, table
 from ncclprobe.facts.cpu import Cpus
-from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine as Firmware

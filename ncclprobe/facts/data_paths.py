@@ -16,7 +16,7 @@ from ncclprobe.errors import NotCaptured, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
-from ncclprobe.model.path_rates import PathRate, RateKind
+from ncclprobe.model.measurement import PathRate, RateKind
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.values import Struct, field, replace

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from ncclprobe.errors import Failed, Missing, TimedOut
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.system import System
+from ncclprobe.facts.machine import System
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct

@@ -1,16 +1,26 @@
-"""NCCL's plugins found on this machine: networks (OFI, GPUDirect-TCPX, SHARP …), tuners, profilers.
+"""NCCL's plugins found on this machine, and what the dynamic loader would map for torch, NCCL and them.
 
-Everyone may list the folders. A plugin that lies in a folder that the loader does not search is there for nothing: NCCL
-opens ``libnccl-net.so`` by its bare name, and goes on with sockets without a word where it finds none.
+Networks (OFI, GPUDirect-TCPX, SHARP …), tuners, profilers. Everyone may list the folders. A plugin in a folder that the
+loader does not search is there for nothing: NCCL opens ``libnccl-net.so`` by its bare name, and goes on with sockets
+without a word where it finds none.
+
+The loader's order is ld.so(8)'s: LD_PRELOAD, DT_RPATH of the library and of those that brought it, LD_LIBRARY_PATH,
+DT_RUNPATH, its cache, its default folders. A library that is mapped already serves everyone who asks for its name. Open
+to every user; nothing is run or mapped. Not looked into: folders for one kind of processor (glibc-hwcaps), dlmopen(3).
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from ncclprobe.errors import HostError
+from ncclprobe import bounds
+from ncclprobe.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.loader import Loader, libraries, usr
+from ncclprobe.facts.field import attempt, learn
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.loader import DEFAULT_FOLDERS, Elf, Loader, elf, libraries, steps, usr
+from ncclprobe.facts.software import NCCL, Mapped, Software, Torch
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
@@ -91,3 +101,199 @@ def _plugin(path: str, reachable: bool) -> Plugin:
     kind = next((word for word in words if word in _KINDS), "")
     flavour = next((name for mark, name in _FLAVOURS.items() if re.search(rf"[-_./]{mark}[-_./]", path)), "")
     return Plugin(path, kind, flavour, reachable)
+
+
+OURS = ("libnccl", "libcudart.so.", "libnvshmem_host.so.", "libfabric.so.", "libucp.so.", "libucs.so.", "libuct.so.")
+"""Beginnings of the names that are of interest; of a plugin all that it needs is."""
+_CACHED = (
+    *OURS,
+    "libc.so.6",
+    "libstdc++.so.6",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "libhwloc.so.",
+    "libnl-",
+    "libib",
+    "libml",
+)
+_C = ("ld-linux", "libc.so", "libdl.so", "libgcc_s.so", "libm.so", "libpthread.so", "librt.so", "libstdc++.so")
+_FOUND_BY_US = ("/etc/ld.so.cache", "the loader's default folders")
+_MOST_LACKING = 8
+
+
+class SharedLibrary(Struct, frozen=True):
+    """One library that another needs. `path`: the file that is mapped for it, empty where the loader finds none.
+
+    `why` as in :class:`~ncclprobe.facts.software.Mapped`. `lacks`: versions of symbols (``GLIBC_2.34``), or symbols of
+    NCCL, that `needed_by` asks for and the file does not have. `others` are files of that name that it hides.
+    """
+
+    name: str
+    needed_by: str
+    path: str
+    why: str = ""
+    lacks: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+class Linking(Struct, frozen=True):
+    """`libraries` as they are mapped: torch's, NCCL's, the plugin's. `plugin`: NCCL's network plugin, empty: none."""
+
+    libraries: tuple[SharedLibrary, ...] = ()
+    plugin: str = ""
+
+
+class _Needer(Struct, frozen=True):
+    """A library whose needs are looked up, and the DT_RPATH of those that brought it."""
+
+    path: str
+    own: Elf
+    wanted: tuple[str, ...]
+    inherited: tuple[str, ...] = ()
+
+    def search(self) -> Elf:
+        """Return it with the search path that holds for it."""
+        return self.own if self.own.runpath else self.own._replace(rpath=(*self.own.rpath, *self.inherited))
+
+
+@collector
+def linking(
+    host: Host, loader: Loader, software: Software, plugins: Plugins, environment: Environment | Absent
+) -> Linking:
+    """Read the dynamic sections of torch, NCCL and the plugin, and names in the folders that the loader searches."""
+    plugin = _for_plugin(plugins, environment)
+    needers = [path for path in (*_of_torch(software), _nccl(software), plugin) if path]
+    if not needers:
+        return Linking()
+    cached = [(str(name), str(file)) for name, file in json.loads(host.ask("ld_cache", *_CACHED))]
+    mapped: dict[str, SharedLibrary] = {}
+    found: list[SharedLibrary] = []
+    rpath: tuple[str, ...] = ()
+    for path in needers:
+        needer = _needer(host, path, rpath, everything=path == plugin)
+        if needer:
+            rpath = needer.search().rpath if not needer.own.runpath else rpath
+            for library in _resolve(host, needer, loader, cached, mapped):
+                if library.name not in mapped or library.lacks:
+                    found.append(library)
+                mapped.setdefault(library.name, library)
+    return Linking(tuple(found), plugin)
+
+
+def _of_torch(software: Software) -> tuple[str, ...]:
+    if not isinstance(software.torch, Torch) or software.torch.cuda is None:
+        return ()
+    return tuple(f"{software.torch.folder}/lib/{name}" for name in ("libtorch_cuda.so", "libtorch_nvshmem.so"))
+
+
+def _nccl(software: Software) -> str:
+    mapped = software.mapped
+    return mapped.path if isinstance(mapped, Mapped) and mapped.why != "static" else ""
+
+
+def _for_plugin(plugins: Plugins, environment: Environment | Absent) -> str:
+    """Return the file of the network plugin that NCCL would open, as far as it is one that was found."""
+    named = "" if isinstance(environment, Absent) else (environment.get("NCCL_NET_PLUGIN") or "").split(",")[0]
+    names = {named, f"libnccl-net-{named}.so"} if named else {"libnccl-net.so"}
+    for each in plugins.all:
+        if each.path == named or (each.reachable and PurePosixPath(each.path).name in names):
+            return each.path
+    return ""
+
+
+def _needer(host: Host, path: str, inherited: tuple[str, ...], everything: bool) -> _Needer | None:
+    try:
+        own = elf(host.ask("elf", path), path)
+    except Missing:
+        return None
+    versioned = {name for name, _ in own.needs_versions}
+    wanted = [name for name in own.needed if everything or name.startswith(OURS) or name in versioned]
+    return _Needer(path, own, tuple(wanted[: bounds.NEEDED_LIBRARIES]), inherited)
+
+
+def _resolve(
+    host: Host, needer: _Needer, loader: Loader, cached: Sequence[tuple[str, str]], mapped: dict[str, SharedLibrary]
+) -> Iterator[SharedLibrary]:
+    found: dict[str, list[tuple[str, str]]] = {name: [] for name in needer.wanted}
+    for name, path, why in _places(host, needer, loader, cached):
+        if usr(path) not in [usr(other) for other, _ in found[name]]:
+            found[name].append((path, why))
+    for name, files in found.items():
+        if name in mapped and mapped[name].path:
+            files = [(mapped[name].path, mapped[name].why)]
+        if not files and name.startswith(_C):  # it is there, for this interpreter runs: where, its build knows
+            continue
+        path, why = files[0] if files else ("", "")
+        others = tuple(path for path, _ in files[1:]) if name.startswith(OURS) else ()
+        lacks = _lacks(host, needer, name, path, why) if path else ()
+        yield SharedLibrary(name, needer.path, path, why, lacks, others)
+
+
+def _places(
+    host: Host, needer: _Needer, loader: Loader, cached: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, file and reason of every file that could be mapped, in the loader's order."""
+    for file in loader.preload:
+        yield from ((n, file, "LD_PRELOAD") for n in needer.wanted if PurePosixPath(file).name.startswith(n))
+    for step in steps(loader, needer.search()):
+        for folder in step.folders:
+            yield from ((name, f"{folder}/{name}", step.name) for name in _among(host, folder, needer.wanted))
+    yield from ((name, file, _FOUND_BY_US[0]) for name, file in cached if name in needer.wanted)
+    for folder in DEFAULT_FOLDERS:
+        yield from ((name, f"{folder}/{name}", _FOUND_BY_US[1]) for name in _among(host, folder, needer.wanted))
+
+
+def _among(host: Host, folder: str, names: Sequence[str]) -> list[str]:
+    """Return which of `names` are in a folder; none of one that is not there, or closed: the loader passes it over."""
+    try:
+        said = json.loads(host.ask("among", folder, *names)) if names else []
+    except (Missing, Denied):
+        return []
+    if not isinstance(said, list):
+        raise ParseError(f"{folder}: {said!r:.80}")
+    return [name for name in map(str, said) if name in names]
+
+
+def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple[str, ...]:
+    """Return what of the versions and of NCCL's symbols asked for is not there; nothing of a file that tells none."""
+    asked = dict(needer.own.needs_versions).get(name, ())
+    offered = learn(host, lambda text: elf(text, path).versions, "elf", path) if asked else ()
+    missing = [each for each in asked if offered and not isinstance(offered, Absent) and each not in offered]
+    if name == NCCL and why not in ("DT_RPATH", "DT_RUNPATH"):  # the wheel that torch was built for has all of them
+        missing += _missing_symbols(host, needer.path, path)
+    return tuple(missing[:_MOST_LACKING])
+
+
+def _missing_symbols(host: Host, needer: str, path: str) -> list[str]:
+    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none where either does not tell."""
+    asked = attempt(lambda: json.loads(host.ask("elf_symbols", needer, "nccl"))["undefined"])
+    offered = attempt(lambda: json.loads(host.ask("elf_symbols", path, "nccl"))["defined"])
+    if isinstance(asked, Absent) or isinstance(offered, Absent):
+        return []
+    return sorted(set(map(str, asked)) - set(map(str, offered)))
+
+
+FOLDERS = ("/opt/amazon/efa/bin", "/usr/local/bin", "/usr/bin")
+"""Of Amazon's EFA installer, which comes with the provider; of one's own libfabric; of a distribution's."""
+
+
+class Libfabric(Struct, frozen=True):
+    """`ping_pong`: the path of fi_pingpong; empty: it is in none of the usual folders, or there is no device for it."""
+
+    ping_pong: str = ""
+
+
+@collector
+def libfabric(host: Host, fabric: Fabric) -> Libfabric:
+    """Look for the program, open to every user."""
+    if not any(port.link_layer == "Unknown" for port in fabric.ports):  # so the kernel shows EFA's
+        return Libfabric()
+    found = (path for folder in FOLDERS if _is_there(host, path := f"{folder}/fi_pingpong"))
+    return Libfabric(next(found, ""))
+
+
+def _is_there(host: Host, path: str) -> bool:
+    try:
+        return bool(json.loads(host.ask("access", path))["read"])
+    except Missing:
+        return False

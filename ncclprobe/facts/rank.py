@@ -1,14 +1,25 @@
-"""What each rank of a node has for itself: the devices left visible to it, its processors, its namespaces."""
+"""What each rank of a node has for itself: devices left visible, processors, and the GPUs that NVML shows it.
+
+The GPUs that NVML shows to one rank: a control group or a container may leave each rank of a node its own.
+
+NVML counts only those that its process may open, and numbers them from 0 in each such process. So what the ranks of a
+node are answered is put together by UUID: the node has the GPUs of all its ranks, in the order of their PCI addresses,
+by which NVML numbers those of a whole machine.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from ncclprobe.errors import HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import SHM
-from ncclprobe.facts.process import Process
-from ncclprobe.host import Host
+from ncclprobe.facts.nvlink import nvlink
+from ncclprobe.facts.nvml import ASK, CAPABILITIES, ask, listed, number, nvml, text
+from ncclprobe.facts.process import SHM, Process
+from ncclprobe.host import Host, Question
+from ncclprobe.host.capture import Answers
 from ncclprobe.model.registry import rank_collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
@@ -43,3 +54,105 @@ def rank_process(host: Host, environment: Environment, launch: Launch, process: 
         namespaces=process.namespaces,
         shm_device=learn(host, lambda text: int(json.loads(text)["device"]), "stat", SHM),
     )
+
+
+_UUID, _PLACE, _COUNT = "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetCount"
+_LIST = "CUDA_VISIBLE_DEVICES"
+_NUMBERED_ANEW = (("run", "nvidia-smi", "topo", "-m"), ("run", "nvidia-smi", "nvlink", "-s"))
+_APART = "each rank of this node sees GPUs of its own, and numbers them from 0"
+
+
+class OwnGpus(Struct, frozen=True):
+    """UUIDs, in the order in which NVML numbers the GPUs for this rank."""
+
+    uuids: tuple[str, ...]
+
+
+@rank_collector
+def own_gpus(host: Host, launch: Launch) -> OwnGpus:
+    """Ask NVML which GPUs this rank may use, and all of them where they are fewer than the ranks of its node.
+
+    Those that torchrun started share what its agent sees.
+    """
+    ranks = launch.local_world_size or launch.world_size or 1
+    if ranks == 1 or launch.kind == "torchrun":
+        raise Missing("the ranks of this node are one, or see the same GPUs")
+    count = ask(host, number, _COUNT)
+    if count < ranks:
+        nvlink.run(host, nvml.run(host))
+    return OwnGpus(tuple(ask(host, text, _UUID, index) for index in range(min(count, ranks))))
+
+
+def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
+    """Return what a node answered with the GPUs of all its `ranks`; `own` where these see no others.
+
+    What only tells of the first rank's GPUs, by numbers of its own, is refused. CUDA_VISIBLE_DEVICES is then of no use
+    for the node; where all ranks see the same GPUs, the node's is what it shows to any of them.
+    """
+    others = [answers for answers in ranks.values() if isinstance(answers.get(("nvml", _UUID, 0)), str)]
+    if not others:
+        return _with_lists(own, ranks)
+    mine = _by_uuid(own)
+    tables = [(own, mine), *((answers, _by_uuid(answers)) for answers in others)]
+    places = {uuid: place for _, table in tables for uuid, (_, place) in table.items()}
+    if len(places) == len(mine):
+        return _with_lists(own, ranks)
+    numbers = {uuid: index for index, uuid in enumerate(sorted(places, key=lambda uuid: (places[uuid], uuid)))}
+    merged = {q: answer for q, answer in own.items() if _device(q) is None}
+    for answers, table in tables:
+        anew = {index: numbers[uuid] for uuid, (index, _) in table.items()}
+        merged |= {(*q[:2], anew[_device(q) or 0], *q[3:]): a for q, a in answers.items() if _device(q) in anew}
+    merged |= {q: Missing(_APART) for q in (*_NUMBERED_ANEW, *_peers(len(numbers)))}
+    return merged | {("nvml", _COUNT): str(len(numbers)), ("env",): _env(own, [])}
+
+
+def _device(question: Question) -> int | None:
+    """Return the number of the GPU that a question is about; None: it is about none."""
+    of_device = question[0] == "nvml" and len(question) > 2 and question[1] != ASK
+    return question[2] if of_device and isinstance(question[2], int) else None
+
+
+def _by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
+    """Return number and PCI address of each GPU by its UUID, or by its number where it does not tell: a lost one."""
+    found = {}
+    for index in sorted({index for q in answers if (index := _device(q)) is not None}):
+        uuid = answers.get(("nvml", _UUID, index))
+        address = _object(answers.get(("nvml", _PLACE, index))).get("busId", "")
+        found[uuid if isinstance(uuid, str) else f"lost {index}"] = (index, str(address))
+    return found
+
+
+def _peers(count: int) -> Iterator[Question]:
+    """Yield what is asked of pairs of GPUs: no rank sees both."""
+    for gpu in range(count):
+        others = listed(peer for peer in range(count) if peer != gpu)
+        yield from (("nvml", ASK, gpu, others, capability) for capability in CAPABILITIES)
+
+
+def _with_lists(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
+    """Return `own` with all that the ranks' CUDA_VISIBLE_DEVICES show, where each shows something else."""
+    lists = [_shown(answers) for answers in (own, *ranks.values())]
+    shown = list(dict.fromkeys(entry for entries in lists for entry in entries))
+    return {**own, ("env",): _env(own, shown)} if all(lists) and len(shown) > len(lists[0]) else own
+
+
+def _shown(answers: Answers) -> list[str]:
+    listed_ones = str(_object(answers.get(("env",))).get(_LIST) or "")
+    return [entry.strip() for entry in listed_ones.split(",") if entry.strip()]
+
+
+def _env(answers: Answers, shown: Sequence[str]) -> str | HostError:
+    """Return the variables of `answers` with this list of GPUs, or without one."""
+    said = answers.get(("env",), Missing("the environment was not asked for"))
+    variables = _object(said)
+    variables.pop(_LIST, None)
+    return json.dumps(variables | ({_LIST: ",".join(shown)} if shown else {})) if isinstance(said, str) else said
+
+
+def _object(said: object) -> dict[str, Any]:
+    """Return the JSON object that was answered; empty where it was none."""
+    try:
+        found = json.loads(said) if isinstance(said, str) else None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

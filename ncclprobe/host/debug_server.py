@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ncclprobe import bounds
 from ncclprobe.errors import Failed, Missing, TimedOut
-from ncclprobe.host.tcp_info import LISTENING, same_network, sockets
+from ncclprobe.host.processes import LISTENING, same_network, sockets
 
 _THREAD = "pt_workerserver"
 _ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}

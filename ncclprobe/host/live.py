@@ -1,7 +1,9 @@
 """The machine itself: how each kind of question is asked, each with its deadline.
 
 Nothing here may hang: files and names are asked for on a thread that is abandoned when it does not come back (a dead
-NFS server, a wedged driver), commands and NVML in processes that are.
+NFS server, a wedged driver), commands and NVML in processes that are. The kernel's log is its ring buffer, or where
+that is closed to this user, systemd's journal of this boot. Of it only the lines that are asked for leave this module,
+without process names: it speaks of every user's processes.
 """
 
 import fnmatch
@@ -14,27 +16,109 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclprobe import bounds
-from ncclprobe.errors import Failed, Missing, NotCaptured, OutOfTime, TimedOut
-from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf, kernel_ring
-from ncclprobe.host.command import found, run
+from ncclprobe.errors import Denied, Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
+from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf
+from ncclprobe.host.command import as_host_error, found, run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import as_started, encodable, recorded
+
+if TYPE_CHECKING:
+    from ncclprobe.host.path_child import PathChild
+    from ncclprobe.host.processes import ProcessChild
+
+RING = "/dev/kmsg"
+JOURNAL = ("journalctl", "-k", "-o", "short-monotonic", "--no-pager", "-q")
+_JOURNAL_PATIENCE_S = 10.0
+_RECORD_BYTES = 64 << 10  # more than any record: the kernel's own limit is 8 KiB (PRINTK_MESSAGE_MAX)
+_NAME = re.compile(r"\bname=[^,]*")
+_JOURNAL_LINE = re.compile(r"\[\s*(\d+\.\d+)\] (?:\S+ kernel: )?(.*)")
+
+Line = tuple[float, str]
+"""Seconds since boot, and the message."""
+
+
+def matching(pattern: str) -> dict[str, Any]:
+    """Return the newest bounds.KERNEL_LINES lines that match `pattern`, of this boot.
+
+    `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
+    that is kept at all: a full ring buffer has lost what came before. Raises Denied where both logs are closed to this
+    user (kernel.dmesg_restrict, no membership of systemd-journal), Missing where there is neither.
+    """
+    try:
+        source, lines = RING, list(_ring())
+    except OSError as error:
+        source, lines = " ".join(JOURNAL[:2]), _journal(as_host_error(error, RING))
+    wanted = re.compile(pattern)
+    found = [(at, _NAME.sub("name=-", text)) for at, text in lines if wanted.search(text)]
+    return {
+        "source": source,
+        "lines": found[-bounds.KERNEL_LINES :],
+        "dropped": max(0, len(found) - bounds.KERNEL_LINES),
+        "oldest_s": lines[0][0] if lines else 0.0,
+    }
+
+
+def _ring() -> Iterator[Line]:
+    """Yield every record of the ring buffer. Reading it takes nothing away from other readers."""
+    ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                record = os.read(ring, _RECORD_BYTES)
+            except BrokenPipeError:  # overwritten while we read: go on with the oldest there is
+                continue
+            if line := _line(record):
+                yield line
+    except BlockingIOError:
+        return
+    finally:
+        os.close(ring)
+
+
+def _line(record: bytes) -> Line | None:
+    """Parse ``priority,sequence,microseconds,flags;message`` (Documentation/ABI/testing/dev-kmsg)."""
+    head, _, body = record.decode(errors="replace").partition(";")
+    fields = head.split(",", 3)
+    if len(fields) < 3 or not re.fullmatch(r"[0-9]{1,18}", fields[2]):
+        return None
+    return int(fields[2]) / 1e6, body.partition("\n")[0].replace("\\x0a", " ")
+
+
+def _journal(ring: HostError) -> list[Line]:
+    """Return the journal's kernel lines. `ring` is why the ring buffer could not be read, and is raised where this is
+    no help.
+
+    A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
+    not: to be shown nothing is to be refused.
+    """
+    try:
+        lines = _journal_lines(run(JOURNAL, _JOURNAL_PATIENCE_S).splitlines())
+    except Missing:
+        raise ring from None
+    except HostError as refusal:
+        raise Denied(f"{ring}; {refusal}") from None
+    if not lines:
+        raise Denied(f"{ring}; {' '.join(JOURNAL[:2])} shows nothing to this user")
+    return lines
+
+
+def _journal_lines(lines: Iterable[str]) -> list[Line]:
+    matches = map(_JOURNAL_LINE.fullmatch, lines)
+    return [(float(match[1]), match[2]) for match in matches if match]
+
 
 _MOST_PARENTS = 4
 _EVERYTHING = ["nvidia-smi", "-q", "-x"]
 _UNREAD = re.compile(r"<(serial|board_id|process_name|pid|value|supported_graphics_clock)>[^<]*</\1>")
 """What of it never enters a capture: other users' processes, numbers that name a board, and thousands of clocks."""
-if TYPE_CHECKING:
-    from ncclprobe.host.path_child import PathChild
-    from ncclprobe.host.processes import ProcessChild
 
 _CHUNK_BYTES = 64 << 10
 _PACKAGES = (
@@ -363,7 +447,7 @@ def _counters(folder: str, look: str) -> str:
 
 def _connections(look: str, *pids: str) -> str:
     """Return the TCP connections of the ranks `pids`."""
-    from ncclprobe.host.tcp_info import connections
+    from ncclprobe.host.processes import connections
 
     return connections(pids)
 
@@ -413,7 +497,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "launched_with": _launched_with,
-    "kernel_log": lambda pattern: json.dumps(kernel_ring.matching(pattern)),
+    "kernel_log": lambda pattern: json.dumps(matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,
     "rlimit": _rlimit,

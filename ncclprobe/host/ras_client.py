@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ncclprobe.errors import Denied, Failed, Missing, TimedOut
-from ncclprobe.host.tcp_info import ESTABLISHED, LISTENING, same_network, sockets
+from ncclprobe.host.processes import ESTABLISHED, LISTENING, same_network, sockets
 
 _ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
 _MOST_BYTES, _MOST_LINE = 64 << 20, 1024

@@ -19,7 +19,7 @@ from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.rails import RailAddress, RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.nccl.gids import family
+from ncclprobe.nccl.hcas import family
 
 Way = tuple[End, End]
 _OPENING = ("open", "prepare")

@@ -11,9 +11,8 @@ from ncclprobe.errors import ParseError
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.effects import Way
-from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
-from ncclprobe.localise.pairs.peers import FEWEST, TURNS, slow_each_turn
-from ncclprobe.localise.pairs.placement import Placement, place_ranks
+from ncclprobe.localise.pairs.intra_node import FEWEST, RETESTS, TURNS, inner_end, slow_each_turn
+from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.pair_results import (
     ONE_WAY_INSIDE,

@@ -7,10 +7,9 @@ and ``_us`` seconds and microseconds.
 
 from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
-from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
+from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
-from ncclprobe.model.path_rates import PathRate
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 

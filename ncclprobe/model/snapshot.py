@@ -10,7 +10,7 @@ makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
-from ncclprobe.model.path_rates import PathExpectation
+from ncclprobe.model.measurement import PathExpectation
 from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")

@@ -5,29 +5,132 @@ order, or ``libnccl-net.so``, then IB and Socket; NCCL_NET leaves out all of ano
 communicator ends with "Failed to initialize any NET plugin", on one node too. Names of networks are those that the
 plugins' sources give them.
 
-Which ports NCCL reaches through AWS's plugin and libfabric: those of EFA, of which its own transport knows nothing.
+NCCL reaches EFA's ports through AWS's plugin and libfabric; its own transport knows nothing of them. Source:
+aws-ofi-nccl, README.md and src/nccl_ofi_net.cpp (its name as a network, the provider it asks for). The kernel shows
+EFA's link layer as ``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_show), ibv_devinfo as Unspecified.
 
-Source: aws-ofi-nccl, README.md and src/nccl_ofi_net.cpp (its name as a network, the provider it asks for). The kernel
-shows EFA's link layer as ``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_show), ibv_devinfo as Unspecified.
+What the vendor of a network prescribes is right there, though it is a mistake elsewhere. The data is ``vendors.csv`` in
+this folder: for each vendor a row with its source and date, then a row per variable with the values that its documents
+give (``*``: any), over all their editions. `must`: it stands in every edition, so that a job without it has left the
+vendor's way.
 """
 
+import csv
+import pkgutil
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import PurePosixPath
+from typing import Any, TypeVar, cast
 
+from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interface, Interfaces
-from ncclprobe.facts.libfabric import FOLDERS, Libfabric
-from ncclprobe.facts.linking import Linking
+from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.plugins import Plugin, Plugins
-from ncclprobe.model.nccl_selection import HcaChoice, InterfaceChoice, NetworkChoice, Part
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.plugins import FOLDERS, Libfabric, Linking, Plugin, Plugins
+from ncclprobe.facts.software import Software, Version
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, Part
 from ncclprobe.model.rails import RailPort
+from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.hcas import LAYERS, fast, gbps, select_by
-from ncclprobe.nccl.known import Known, part, refused
+
+T = TypeVar("T")
+_MOST_DIFFERENT = 64
+"""Different facts of which a part is remembered: where so many nodes differ, the next one will too."""
+
+
+class Known(Struct, frozen=True):
+    """The facts of a node."""
+
+    facts: Mapping[type, Any]
+
+    def need(self, kind: type[T]) -> T:
+        """Return the fact of this type. Raises Unlearned where it is absent."""
+        fact = self.maybe(kind)
+        if isinstance(fact, Absent):
+            raise Unlearned(fact.why)
+        return fact
+
+    def maybe(self, kind: type[T]) -> T | Absent:
+        fact: T | Absent = self.facts.get(kind, Absent(f"{kind.__name__} was never collected"))
+        return fact
+
+    @property
+    def settings(self) -> Settings:
+        return self.need(Settings)
+
+    @property
+    def version(self) -> Version | None:
+        """Return the version of the NCCL that a job would load; None, the newest known, where there is none."""
+        software = self.maybe(Software)
+        return software.nccl_version if isinstance(software, Software) else None
+
+    @property
+    def gpus(self) -> Gpus:
+        """Return those that NVML can read."""
+        gpus = self.need(Gpus)
+        return replace(gpus, all=tuple(gpu for gpu in gpus.all if not gpu.lost))
+
+    def set(self, *names: str) -> str:
+        """Return those of `names` that are set: ``NCCL_IB_HCA=mlx5 (environment)``; empty: none is."""
+        rows = [self.settings.effective[name] for name in names if self.settings.get(name)]
+        return ", ".join(f"{row.name}={row.value} ({row.origin})" for row in rows)
+
+
+class Choosing:
+    """Parts that were chosen of other nodes' facts. Nodes of a fleet share equal facts, which are told apart by
+    identity; a part is what it was for the facts that it asked for.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Any, list[tuple[Mapping[type, Any], Any]]] = {}
+
+    def part(self, decide: Callable[[Known], Part[T]], facts: Mapping[type, Any]) -> Part[T]:
+        """Return what `decide` makes of these facts."""
+        before = self._made.setdefault(decide, [])
+        for asked, made in before:
+            if all(_same(kind, facts.get(kind), fact) for kind, fact in asked.items()):
+                return cast(Part[T], made)
+        watched = _Watched(facts)
+        chosen = part(decide, Known(watched))
+        if len(before) < _MOST_DIFFERENT:
+            before.append((watched.asked, chosen))
+        return chosen
+
+
+class _Watched(dict[type, Any]):
+    """Facts that note which of them were asked for."""
+
+    def __init__(self, facts: Mapping[type, Any]) -> None:
+        super().__init__(facts)
+        self.asked: dict[type, Any] = {}
+
+    def get(self, kind: type, default: Any = None) -> Any:
+        self.asked[kind] = super().get(kind)
+        return super().get(kind, default)
+
+
+def _same(kind: type, one: Any, other: Any) -> bool:
+    """Return whether two facts are one. Of the system no more is asked than its architecture; settings are few."""
+    if kind is System and isinstance(one, System) and isinstance(other, System):
+        return one.machine == other.machine
+    return one is other or (kind is Settings and bool(one == other))
+
+
+def part(decide: Callable[[Known], Part[T]], known: Known) -> Part[T]:
+    try:
+        return decide(known)
+    except (Unlearned, ParseError) as gap:
+        return Part(None, str(gap))
+
+
+def refused(subject: str, why: str) -> Part[Any]:
+    return Part((), f"{why}: NCCL does not start", refused=True, subject=subject)
+
 
 _NETWORK = "libfabric"
 """In the plugin's name for NCCL_NET, "AWS Libfabric" (and "Libfabric" in newer ones)."""
@@ -286,3 +389,125 @@ def _total(rates: Sequence[float | None]) -> float | None:
     """Return the rate of all devices together; None where that of one is not known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
+
+
+TITLES: Mapping[str, str] = {
+    "tcpxo": "Google's GPUDirect-TCPXO",
+    "tcpx": "Google's GPUDirect-TCPX",
+    "gib": "Google's gIB",
+    "efa": "AWS for EFA",
+    "cxi": "HPE for Slingshot",
+    "oci": "Oracle for its RDMA network",
+    "azure": "Azure for its InfiniBand",
+    "sharp": "NVIDIA for SHARP",
+}
+_BEGINNINGS = {
+    "tcpxo": ("NCCL_FASTRAK_",),
+    "tcpx": ("NCCL_GPUDIRECTTCPX_",),
+    "efa": ("FI_EFA_",),
+    "cxi": ("FI_CXI_",),
+    "oci": ("RX_QUEUE_LEN", "IB_RX_QUEUE_LEN"),
+    "sharp": ("SHARP_",),
+}
+"""Variables that one vendor alone prescribes, by how they begin."""
+_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "tcpxo": (("NCCL_NET", "fastrak"),),
+    "gib": (("NCCL_NET", "gib"), ("NCCL_TUNER_CONFIG_PATH", "/usr/local/gib"), ("NCCL_IB_FIFO_TC", "84")),
+    "efa": (("FI_PROVIDER", "efa"), ("NCCL_NET_PLUGIN", "/opt/amazon"), ("NCCL_TUNER_PLUGIN", "/opt/amazon")),
+    "cxi": (("FI_PROVIDER", "cxi"), ("NCCL_SOCKET_IFNAME", "hsn")),
+    "oci": (("NCCL_IB_TC", "41"),),
+    "azure": (("NCCL_TOPO_FILE", "/opt/microsoft"),),
+    "sharp": (("NCCL_ALGO", "collnet"),),
+}
+"""Values that say the same, by how they begin."""
+_ANY_CASE = ("NCCL_PROTO", "NCCL_ALGO", "OFI_", "FI_")
+"""How the names of variables begin whose readers do not mind the case."""
+_CLOUDS = {"oracle": "oci", "azure": "azure"}
+_NETWORKS = {"FasTrak": "tcpxo", "GPUDirectTCPX": "tcpx", "gIB": "gib", "AWS Libfabric": "efa"}
+
+
+class Prescription(Struct, frozen=True):
+    """One variable of one vendor. `values` empty: any; `must`: every edition has it."""
+
+    vendor: str
+    name: str
+    values: tuple[str, ...]
+    must: bool
+
+    def allows(self, text: str | None) -> bool:
+        """Return whether this is what the vendor gives; a value that is not recorded is."""
+        if text is None or not self.values or text in self.values:
+            return True
+        return (self.name == "NCCL_NET" or self.name.startswith(_ANY_CASE)) and _plain(text) in map(_plain, self.values)
+
+
+class Compared(Struct, frozen=True):
+    """The settings of a node against what vendors prescribe: the names that are as one of them says, those that are
+    not, and those that are missing.
+    """
+
+    right: Mapping[str, str]
+    other: tuple[tuple[Setting, Prescription], ...]
+    missing: tuple[Prescription, ...]
+
+
+def _plain(text: str) -> str:
+    return text.strip().lower()
+
+
+@cache
+def _table() -> tuple[Mapping[str, str], tuple[Prescription, ...]]:
+    data = pkgutil.get_data("ncclprobe.nccl", "vendors.csv")
+    _, *rows = csv.reader((data or b"").decode().splitlines())
+    sources = {vendor: values for vendor, _, values, need in rows if need == "source"}
+    made = (
+        Prescription(vendor, name, () if values == "*" else tuple(values.split("|")), need == "must")
+        for vendor, name, values, need in rows
+        if need != "source"
+    )
+    return sources, tuple(made)
+
+
+def source(vendor: str) -> str:
+    """Return where a vendor's prescriptions are from."""
+    return _table()[0][vendor]
+
+
+def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> tuple[str, ...]:
+    """Return the vendors whose network this job is set up for: by its plugin, by the cloud, by settings of theirs."""
+    found = {name for name in TITLES if any(_marks(name, settings))}
+    taken = choices.network.chosen or ()
+    over = _NETWORKS.get(taken[0].name, "") if taken else ""
+    found |= {"cxi" if over == "efa" and any(d.startswith("hsn") for d in taken[0].devices) else over} - {""}
+    cloud = _CLOUDS.get(machine.cloud, "") if isinstance(machine, Machine) else ""
+    found |= {cloud} if cloud and taken and taken[0].name == "IB" else set()
+    found -= {"efa"} if "cxi" in found else set()
+    turned_off = {settings.get("NCCL_COLLNET_ENABLE"), settings.get("SHARP_COLL_ENABLE_SAT")} == {"0"}
+    found -= {"sharp"} if turned_off else set()
+    return tuple(name for name in TITLES if name in found)
+
+
+def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
+    yield any(name.startswith(_BEGINNINGS.get(vendor, ("\0",))) for name in settings.effective)
+    for name, begins in _VALUES.get(vendor, ()):
+        text = _plain(settings.get(name) or "")
+        yield text == begins if begins.isdecimal() else text.removeprefix("=").startswith(begins)
+
+
+def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
+    """Return the settings against what these vendors prescribe. Where two prescribe one variable, either is right."""
+    by_name: dict[str, list[Prescription]] = {}
+    for each in _table()[1]:
+        if each.vendor in vendors:
+            by_name.setdefault(each.name, []).append(each)
+    right: dict[str, str] = {}
+    other, missing = [], []
+    for name, rows in by_name.items():
+        entry = settings.effective.get(name)
+        if entry is None:
+            missing += [row for row in rows if row.must]
+        elif allowing := next((row for row in rows if row.allows(entry.value)), None):
+            right[name] = allowing.vendor
+        else:
+            other += [(entry, rows[0])]
+    return Compared(right, tuple(other), tuple(missing))

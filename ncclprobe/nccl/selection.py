@@ -20,18 +20,17 @@ from typing import TypeVar
 
 from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.gpudirect import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.libfabric import Libfabric
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.plugins import Libfabric, Plugins
 from ncclprobe.facts.software import Version, reaches
-from ncclprobe.facts.system import System
 from ncclprobe.model.nccl_selection import (
     Choices,
     DirectChoice,
@@ -46,13 +45,21 @@ from ncclprobe.model.nccl_selection import (
 from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.gids import Pick, pick, wish
-from ncclprobe.nccl.gpudirect import Direct, decide, has_dma_buf, kernel_support, supported
-from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Selection, fast, gbps, select_by
+from ncclprobe.nccl.gpudirect import (
+    Direct,
+    PeerTransport,
+    decide,
+    has_dma_buf,
+    kernel_support,
+    maker,
+    nvls,
+    p2p_level,
+    peer_transports,
+    supported,
+)
+from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
 from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
-from ncclprobe.nccl.known import Choosing, Known, part, refused
-from ncclprobe.nccl.networks import efa_ports, efa_rails, fast_nics, hca_choice, network
-from ncclprobe.nccl.p2p import PeerTransport, maker, nvls, p2p_level, peer_transports
+from ncclprobe.nccl.networks import Choosing, Known, efa_ports, efa_rails, fast_nics, hca_choice, network, part, refused
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
-from ncclprobe.model.path_rates import PathRate
+from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, PathRate, Place, TimeStats
 from ncclprobe.model.values import Struct
 from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
 from ncclprobe.units import size

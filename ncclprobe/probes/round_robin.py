@@ -19,10 +19,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
-from ncclprobe.localise.pairs import intra_node, search
+from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
-from ncclprobe.localise.pairs.placement import Placement
-from ncclprobe.localise.pairs.rounds import AT_ONCE, PairRound, Round
+from ncclprobe.localise.pairs.rounds import AT_ONCE, PairRound, Placement, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.localise.slow_ranks import inner_name
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow
@@ -117,7 +116,7 @@ class RoundRobin(Struct):
         """
         if not self.placement.single:
             self._measure_intra_node(count)
-        search.localise_slowness(
+        suspects.localise_slowness(
             self.placement.rails, self._between, self.placement.layout, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
@@ -185,7 +184,7 @@ class RoundRobin(Struct):
         """
         unfit, self._unfit = self._unfit, {}
         for rank, why in unfit.items():
-            if len(self._lost_with[rank]) >= search.LOST_PARTNERS or self._renewals == _RENEWALS:
+            if len(self._lost_with[rank]) >= suspects.LOST_PARTNERS or self._renewals == _RENEWALS:
                 self._exclude(rank, why)
         ranks = [rank for rank in range(len(self.placement.hosts)) if rank not in self._excluded]
         if not unfit.keys() - self._excluded.keys() or len(ranks) < 2:

@@ -1,7 +1,7 @@
 """Captures and reports without what identifies a site: names, addresses, GUIDs, UUIDs and serials become pseudonyms.
 
 What is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same original has the
-same pseudonym wherever it stands, on every node whose capture was redacted under the same key (:mod:`.pseudonyms`).
+same pseudonym wherever it stands, on every node whose capture was redacted under the same key.
 
 Names are known before they are replaced: those that the capture or report itself calls a host, domain or user. A name
 that any machine may have (``localhost``, ``ubuntu``) identifies no one and stays. A host or user that nothing but free

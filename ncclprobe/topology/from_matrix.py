@@ -10,7 +10,7 @@ from itertools import combinations, permutations, product
 from typing import Any, cast, get_args
 
 from ncclprobe import bounds
-from ncclprobe.facts.gpudirect import PATHS, GpuDirect
+from ncclprobe.facts.driver import PATHS, GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine

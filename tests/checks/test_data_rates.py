@@ -14,7 +14,7 @@ from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.baselines import expected_paths, keep_path_rates, path_expectations
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DataRates, Look
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
-from ncclprobe.model.path_rates import PathRate
+from ncclprobe.model.measurement import PathRate
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace

@@ -3,7 +3,7 @@
 import pytest
 
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
-from ncclprobe.checks.env.names import unknown_var
+from ncclprobe.checks.env.values import unknown_var
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.report import Setting

@@ -6,16 +6,21 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, gpus, having, linked, nccl, setting
-from ncclprobe.checks.env.job import visible
-from ncclprobe.checks.env.logs import debug_file
-from ncclprobe.checks.env.names import retired_var, unknown_var
-from ncclprobe.checks.env.numbers import bool_word, number_text, overruled, range
-from ncclprobe.checks.env.texts import debugging, unknown_text
-from ncclprobe.checks.env.tuning import forced_algo
+from ncclprobe.checks.env.job import debug_file, visible
+from ncclprobe.checks.env.transports import forced_algo
+from ncclprobe.checks.env.values import (
+    bool_word,
+    debugging,
+    number_text,
+    overruled,
+    range,
+    retired_var,
+    unknown_text,
+    unknown_var,
+)
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.named_files import NamedFiles
-from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nccl_conf import NamedFiles, Settings
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace

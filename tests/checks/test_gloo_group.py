@@ -5,15 +5,15 @@ from typing import Any, Literal
 import pytest
 
 from ncclprobe.checks.env.fixtures import interface
-from ncclprobe.checks.launch.gloo import gloo_group
 from ncclprobe.checks.launch.names import LO
-from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
+from ncclprobe.checks.launch.ports import gloo_group
+from ncclprobe.cluster.mesh.listeners import mesh_interfaces
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot

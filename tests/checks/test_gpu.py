@@ -3,9 +3,9 @@
 import pytest
 
 from ncclprobe.checks.gpu import at, blanks
-from ncclprobe.checks.gpu.peers import METAL, NO_LINKS, TREE, TWO, access, p2p
+from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, log, xid
+from ncclprobe.checks.gpu.siblings import METAL, NO_LINKS, TREE, TWO, access, p2p
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box, busy, mig, remap, throttle
-from ncclprobe.checks.gpu.xid import BOX, BUS, FELL, log, xid
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.kernel_log import Event

@@ -29,11 +29,10 @@ from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus, Scaling
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Memlock, SharedMemory
+from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Process
-from ncclprobe.facts.system import TimeSync
+from ncclprobe.facts.process import Container, Memlock, Process, SharedMemory
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot

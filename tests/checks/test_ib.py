@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.ib import fixtures, gdr, gpu_nic_affinity, ports, roce
+from ncclprobe.checks.ib import fixtures, gdr, ports
 from ncclprobe.checks.ib.fixtures import EDR, NO_NCCL, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
-from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
@@ -254,29 +254,29 @@ def test_soft_roce_that_cannot_be_opened_is_told_where_there_is_no_nic() -> None
 def test_a_management_nic_on_ethernet_needs_neither_address_nor_large_packets() -> None:
     beside = fixtures.roce(4, "", Rate(25, 1, "EDR"))
     mixed = fabric(beside)
-    assert said(roce.roce_v2, mixed, PLAIN, TWO_NODES) == [(NOTE, "mlx5_4:1")]
-    assert not said(roce.roce_mtu, mixed, PLAIN, fixtures.interfaces(1500, 1500, 1500, 1500, 1500), UNREAD)
+    assert said(ports.roce_v2, mixed, PLAIN, TWO_NODES) == [(NOTE, "mlx5_4:1")]
+    assert not said(ports.roce_mtu, mixed, PLAIN, fixtures.interfaces(1500, 1500, 1500, 1500, 1500), UNREAD)
     assert not loud(gdr.gdr, mixed, PLAIN, PEERMEM, gpus(), pci(), UNREAD, NO_NCCL, TWO_NODES, UNREAD)
-    assert not said(gpu_nic_affinity.gpu_near, mixed, PLAIN, pci(), gpus(), UNREAD)
+    assert not said(gdr.gpu_near, mixed, PLAIN, pci(), gpus(), UNREAD)
 
 
 @pytest.mark.parametrize(
     ("mtu", "size"), [(9000, 4096), (4200, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (576, 256), (100, 0)]
 )
 def test_the_packet_is_the_largest_power_of_two_beside_the_headers(mtu: int, size: int) -> None:
-    assert roce._packet(mtu) == size
+    assert ports._packet(mtu) == size
 
 
 def test_one_short_mtu_beside_longer_ones_is_named_with_them() -> None:
     rails = fabric(fixtures.roce(0, "10.0.0.5"), fixtures.roce(1, "10.1.0.5"), count=0)
-    (found,) = roce.roce_mtu.run(rails, PLAIN, fixtures.interfaces(9000, 2200), UNREAD)
+    (found,) = ports.roce_mtu.run(rails, PLAIN, fixtures.interfaces(9000, 2200), UNREAD)
     assert (found.severity, found.subject) == (WARN, "mlx5_1:1")
     assert found.message == "eth1 has MTU 2200: RoCE packets of 2048 bytes, 4096 on other ports"
 
 
 @pytest.mark.parametrize(
     ("check", "rest"),
-    [(roce.roce_v2, (TWO_NODES,)), (roce.roce_mtu, (fixtures.interfaces(9000), UNREAD))],
+    [(ports.roce_v2, (TWO_NODES,)), (ports.roce_mtu, (fixtures.interfaces(9000), UNREAD))],
     ids=["gids", "interfaces"],
 )
 def test_roce_ports_that_tell_nothing_are_unknown(check: Check, rest: tuple[Any, ...]) -> None:
@@ -288,23 +288,23 @@ def test_roce_ports_that_tell_nothing_are_unknown(check: Check, rest: tuple[Any,
 def test_gids_without_a_type_are_unknown() -> None:
     table = (fixtures.gid(0, "10.0.0.5", None),)  # type: ignore[arg-type]
     with pytest.raises(Unlearned):
-        list(roce.roce_v2.run(fabric(fixtures.roce(0, "", gids=table), count=0), PLAIN, TWO_NODES))
+        list(ports.roce_v2.run(fabric(fixtures.roce(0, "", gids=table), count=0), PLAIN, TWO_NODES))
 
 
 def test_a_gpu_whose_nic_is_missing_is_told_where_the_next_one_is() -> None:
-    (found,) = gpu_nic_affinity.gpu_near.run(fabric(count=3), PLAIN, pci(), gpus(), Machine(virtual=False))
+    (found,) = gdr.gpu_near.run(fabric(count=3), PLAIN, pci(), gpus(), Machine(virtual=False))
     assert (found.severity, found.subject) == (WARN, "GPU3")
     assert found.message == "the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
 
 
 def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None:
     settings = having("NCCL_IB_HCA", "^mlx5_3")
-    (found,) = gpu_nic_affinity.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
+    (found,) = gdr.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
     start = "mlx5_3 near it is down, slow or left out; the next is mlx5_2 at PHB"
     assert found.message == f"{start}, where most GPUs have one below their own switch"
 
 
-@pytest.mark.parametrize("check", [gpu_nic_affinity.gpu_near, gpu_nic_affinity.numa], ids=lambda check: check.id)
+@pytest.mark.parametrize("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.id)
 def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
     blind = Pci({a: replace(d, place=UNREAD, numa_node=UNREAD) for a, d in pci().devices.items()})
     with pytest.raises(Unlearned):
@@ -314,7 +314,7 @@ def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
 def test_a_node_that_the_firmware_does_not_give_is_a_note() -> None:
     found = pci()
     silent = Pci({**found.devices, "0000:12:00.0": replace(found.devices["0000:12:00.0"], numa_node=-1)})
-    assert said(gpu_nic_affinity.numa, fabric(), PLAIN, silent, gpus(), UNREAD) == [(NOTE, "mlx5_0")]
+    assert said(gdr.numa, fabric(), PLAIN, silent, gpus(), UNREAD) == [(NOTE, "mlx5_0")]
 
 
 @pytest.mark.parametrize("make", [fabric, lambda: Fabric(())], ids=["NICs", "none"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.launch import TWO_NODES, meeting, strangers
+from ncclprobe.checks.launch import TWO_NODES, meeting, mesh
 from ncclprobe.checks.sync import roster
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine.judge import judge
@@ -318,13 +318,13 @@ def test_a_node_that_did_not_come_while_strangers_flooded_the_port_is_unknown() 
 
 def test_a_flood_names_its_addresses_the_busiest_first_and_counts_the_others() -> None:
     floods = tuple(Flood(f"10.0.0.{number}", number) for number in range(1, 8))
-    (finding,) = strangers.port_flooded.run(Every({"n0": Gathering(1, 1.0, floods=floods)}), Every({}))
+    (finding,) = mesh.port_flooded.run(Every({"n0": Gathering(1, 1.0, floods=floods)}), Every({}))
     assert "10.0.0.7 (7), 10.0.0.6 (6)" in finding.message
     assert "and 2 more" in finding.message
 
 
 def test_nodes_without_a_secret_are_unknown_and_the_run_is_inconclusive() -> None:
-    verdict = judged(strangers.unproven, {Proof: Proof("none", proved=False)}, {})
+    verdict = judged(mesh.unproven, {Proof: Proof("none", proved=False)}, {})
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
-    assert judged(strangers.unproven, {}).status is Status.SKIP
-    assert judged(strangers.unproven, {Proof: Proof("munge", proved=True)}, {}).status is Status.PASS
+    assert judged(mesh.unproven, {}).status is Status.SKIP
+    assert judged(mesh.unproven, {Proof: Proof("munge", proved=True)}, {}).status is Status.PASS

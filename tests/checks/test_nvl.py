@@ -3,8 +3,21 @@
 import pytest
 
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.nvl.fabric import CLUSTER, LINKS, TRAY, WAITING, fabric
-from ncclprobe.checks.nvl.links import FULL, H200S, METAL, SHORT, UNSAID, links, links_of, rate
+from ncclprobe.checks.nvl import (
+    CLUSTER,
+    FULL,
+    H200S,
+    LINKS,
+    METAL,
+    SHORT,
+    TRAY,
+    UNSAID,
+    WAITING,
+    fabric,
+    links,
+    links_of,
+    rate,
+)
 from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import nvlink_products

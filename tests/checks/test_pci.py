@@ -2,11 +2,21 @@
 
 import pytest
 
-from ncclprobe.checks.gpu.peers import METAL, TREE, TWO
+from ncclprobe.checks.gpu.siblings import METAL, TREE, TWO
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.pci.agree import NO_LINKS, printed, topology_agree
 from ncclprobe.checks.pci.links import FULL, HALF, cards, gpu_at, gpu_gen, gpu_width, nic, nic_fits, nic_link, node
-from ncclprobe.checks.pci.tree import NO_COUNTERS, ONE, acs, aer, below_a_switch, iommu, with_errors
+from ncclprobe.checks.pci.tree import (
+    NO_COUNTERS,
+    NO_LINKS,
+    ONE,
+    acs,
+    aer,
+    below_a_switch,
+    iommu,
+    printed,
+    topology_agree,
+    with_errors,
+)
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric

@@ -7,7 +7,7 @@ import pytest
 from fake_rails import FakeNodes, names, played, verdicts, wrong
 
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
-from ncclprobe.cluster.rails.messages import RailsOrder
+from ncclprobe.cluster.rails.node import RailsOrder
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ncclprobe import training
-from ncclprobe.checks.run import arrival, ranks, traffic
-from ncclprobe.checks.run import groups as of_groups
 from ncclprobe.checks.run import pairs as of_pairs
+from ncclprobe.checks.run import ranks, traffic
+from ncclprobe.checks.run import ranks as of_groups
 from ncclprobe.checks.run import rows as of_rows
 from ncclprobe.checks.run.pairs import _NONE
 from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
@@ -69,7 +69,7 @@ def banded(*rows: Measurement) -> Verdict:
     ],
 )
 def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, words: str) -> None:
-    verdict = said(arrival.init, found)
+    verdict = said(ranks.init, found)
     assert (verdict.status, verdict.required, verdict.findings) == (Status.UNKNOWN, True, ())
     assert words in verdict.why
     assert "raise --timeout" in verdict.why
@@ -250,7 +250,7 @@ def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() ->
 
 
 def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
-    (lost,) = arrival.rank_lost.run(
+    (lost,) = ranks.rank_lost.run(
         Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)), Ending("ranks were lost")
     )
     assert lost.nodes == ("node7",)
@@ -277,9 +277,9 @@ def test_a_rank_without_memory_is_not_lost_and_what_fails_because_it_left_is_sil
     lost: tuple[str, ...], short: list[str], others: list[str]
 ) -> None:
     left = Attendance(2, tuple(LostRank(rank, "n0", "allocating 2 x 1 GiB", why) for rank, why in enumerate(lost)))
-    found = list(arrival.out_of_memory.run(left))
+    found = list(ranks.out_of_memory.run(left))
     assert [finding.subject for finding in found] == short
-    assert [finding.subject for finding in arrival.rank_lost.run(left, Ending("lost"))] == others
+    assert [finding.subject for finding in ranks.rank_lost.run(left, Ending("lost"))] == others
     for finding in found:
         assert finding.message.endswith("1.00 GiB were asked for, and of the 80 GiB of GPU 0 0 are free")
 
@@ -294,7 +294,7 @@ def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_a
 
 def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     stuck = Attendance(2, stalled="allocating 2 x 4 GiB")
-    verdict = said(arrival.rank_lost, stuck)
+    verdict = said(ranks.rank_lost, stuck)
     assert verdict.status.value == "unknown"
     assert "no bytes were on their way" in verdict.why
 

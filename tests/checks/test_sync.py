@@ -26,14 +26,13 @@ from ncclprobe.checks.sync import describe, settings
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.limits import Memlock
-from ncclprobe.facts.machine import Dmi, Machine
+from ncclprobe.facts.machine import Dmi, KernelOptions, Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.process import Memlock
 from ncclprobe.facts.reach import ClockOffset
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.facts.system import KernelOptions, System
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot, vote

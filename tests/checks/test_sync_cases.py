@@ -9,13 +9,11 @@ from fake_fleet import Facts, fleet, judged, node, put, with_setting
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.infiniband import Fabric, Gid
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
-from ncclprobe.facts.limits import SharedMemory
-from ncclprobe.facts.machine import Dmi, Machine
+from ncclprobe.facts.machine import Dmi, Machine, System
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.process import Process
+from ncclprobe.facts.process import Process, SharedMemory
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace

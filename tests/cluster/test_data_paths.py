@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.gather.data import watched, worked_alone
-from ncclprobe.cluster.gather.path_work import PathWork
+from ncclprobe.cluster.gather.data import PathWork, watched, worked_alone
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker
 from ncclprobe.facts.data_paths import UNWRITTEN, AskedPath, DataPath, DataPaths, Look
 from ncclprobe.model.snapshot import Absent, Snapshot

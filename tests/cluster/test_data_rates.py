@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.gather.data import worked_alone
-from ncclprobe.cluster.gather.path_work import PathWork
-from ncclprobe.cluster.gather.rates import RateRounds, RateWork, kinds_of, turns_of
+from ncclprobe.cluster.gather.data import PathWork, RateRounds, RateWork, kinds_of, turns_of, worked_alone
 from ncclprobe.cluster.rendezvous.messages import DataOrder, RateOrder
 from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, Look
-from ncclprobe.model.path_rates import PathRate
+from ncclprobe.model.measurement import PathRate
 from ncclprobe.model.snapshot import Absent, Snapshot
 
 PATIENCE_S = 30.0

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.data.rates import rate
-from ncclprobe.checks.data.written import shared, write
-from ncclprobe.cluster.gather import data, path_work
-from ncclprobe.cluster.gather.path_work import PathWork
-from ncclprobe.cluster.gather.rates import RateWork
+from ncclprobe.checks.data.seen import shared, write
+from ncclprobe.cluster.gather import data
+from ncclprobe.cluster.gather.data import PathWork, RateWork
 from ncclprobe.cluster.rendezvous.messages import DataOrder
 from ncclprobe.errors import REFUSALS
 from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, DataRates, DataWrites, Look, Mount
@@ -61,7 +60,7 @@ class Peers:
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, DataWrites], dict[int, DataRates], Any]:
     """Eighteen nodes, of which one has a folder of its own where the others share one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(path_work, "PathChild", InThisProcess)
+        patch.setattr(data, "PathChild", InThisProcess)
         patch.setattr(data, "_WAIT_S", 1.0)
         return play(tmp_path_factory.mktemp("paths"))
 

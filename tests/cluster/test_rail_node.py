@@ -12,8 +12,7 @@ from ncclprobe import bounds
 from ncclprobe.checks.ib.fixtures import NDR, PLAIN
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.rails import node as of_node
-from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
-from ncclprobe.cluster.rails.node import RailNode, Start, Visits, brief
+from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits, brief
 from ncclprobe.errors import Missing
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings

@@ -5,7 +5,7 @@ import pytest
 from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, in_words, plan_rails, waves
 from ncclprobe.commands import main
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.pairs.search import round_robin
+from ncclprobe.localise.pairs.suspects import round_robin
 
 SIZES = [2, 3, 4, 16, 17, 64, 256, 1024]
 

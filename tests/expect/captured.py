@@ -9,7 +9,7 @@ import zoo
 from ncclprobe.engine.collect import collect
 from ncclprobe.expect.recognise import Facts
 from ncclprobe.facts.cpu import Cpus
-from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import Machine as Firmware

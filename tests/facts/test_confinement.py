@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Missing, ParseError
-from ncclprobe.facts import cgroup, cpu, limits, machine, memory, process, system
+from ncclprobe.facts import cgroup, cpu, machine, memory, process
 from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
@@ -72,11 +72,11 @@ def test_a_container_is_known_by_its_marks(variables: dict[str, str], said: dict
 
 def test_memlock_counts_a_capability_only_in_the_first_user_namespace() -> None:
     said = PROCESS | {("rlimit", "RLIMIT_MEMLOCK"): [65536, None]}
-    assert learn(limits.memlock, said, process.process) == limits.Memlock(65536, exempt=True)
+    assert learn(process.memlock, said, process.process) == process.Memlock(65536, exempt=True)
     inside = said | {("read", "/proc/self/uid_map"): "0 1000 1\n"}
-    assert learn(limits.memlock, inside, process.process) == limits.Memlock(65536, exempt=False)
+    assert learn(process.memlock, inside, process.process) == process.Memlock(65536, exempt=False)
     without = said | {("read", "/proc/self/status"): STATUS.replace("4000", "3fff")}
-    assert not learn(limits.memlock, without, process.process).exempt
+    assert not learn(process.memlock, without, process.process).exempt
 
 
 MEMINFO = "MemTotal:  1024 kB\nMemFree:  1 kB\nMemAvailable:  512 kB\nHugePages_Total:  0\n"
@@ -121,10 +121,10 @@ def test_a_machine_that_does_not_set_its_clock_says_so() -> None:
 
 def test_a_clock_is_synchronized_or_not_or_not_known() -> None:
     ask = ("run", "timedatectl", "show", "--property=NTPSynchronized")
-    assert learn(system.timesync, {ask: "NTPSynchronized=yes\n"}).synchronized
-    assert not learn(system.timesync, {ask: "NTPSynchronized=no\n"}).synchronized
-    assert isinstance(learn(system.timesync, {ask: NOTHING}), Absent)
-    assert isinstance(learn(system.timesync, {ask: ""}), Absent)
+    assert learn(machine.timesync, {ask: "NTPSynchronized=yes\n"}).synchronized
+    assert not learn(machine.timesync, {ask: "NTPSynchronized=no\n"}).synchronized
+    assert isinstance(learn(machine.timesync, {ask: NOTHING}), Absent)
+    assert isinstance(learn(machine.timesync, {ask: ""}), Absent)
 
 
 MOUNTS2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -220,7 +220,7 @@ SHM: dict[Question, Any] = {
 
 
 def test_a_leftover_is_told_from_a_file_in_use() -> None:
-    seen = learn(limits.shared_memory, SHM)
+    seen = learn(process.shared_memory, SHM)
     assert (seen.total_bytes, seen.available_bytes, seen.device) == (1 << 30, 1 << 20, 27)
     assert [(s.name, s.held) for s in seen.segments] == [("nccl-bbbbbb", True), ("nccl-aaaaaa", False)]
 
@@ -232,18 +232,18 @@ def test_a_leftover_is_told_from_a_file_in_use() -> None:
 def test_a_leftover_is_one_only_where_nobody_can_be_hidden(
     mine: bool, hidden: int, everyone: bool, held: bool | None
 ) -> None:
-    assert limits.is_held("/dev/shm/nccl-x", mine, {"paths": [], "hidden": hidden}, everyone) is held
+    assert process.is_held("/dev/shm/nccl-x", mine, {"paths": [], "hidden": hidden}, everyone) is held
 
 
 def test_an_empty_shm_asks_nobody() -> None:
     said: dict[Question, Any] = {("statvfs", "/dev/shm"): {"total": 1, "available": 1}}
-    assert learn(limits.shared_memory, said).segments is None
-    assert learn(limits.shared_memory, said | {("list", "/dev/shm", "nccl-*"): []}).segments == ()
+    assert learn(process.shared_memory, said).segments is None
+    assert learn(process.shared_memory, said | {("list", "/dev/shm", "nccl-*"): []}).segments == ()
 
 
 def test_device_nodes_are_listed_and_never_opened() -> None:
     seen = learn(
-        limits.devices,
+        process.devices,
         {
             ("list", "/dev", "nvidia*"): ["nvidia0", "nvidia-caps", "nvidiactl"],
             ("access", "/dev/nvidia0"): {"read": True, "write": True},
@@ -301,7 +301,7 @@ PARSERS: list[Callable[[str], object]] = [
     process.namespace,
     memory.meminfo,
     memory.policy,
-    system.synchronized,
+    machine.synchronized,
     cgroup.quota,
     cgroup.throttling,
     cgroup.nbytes,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
-from ncclprobe.facts import cpu, environment, interfaces, names, nvidia_smi, nvml, system
+from ncclprobe.facts import cpu, environment, interfaces, machine, names, nvidia_smi, nvml
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
@@ -66,7 +66,7 @@ def test_a_cpu_list_is_numbers_or_a_parse_error(text: str) -> None:
     ],
 )
 def test_the_distribution_names_itself(text: str, name: str) -> None:
-    assert system.distribution(text) == name
+    assert machine.distribution(text) == name
 
 
 def test_a_container_that_hides_the_boot_id_still_has_a_host_name() -> None:
@@ -76,7 +76,7 @@ def test_a_container_that_hides_the_boot_id_still_has_a_host_name() -> None:
         ("read", "/etc/os-release"): "",
         ("read", "/proc/sys/kernel/random/boot_id"): Failed("no"),
     }
-    seen = learn(system.system, said)
+    seen = learn(machine.system, said)
     assert (seen.hostname, seen.boot_id) == ("n0", None)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Missing, ParseError
-from ncclprobe.facts import gpudirect
-from ncclprobe.facts.gpudirect import DRIVER, PATHS, GpuDirect
-from ncclprobe.facts.system import System
+from ncclprobe.facts import driver
+from ncclprobe.facts.driver import DRIVER, PATHS, GpuDirect
+from ncclprobe.facts.machine import System
 from ncclprobe.host import Question
 from ncclprobe.model.snapshot import Absent
 
@@ -27,7 +27,7 @@ NONE: dict[Question, Any] = {
 
 
 def read(said: dict[Question, Any], system: System | Absent = LINUX) -> GpuDirect:
-    seen = gpudirect.gpudirect.run(answers(NONE | said), system)
+    seen = driver.gpudirect.run(answers(NONE | said), system)
     assert isinstance(seen, GpuDirect)
     return seen
 
@@ -68,12 +68,12 @@ def test_the_connection_manager_is_a_node() -> None:
 
 
 def test_it_is_learned_even_where_the_system_is_not() -> None:
-    facts = collect(answers(NONE), [gpudirect.gpudirect])
+    facts = collect(answers(NONE), [driver.gpudirect])
     assert isinstance(facts[GpuDirect], GpuDirect)
 
 
 @given(st.one_of(st.text(), st.from_regex(r"NVRM version: NVIDIA UNIX [\w ]*"), st.from_regex(r"\d{0,6}\.\d{0,6}")))
 def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (gpudirect.flavour, gpudirect.kernel_version):
+    for parse in (driver.flavour, driver.kernel_version):
         with contextlib.suppress(ParseError):
             parse(text)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.checks.nvl.fabric import TRAY
-from ncclprobe.checks.sync.counts import EIGHT
+from ncclprobe.checks.nvl import TRAY
+from ncclprobe.checks.sync.host import EIGHT
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts import driver

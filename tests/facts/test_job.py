@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, TimedOut
-from ncclprobe.facts.job import looks
+from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
-from ncclprobe.host import SAMPLE, debug_server, processes, tcp_info
+from ncclprobe.host import SAMPLE, debug_server, processes
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.debug_server import ask_server
 
@@ -255,7 +255,7 @@ def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFam
         with suppress(BlockingIOError):
             while True:
                 sends.send(b"x" * 65536)
-        found = {each["local"]: each for each in json.loads(tcp_info.connections([str(os.getpid())]))}
+        found = {each["local"]: each for each in json.loads(processes.connections([str(os.getpid())]))}
         host = address if family == socket.AF_INET else "[::1]"
         own, its = (f"{host}:{each.getsockname()[1]}" for each in (sends, reads))
     assert found[own]["peer"] == its
@@ -265,4 +265,4 @@ def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFam
 
 def test_sockets_that_cannot_be_read_are_missing_and_not_none() -> None:
     with pytest.raises(Missing, match="no rank whose sockets can be read"):
-        tcp_info.connections(["999999999"])
+        processes.connections(["999999999"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.facts.system import device_options
+from ncclprobe.facts.machine import device_options
 
 
 @pytest.mark.parametrize(

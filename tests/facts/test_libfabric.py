@@ -7,7 +7,7 @@ from conftest import answers
 
 from ncclprobe.checks.env.fixtures import fabric, port
 from ncclprobe.errors import Denied, Missing
-from ncclprobe.facts.libfabric import FOLDERS, Libfabric, libfabric
+from ncclprobe.facts.plugins import FOLDERS, Libfabric, libfabric
 
 EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 HERE, NOT_HERE = {"read": True, "write": False}, {"read": False, "write": False}

@@ -7,9 +7,8 @@ from conftest import answers
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Missing
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.linking import Linking, linking
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
-from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.facts.plugins import Linking, Plugin, Plugins, linking
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.host import Question
 from ncclprobe.model.registry import Collector

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.errors import Denied, Failed, Missing, ParseError
-from ncclprobe.facts import firewall, interfaces, names, ports, process, routes, sysctls
+from ncclprobe.facts import interfaces, names, ports, process, routes, sysctls
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.host import Question
 from ncclprobe.model.registry import Collector
@@ -273,14 +273,14 @@ def test_a_chain_that_drops_by_default_is_seen_with_the_right_to_see_it() -> Non
         ("read", "/proc/net/ip_tables_names"): "nat\nfilter\n",
         ("read", "/proc/net/ip6_tables_names"): NOTHING,
     }
-    seen = learn(firewall.firewall, said, holding("net_admin"))
+    seen = learn(ports.firewall, said, holding("net_admin"))
     chains = [(c.name, c.hook, c.policy) for c in seen.chains]
     assert chains == [("inet/filter/input", "input", "drop"), ("ip/nat/post", "postrouting", "accept")]
     assert seen.legacy == ("ipv4/nat", "ipv4/filter")
 
 
 def test_without_that_right_nothing_is_asked_and_nothing_is_known() -> None:
-    seen = learn(firewall.firewall, {}, holding())
+    seen = learn(ports.firewall, {}, holding())
     assert isinstance(seen, Absent)
     assert seen.refused == "Denied"
 
@@ -290,7 +290,7 @@ def test_a_node_without_nft_says_what_it_can() -> None:
         ("run", "nft", "-j", "list", "chains"): Missing("nft: not there"),
         ("read", "/proc/net/ip_tables_names"): Denied("no"),
     }
-    seen = learn(firewall.firewall, said, holding("net_admin"))
+    seen = learn(ports.firewall, said, holding("net_admin"))
     assert isinstance(seen.chains, Absent)
     assert isinstance(seen.legacy, Absent)
 
@@ -311,7 +311,7 @@ PARSERS: list[Callable[[str], object]] = [
     names.sources,
     ports.listening,
     ports.time_wait,
-    firewall.chains,
+    ports.chains,
 ]
 damaged = st.sampled_from([ROUTE, ROUTE6, RULES, HOSTS, TCP, TCP6, json.dumps(NFT), "1\t2\n", "1-3,5"]).flatmap(
     lambda text: st.builds(
@@ -341,7 +341,7 @@ def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text:
     )
 )
 def test_any_json_of_a_command_is_understood_or_refused(value: Any) -> None:
-    for parse in (routes.rules, routes.tables, firewall.chains):
+    for parse in (routes.rules, routes.tables, ports.chains):
         with suppress(ParseError):
             parse(json.dumps(value))
 

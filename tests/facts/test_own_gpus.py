@@ -8,7 +8,7 @@ from ncclprobe.errors import Failed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus, PeerAccess
-from ncclprobe.facts.own_gpus import OwnGpus
+from ncclprobe.facts.rank import OwnGpus
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Answers, Replay, dump, load, parse
 from ncclprobe.model.registry import Collector, discover

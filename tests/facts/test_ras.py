@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.log import ras as checks
+from ncclprobe.checks.log import silence as checks
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.files.kinds import kind_of
 from ncclprobe.facts.files.ras import RasProcess, RasStatus, read_answer

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclprobe.checks.run.groups import _WITHIN
-from ncclprobe.checks.run.ladder import _NODE, _ONE
+from ncclprobe.checks.run.ranks import _NODE, _ONE, _WITHIN
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts

@@ -2,7 +2,7 @@
 
 from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets
 from fleets.trials import BUILDS, CROSSING, ECMP, OVERSUBSCRIBED, Again, Trial, play, replay, tally
-from ncclprobe.localise.pairs.naming import many
+from ncclprobe.localise.pairs.suspects import many
 
 KINDS = (
     ("a node", "node", 1), ("two nodes", "node", 2), ("a NIC", "nic", 1), ("a NIC, one way", "direction", 1),

@@ -13,10 +13,9 @@ from fleets.faults import Fault, plant
 from fleets.fleet import NOISES, Draw, Fleet, Recorded
 from fleets.recorded import RecordedSet, Replay, recorded_sets
 from ncclprobe.localise.pairs.causes import Cause, Direction
-from ncclprobe.localise.pairs.naming import many
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.pairs.search import localise_slowness, round_robin
+from ncclprobe.localise.pairs.suspects import localise_slowness, many, round_robin
 from ncclprobe.model.values import Struct
 
 PER_LEAF = {8: 4, 17: 9, 64: 8, 256: 16, 1024: 32}

@@ -118,7 +118,7 @@ async def seat(address: str, port: int, rank: int) -> None:
     """Come as node `rank`, again and again until it is let in."""
     from ncclprobe import wire
     from ncclprobe.cluster.rendezvous.messages import Hello
-    from ncclprobe.cluster.rendezvous.worker import Worker
+    from ncclprobe.cluster.rendezvous.reach import Worker
     from ncclprobe.errors import NcclprobeError
 
     while True:

@@ -1,9 +1,8 @@
 """Where ranks parted, from their flight records."""
 
-from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, folded, judge
-from ncclprobe.localise.collectives.lanes import caller
+from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, caller, folded, judge
 
 
 def test_the_first_difference_is_named_with_the_few_that_differ() -> None:

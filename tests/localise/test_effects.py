@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, slow
-from ncclprobe.localise.pairs.peers import peers
+from ncclprobe.localise.pairs.intra_node import peers
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules, Sample
 
 NODES = "abcdef"

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.checks.log.fixtures import recorded
+from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job.looks import Child, Connection, JobLook, JobLooks, LiveRank
-from ncclprobe.facts.job.ranks import JobProcess, LocalRanks
-from ncclprobe.facts.job.standing import Stand
+from ncclprobe.facts.job.ranks import Child, Connection, JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.localise.job import stand
 from ncclprobe.model.snapshot import Absent

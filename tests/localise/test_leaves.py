@@ -24,8 +24,7 @@ from fleets.recorded import Replay, recorded_sets
 
 from ncclprobe.localise.pairs.leaves import find_split, leaf_name, measured_layout
 from ncclprobe.localise.pairs.samples import End, Layout, Sample
-from ncclprobe.localise.pairs.search import localise_slowness, round_robin
-from ncclprobe.localise.pairs.suspects import Localisation
+from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, round_robin
 
 NINE, EIGHT = "cnode2-001 (+8)", "cnode2-005 (+7)"
 

@@ -1,6 +1,6 @@
 """Which rail a rank is, and how it is called."""
 
-from ncclprobe.localise.pairs.placement import Nic, place_ranks
+from ncclprobe.localise.pairs.rounds import Nic, place_ranks
 from ncclprobe.localise.pairs.samples import End
 
 TWO = ["a", "a", "b", "b"]

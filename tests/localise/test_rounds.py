@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.localise.pairs import search
+from ncclprobe.localise.pairs import suspects
 from ncclprobe.localise.pairs.rounds import (
     ALL_PAIRS,
     SOME_ROUNDS,
@@ -69,18 +69,18 @@ def test_what_has_no_pairs_is_refused(count: int, rounds: int | None) -> None:
 
 
 def test_rails_meet_their_like_in_the_same_round() -> None:
-    [only] = search.round_robin({"a": [0, 1], "b": [0, 1]})
+    [only] = suspects.round_robin({"a": [0, 1], "b": [0, 1]})
     assert only == ((End("a", 0), End("b", 0)), (End("a", 1), End("b", 1)))
 
 
 def test_a_rail_that_only_one_node_has_sits_out() -> None:
-    [only] = search.round_robin({"a": [0, 1], "b": [1, 5]})
+    [only] = suspects.round_robin({"a": [0, 1], "b": [1, 5]})
     assert only == ((End("a", 1), End("b", 1)),)
 
 
 @given(st.integers(2, 20), st.integers(1, 8))
 def test_an_end_is_in_one_pair_of_a_round_with_its_own_rail(nodes: int, rails: int) -> None:
-    for pairs in search.round_robin({f"n{node}": range(rails) for node in range(nodes)}):
+    for pairs in suspects.round_robin({f"n{node}": range(rails) for node in range(nodes)}):
         playing = [end for pair in pairs for end in pair]
         assert len(set(playing)) == len(playing)
         assert all(one.rail == other.rail for one, other in pairs)

@@ -13,8 +13,7 @@ from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import PairRound, Participants, plan_retests
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
-from ncclprobe.localise.pairs.search import LOST_PARTNERS, localise_slowness
-from ncclprobe.localise.pairs.suspects import Localisation, verdict
+from ncclprobe.localise.pairs.suspects import LOST_PARTNERS, Localisation, localise_slowness, verdict
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
 

@@ -7,8 +7,8 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.log_reader import read
 from ncclprobe.localise.causes import causes
-from ncclprobe.localise.next_steps import missing_ranks
 from ncclprobe.localise.rank_ends import clocks
+from ncclprobe.localise.timeline import missing_ranks
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
 

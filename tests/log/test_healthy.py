@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.checks.log.harmless import understood
+from ncclprobe.checks.log.known import understood
 from ncclprobe.localise.timeline import not_understood
 from tests.log import healthy, test_outcome
 from tests.log.test_examples import explained, whole

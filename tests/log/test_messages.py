@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.checks import log as rules
-from ncclprobe.checks.log.harmless import harmless
+from ncclprobe.checks.log.known import harmless
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
 from ncclprobe.facts.files import messages

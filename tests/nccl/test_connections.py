@@ -6,11 +6,10 @@ import pytest
 
 from ncclprobe.checks.ib.fixtures import fabric, gpus, having, pci
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
-from ncclprobe.facts.libfabric import Libfabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.plugins import Plugin, Plugins
+from ncclprobe.facts.plugins import Libfabric, Plugin, Plugins
 from ncclprobe.facts.software import Software
 from ncclprobe.model.nccl_selection import Part
 from ncclprobe.model.rails import RailPort

@@ -8,7 +8,7 @@ from ncclprobe.facts.infiniband import Gid, Port, Rate
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gids import Wish, address_range, advised, family, pick, valid, wish
+from ncclprobe.nccl.hcas import Wish, address_range, advised, family, pick, valid, wish
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 LOCAL, FOUR, GLOBAL = "fe80::1", "::ffff:10.0.0.1", "2001:db8::1"

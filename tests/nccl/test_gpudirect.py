@@ -3,7 +3,7 @@
 import pytest
 
 from ncclprobe.checks.ib import fixtures
-from ncclprobe.facts.gpudirect import PATHS, Flavour, GpuDirect
+from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks

@@ -11,8 +11,7 @@ from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.gpudirect import Level
-from ncclprobe.nccl.p2p import Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
+from ncclprobe.nccl.gpudirect import Level, Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.topology.paths import PathType, Topology
 
 PXB, SYS, LOC = PathType.PXB, PathType.SYS, PathType.LOC

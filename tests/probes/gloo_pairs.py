@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from fake_pairs import measured
 
-from ncclprobe.localise.pairs.placement import place_ranks
+from ncclprobe.localise.pairs.rounds import place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.values import asdict

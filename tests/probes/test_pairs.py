@@ -4,7 +4,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.localise.pairs.placement import place_ranks
+from ncclprobe.localise.pairs.rounds import place_ranks
 from ncclprobe.localise.pairs.samples import End
 from probes.gloo_ranks import printed
 

@@ -8,7 +8,7 @@ import torch
 from ncclprobe.model.measurement import Measurement, Mismatch
 from ncclprobe.ops import OPS
 from ncclprobe.probes.arrival_skew import Arrival
-from ncclprobe.probes.row import RankResult, reduce_ranks
+from ncclprobe.probes.sweep import RankResult, reduce_ranks
 from probes.plans import plan
 
 

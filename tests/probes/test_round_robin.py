@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from fake_pairs import Kept, measured
 
-from ncclprobe.localise.pairs.placement import place_ranks
+from ncclprobe.localise.pairs.rounds import place_ranks
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import Localisation, Nic, PairRow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import stats
-from ncclprobe.probes.sampling import BATCH_S, MOST_BATCHES, MOST_CALLS, Target, calls_per_batch, more_batches
+from ncclprobe.probes.plan import BATCH_S, MOST_BATCHES, MOST_CALLS, Target, calls_per_batch, more_batches
 
 TARGET = Target(precision=0.02, budget_s=2.0)
 times = st.lists(st.floats(1e-6, 10.0), max_size=MOST_BATCHES)

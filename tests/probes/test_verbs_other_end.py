@@ -16,7 +16,7 @@ from fake_verbs import QUICK, Channel, channels, device
 
 from ncclprobe.model.rails import RailOutcome, RailPort
 from ncclprobe.model.values import asdict, replace
-from ncclprobe.probes.verbs import child, library, pair
+from ncclprobe.probes.verbs import library, pair
 from ncclprobe.probes.verbs.library import Library, VerbsError
 from ncclprobe.probes.verbs.pair import run_rail
 
@@ -33,11 +33,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_process_that_is_killed_or_stopped_is_told_by_its_own_end(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals, kind: str
 ) -> None:
-    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    monkeypatch.setattr(pair, "GRACE_S", 0.5)
     monkeypatch.setattr(pair, "GRACE_S", 1.0)
     started: list[int] = []
 
-    class Noted(child.VerbsChild):
+    class Noted(pair.VerbsChild):
         def _popen(self) -> socket.socket:
             ours = super()._popen()
             assert self._process

@@ -13,7 +13,7 @@ from fake_verbs import QUICK, both, device, infiniband
 from ncclprobe.host import own_child
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import replace
-from ncclprobe.probes.verbs import child
+from ncclprobe.probes.verbs import pair
 
 LEFT = RailPort(device="left", gid_index=3, timeout=6, retry_count=1)
 RIGHT = replace(LEFT, device="right")
@@ -261,7 +261,7 @@ HANGING = (
 
 def test_a_call_that_hangs_is_killed_and_named(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All at once, because each takes its deadline, which must be long enough for a busy machine."""
-    monkeypatch.setattr(child, "GRACE_S", 0.5)
+    monkeypatch.setattr(pair, "GRACE_S", 0.5)
     test = replace(WORD, setup_seconds=6.0, seconds=1.0)
     sick = [device(f"left{n}", n, f"hang={call}") for n, call in enumerate(HANGING)]
     well = [device(f"right{n}", 16 + n) for n in range(len(HANGING))]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.checks.run.settings import in_words
+from ncclprobe.checks.run.ranks import in_words
 from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET, meaning
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import asdict, replace
@@ -15,7 +15,7 @@ from ncclprobe.nccl.parameters import table
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.session.measure import joining
-from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
+from ncclprobe.session.ranks.identity import RankInfo, RunConfig, agree_on
 
 INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0", usable=8)
 INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))

@@ -23,8 +23,7 @@ from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.expectations import expecting
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.agreement import RunConfig
-from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.identity import RankIdentity, RunConfig
 from ncclprobe.session.ranks.store import Exchange
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"

@@ -13,7 +13,7 @@ from ncclprobe.facts.run.samples import Expected, Participants, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure.interference import Reading, falsifying, of_all_hosts, of_processors, of_settings, parse
+from ncclprobe.session.measure.joining import Reading, falsifying, of_all_hosts, of_processors, of_settings, parse
 from ncclprobe.session.measure.recorder import Recorder
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)

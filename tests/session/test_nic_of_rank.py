@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe.engine import observe
 from ncclprobe.host.capture import load
-from ncclprobe.localise.pairs.placement import Nic
+from ncclprobe.localise.pairs.rounds import Nic
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.session.measure import rank_nics
 

@@ -11,7 +11,7 @@ from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import DataPaths, DataRates, Look
 from ncclprobe.model.findings import Certainty, Finding, fail, note, seen, warn
-from ncclprobe.model.path_rates import PathExpectation, PathRate, RateKind, shown, words_of
+from ncclprobe.model.measurement import PathExpectation, PathRate, RateKind, shown, words_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace

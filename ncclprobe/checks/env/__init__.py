@@ -1,9 +1,9 @@
 """What the environment and NCCL's configuration files say, read as NCCL reads it.
 
-Where to find what: ``numbers`` and ``names`` (how a variable is written), ``files`` (configuration, topology and plugin
-files), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports``, ``tuning``, ``logs`` and
-``job``, ``texts``, ``libraries`` (which NCCL would be loaded). ``fixtures`` holds what the examples of several of them
-share.
+Where to find what: ``values`` (how a variable is written), ``files`` (configuration, topology and plugin files, and
+which NCCL would be loaded), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports`` (what is
+taken out of its hands), ``choices`` (what it chooses as a whole, and what vendors prescribe), ``job`` and ``uniform``.
+``fixtures`` holds what the examples of several of them share.
 """
 
 from ncclprobe.facts.nccl_conf import Settings

@@ -20,8 +20,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.nccl.gids import Pick, advised, pick, roce_version, wish
-from ncclprobe.nccl.hcas import select
+from ncclprobe.nccl.hcas import Pick, advised, pick, roce_version, select, wish
 from ncclprobe.nccl.values import read_setting
 
 _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")

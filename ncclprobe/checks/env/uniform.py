@@ -19,7 +19,7 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
-from ncclprobe.checks.sync.counts import DGXS, H100S, network
+from ncclprobe.checks.sync.host import DGXS, H100S, network
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import Machine
@@ -29,8 +29,7 @@ from ncclprobe.facts.software import Software, reaches
 from ncclprobe.model.findings import Finding, fail, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
-from ncclprobe.nccl.gids import family, pick, roce_version, wish
-from ncclprobe.nccl.hcas import select_by
+from ncclprobe.nccl.hcas import family, pick, roce_version, select_by, wish
 from ncclprobe.nccl.values import read_setting
 
 _IGNORES = "NCCL_IGNORE_NET_MISMATCH"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
-from ncclprobe.facts.job.standing import Stand
+from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
 from ncclprobe.units import plural

@@ -1,18 +1,36 @@
-"""The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out."""
+"""The port of the rendezvous, the ports that everything else takes, and what gloo groups listen on.
 
-from collections.abc import Iterator
+The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out.
 
+What gloo groups listen on: whether the nodes of the job can come together in one.
+
+torch makes them with ``--backend gloo``, and frameworks make them in addition to NCCL's groups, for what stays on the
+CPU: checkpoints, barriers, monitored barriers, schedulers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_interface
+from typing import Any
+
+from ncclprobe.checks.env.fixtures import LO, interface
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
+from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.names import Master
+from ncclprobe.facts.machine import System
+from ncclprobe.facts.names import Master, OwnName
 from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.process import Process
 from ncclprobe.facts.sysctls import ROOT, Sysctls
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
+from ncclprobe.model.snapshot import Absent, Every, Job
+from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl.gloo import Chosen, Device, Node, Unseen, devices, named, partings
 
 _LARGEST_BACKLOG = 4096  # the kernel's own default of somaxconn since Linux 5.4
 _PORTS_PER_PEER = 4
@@ -137,3 +155,203 @@ def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
         message = f"is {sysctls.somaxconn}, and {launch.world_size} ranks connect at once"
         evidence = f"{ROOT}/core/somaxconn"
         yield warn("net.core.somaxconn", message, blame="image", action="fix-image", evidence=evidence)
+
+
+VARIABLE = "GLOO_SOCKET_IFNAME"
+THEIR_GROUPS = "gloo groups of this job"
+_MOST_NODES = 128  # whose pairs are all compared
+
+
+@applies
+def between_nodes(names: Every[OwnName | Absent], job: Job) -> bool:
+    """in jobs of several nodes that were asked for their own names, and not with --local."""
+    return not job.local and sum(isinstance(each, OwnName) and bool(each.name) for _, each in names.items()) > 1
+
+
+def _named(*names: str) -> Every[OwnName | Absent]:
+    return Every({f"n{i}": OwnName(f"n{i}", (name,) if name else ()) for i, name in enumerate(names)})
+
+
+def _with(*values: str) -> Every[Environment | Absent]:
+    return Every({f"n{i}": Environment({VARIABLE: value} if value else {}) for i, value in enumerate(values)})
+
+
+def _system(number: int, boot_id: str) -> System:
+    return System(f"n{number}", "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
+
+
+_HOSTS = Every({f"n{i}": Interfaces((LO, interface("eth0", 2, f"10.0.0.{5 + i}"))) for i in range(2)})
+_SYSTEMS: Every[System | Absent] = Every({f"n{i}": _system(i, f"boot{i}") for i in range(2)})
+_ANY: Every[Process | Absent] = Every({})
+
+
+@check(
+    bad=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("", ""), _SYSTEMS, _ANY, Job("gloo"))],
+    good=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("eth0", "eth0"), _SYSTEMS, _ANY, Job("gloo"))],
+    requires="env.gloo-mismatch",
+    applies=between_nodes,
+)
+def gloo_group(
+    interfaces: Every[Interfaces],
+    names: Every[OwnName | Absent],
+    environments: Every[Environment | Absent],
+    systems: Every[System | Absent],
+    processes: Every[Process | Absent],
+    job: Job,
+) -> Iterator[Finding]:
+    """The nodes of this job cannot come together in a gloo group.
+
+    Right: The nodes of this job can come together in a gloo group.
+    Why: gloo listens on the address of the host's own name unless GLOO_SOCKET_IFNAME names interfaces, and on 127.0.0.1
+    where that name leads to no address of the host. Of two ranks the one with the greater address calls: who calls a
+    loopback address calls itself ("Connection refused", pytorch#150532), and IPv4 does not call IPv6
+    ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
+    Fix: GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
+    /etc/hosts, of one family on all nodes.
+    """
+    chosen = _chosen(interfaces, names, environments)
+    nodes = {
+        node: Node(own, chosen[node])
+        for node, own in interfaces.items()
+        if chosen[node] and all(isinstance(each, Device) for each in chosen[node])  # refusals: their own nodes' checks
+    }
+    stacks = {node: stack_of(systems.by_node.get(node), processes.by_node.get(node)) for node in nodes}
+    culprits = _culprits(nodes, stacks)
+    for kind, found in culprits.items():
+        yield _finding(kind, found, nodes, environments, job)
+    if culprits:
+        return
+    yield from _some_only(nodes, environments, job)
+    unknown = [node for node, found in chosen.items() if not found or any(isinstance(d, Unseen) for d in found)]
+    if unknown:
+        raise Unlearned(f"what gloo would listen on is not known of {fold(unknown)}")
+
+
+class _Culprits(Struct):
+    """The nodes to which a reason is due, and the reason of one pair of them, as an example."""
+
+    example: str
+    nodes: set[str] = field(default_factory=set)
+
+
+def _culprits(nodes: dict[str, Node], stacks: dict[str, Stack]) -> dict[str, _Culprits]:
+    """Return whose devices are certain not to be connected with others', by the kind of reason."""
+    found: dict[str, _Culprits] = {}
+    for pair in partings(_odd_first(nodes)):
+        whose = stacks[pair.one], stacks[pair.other]
+        known = None not in (*whose[0], *whose[1])
+        if whose[0] == whose[1] if known else nodes[pair.one].interfaces == nodes[pair.other].interfaces:
+            continue  # one machine and one network: its loopback leads from one to the other
+        kind, ill = _blamed(nodes, pair.one, pair.other)
+        found.setdefault(kind, _Culprits(pair.why)).nodes.update(ill)
+    return found
+
+
+def _odd_first(nodes: dict[str, Node]) -> dict[str, Node]:
+    """Return as many nodes as are compared in pairs, first those whose devices are of a kind that few nodes have."""
+    kinds = {name: tuple((each.version, each.loopback) for each in _listens(node)) for name, node in nodes.items()}
+    count = Counter(kinds.values())
+    return {name: nodes[name] for name in sorted(nodes, key=lambda name: count[kinds[name]])[:_MOST_NODES]}
+
+
+def _chosen(
+    interfaces: Every[Interfaces], names: Every[OwnName | Absent], environments: Every[Environment | Absent]
+) -> dict[str, tuple[Chosen, ...]]:
+    """Return the devices of gloo on each node; none where it could not be learned what they would be."""
+    found = {}
+    for node, own in interfaces.items():
+        ifname, name = _ifname(environments.by_node.get(node)), names.by_node.get(node)
+        known = name if isinstance(name, OwnName) else OwnName()
+        learned = ifname is not None and bool(named(ifname) or known.name)
+        found[node] = devices(own, ifname or "", known.name, known.addresses) if learned else ()
+    return found
+
+
+def _ifname(environment: Environment | Absent | None) -> str | None:
+    return (environment.get(VARIABLE) or "") if isinstance(environment, Environment) else None
+
+
+def _listens(node: Node) -> list[Device]:
+    return [each for each in node.devices if isinstance(each, Device)]
+
+
+def _blamed(nodes: dict[str, Node], one: str, other: str) -> tuple[str, set[str]]:
+    """Return why a pair is parted, and whose doing that is: of a loopback address its node's, else the fewer nodes'."""
+    counts = {name: len(node.devices) for name, node in nodes.items()}
+    if counts[one] != counts[other]:
+        return "count", _fewer(counts, one, other)
+    local = {name for name in (one, other) if any(each.loopback for each in _listens(nodes[name]))}
+    families = {name: tuple(each.version for each in _listens(node)) for name, node in nodes.items()}
+    if local:
+        return "loopback", local
+    return ("family", _fewer(families, one, other)) if families[one] != families[other] else ("shared", {one, other})
+
+
+def _fewer(values: dict[str, Any], one: str, other: str) -> set[str]:
+    """Return the node of a pair whose value fewer nodes have; both where neither is the rarer."""
+    count = Counter(values.values())
+    mine, theirs = count[values[one]], count[values[other]]
+    return {one, other} if mine == theirs else {one if mine < theirs else other}
+
+
+_MEANINGS = {
+    "loopback": "leads every node to itself",
+    "family": "of another address family than the other nodes have",
+    "shared": "an address that other nodes have as well",
+    "count": "not as many addresses as on the other nodes",
+}
+
+
+def _finding(
+    kind: str, found: _Culprits, nodes: dict[str, Node], environments: Every[Environment | Absent], job: Job
+) -> Finding:
+    ill = tuple(node for node in nodes if node in found.nodes)
+    first = nodes[ill[0]]
+    listens = ", ".join(each.address for each in _listens(first))
+    set_here = [node for node in ill if named(_ifname(environments.by_node.get(node)) or "")]
+    verb = "listen" if len(ill) > 1 else "listens"
+    group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
+    message = f"{verb} on {listens}, {_MEANINGS[kind]}: {group} cannot come up ({found.example})"
+    return (fail if job.backend == "gloo" else warn)(
+        fold(ill),
+        message,
+        nodes=ill,
+        evidence=_evidence(ill[0], first, environments),
+        **({"blame": "job", "action": "fix-job"} if set_here else {"blame": "image", "action": "fix-image"}),
+    )
+
+
+def _evidence(node: str, found: Node, environments: Every[Environment | Absent]) -> Evidence:
+    ifname = _ifname(environments.by_node.get(node)) or ""
+    if named(ifname):
+        return seen("environment", f"{VARIABLE}={ifname}")
+    fallback = any(each.fallback for each in _listens(found))
+    return seen("getaddrinfo of the host's own name", "no address of this host" if fallback else "")
+
+
+def _some_only(nodes: dict[str, Node], environments: Every[Environment | Absent], job: Job) -> Iterator[Finding]:
+    """Report GLOO_SOCKET_IFNAME on some nodes only where these then listen in another network than the others."""
+    on = tuple(node for node in nodes if named(_ifname(environments.by_node.get(node)) or ""))
+    off = [node for node in nodes if node not in on]
+    if not on or not off or _networks(nodes, on) & _networks(nodes, off):
+        return
+    where = _listens(nodes[on[0]])[0].address, _listens(nodes[off[0]])[0].address
+    group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
+    message = (
+        f"is set on {fold(on)} only: {where[0]} there, {where[1]} on {fold(off)}, in another network, so that {group} "
+    )
+    message += "may not come up"
+    given = seen("environment", f"{VARIABLE}={_ifname(environments.by_node.get(on[0]))}")
+    yield warn(VARIABLE, message, nodes=on, blame="job", action="fix-job", evidence=given)
+
+
+def _networks(nodes: dict[str, Node], of: Sequence[str]) -> set[str]:
+    """Return the networks of what these nodes listen on first."""
+    found = set()
+    for name in of:
+        address = _listens(nodes[name])[0].address
+        for each in nodes[name].interfaces.addresses:
+            if each.address == address and each.netmask:
+                length = bin(int(ip_interface(each.netmask).ip)).count("1")
+                found.add(str(ip_interface(f"{address.partition('%')[0]}/{length}").network))
+    return found

@@ -1,13 +1,292 @@
-"""Connections between ranks that had already met: NCCL's sockets and gloo's."""
+"""Which interface ranks took, and connections between ranks that had already met.
+
+Connections between ranks that had already met: NCCL's sockets and gloo's.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import FABRIC, JOB, demoted, of_peer, of_the_job, warned
+from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, demoted, each, failed, hosts, of_peer, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import CONTAINER_PORTS, LINK_LOCAL, TUNNELS, FailedConnection, failed_connection
+from ncclprobe.facts.files.nccl_lines import (
+    CONTAINER_PORTS,
+    LINK_LOCAL,
+    TUNNELS,
+    FailedConnection,
+    Used,
+    failed_connection,
+    used,
+)
 from ncclprobe.facts.files.texts import address_of, between
 from ncclprobe.model.findings import Finding
+
+_USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")
+_NO_INTERFACE = (
+    "no socket interface found",
+    "NET/Socket : no interface found",
+    "NET/IB : No IP interface found",
+    "No usable listening interface found",
+    "No interface found in the same subnet as remote address",
+    "verify NCCL_OOB_NET_IFNAME",
+)
+_CUT_OFF = ("onnect to ", "exceeded retries", "exceeded timeouts", "exceeded error retry count", "onnection refused")
+
+
+def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
+    """Yield every interface that a rank says it uses, with the line."""
+    for event in log.having(*_USING):
+        for each_used in used(event.text):
+            yield event, each_used
+
+
+def _unconnected(log: JobLog) -> bool:
+    """Return whether a connection failed, so that a strange interface is why and not just strange."""
+    lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
+    return any(event.level != "INFO" and not warned(event) for event in lines)
+
+
+_NO_FAMILY = ("is neither AF_INET",)
+_NO_SUCH_FAMILY = ("ocket creation failed : Address family not supported",)
+_SELECTION = ("NCCL_SOCKET_IFNAME set", "NCCL_SOCKET_FAMILY set")
+
+
+@cause(
+    code="iface-missing",
+    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_NO_SUCH_FAMILY, *_SELECTION),
+    doctor="env.ifname-match",
+    bad=lambda: [
+        "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\n"
+        "[rank0]: ncclSocketInit: connecting to address  with family 5931 is neither AF_INET(2) nor AF_INET6(10)"
+    ],
+    good=lambda: ["node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nloss 2.1"],
+)
+def no_interface(log: JobLog) -> Iterator[Finding]:
+    """NCCL found no network interface that it may use.
+
+    Right: No log says that NCCL found no interface.
+    Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
+    others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
+    2.27 do not notice and send an address without a family to the root, which says so (NVIDIA/nccl issue 1837).
+    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (a prefix such as `eth`, `=eth0` exactly, `^docker`
+    for all but); correct it or unset it.
+    """
+    yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
+    codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
+    yield from each(log, _NO_SUCH_FAMILY, "no address of a family that this host or container has", **IMAGE)
+    yield from each(log, _NO_FAMILY, "a rank's address is none: it found no interface", codes=codes, **JOB)
+
+
+@cause(
+    code="iface-loopback",
+    signs=(*_USING, *_CUT_OFF),
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+        "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 127.0.0.1<40211> failed : Connection refused"
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>"],
+)
+def loopback(log: JobLog) -> Iterator[Finding]:
+    """Ranks of several hosts listen on a loopback address.
+
+    Right: No rank of a job of several hosts uses a loopback address.
+    Why: NCCL takes lo where nothing else passes NCCL_SOCKET_IFNAME, or where no other interface is up
+    (src/misc/socket.cc, ncclFindInterfaces); other hosts that connect to 127.0.0.1 reach only themselves.
+    Fix: set NCCL_SOCKET_IFNAME to the interface with the address that other hosts know, for example
+    `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
+    """
+    if len(hosts(log)) < 2 and not _refused_by_itself(log):
+        return
+    for event, taken in _taken(log):
+        if taken.name == "lo" or taken.address.startswith("127.") or taken.address == "::1":
+            message = f"uses {taken.name} ({taken.address}), which no other host reaches"
+            codes = () if len(hosts(log)) > 1 else ("iface-loopback", "rank-crashed")
+            yield said(log, event, message, codes=codes, **JOB)
+
+
+def _refused_by_itself(log: JobLog) -> bool:
+    """Return whether a rank connected to 127.0.0.1 and found no listener: the peer is on another host, or gone."""
+    found = (failed_connection(event.text) for event in log.having(*_CUT_OFF) if event.level == "WARN")
+    return any(each_found and each_found.final and each_found.peer.startswith("127.") for each_found in found)
+
+
+@cause(
+    code="iface-wrong-veth",
+    signs=(*_USING, *_CUT_OFF),
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 172.18.0.1<4021> failed : "
+        "No route to host"
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>"],
+)
+def container_interface(log: JobLog) -> Iterator[Finding]:
+    """A port that every host has for itself is one of NCCL's interfaces.
+
+    Right: No connection failed on the port of a container's bridge, or on a link-local address.
+    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other, and so do link-local addresses
+    (169.254…), as of the management controller's USB port; NCCL takes every interface that NCCL_SOCKET_IFNAME lets
+    pass, excluding by default only lo and docker.
+    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
+    `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
+    """
+    what = "a port of a container's bridge, or with an address that leads to no other host"
+    yield from _strange(log, (*CONTAINER_PORTS, LINK_LOCAL), what)
+
+
+@cause(
+    code="iface-wrong-tunnel",
+    signs=(*_USING, *_CUT_OFF),
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.6<0> [1]eth0:10.0.0.1<0>\n"
+        "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 10.8.0.7<4021> returned "
+        "Connection timed out, exceeded error retry count after 35 attempts"
+    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.6<0>"],
+)
+def tunnel(log: JobLog) -> Iterator[Finding]:
+    """A tunnel is one of NCCL's interfaces.
+
+    Right: No connection failed on a tunnel.
+    Why: interfaces of a VPN (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly; NCCL takes them as any
+    other interface that is up.
+    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
+    `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
+    """
+    yield from _strange(log, TUNNELS, "a tunnel")
+
+
+def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
+    if not _unconnected(log):
+        return
+    connects = [*_connects_strangely(log, prefixes, what)]
+    yield from connects
+    seen: set[tuple[str, str]] = set()
+    for event, taken in () if connects else _taken(log):
+        first = next(iter(used(event.text))).name  # where the first is strange too, ranks meet over that one
+        meant = taken.name == first or not first.startswith((*CONTAINER_PORTS, *TUNNELS))
+        strange = taken.name.startswith(prefixes) or (LINK_LOCAL in prefixes and taken.address.startswith(LINK_LOCAL))
+        if strange and meant and (event.host, taken.name) not in seen:
+            seen.add((event.host, taken.name))
+            message = f"uses {taken.name} ({taken.address}), {what}"
+            yield said(log, event, message, **JOB)
+
+
+def _connects_strangely(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
+    """Yield the connections that failed over such an interface: they say which, where there are several."""
+    for event in log.having("onnect to "):
+        scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
+        to = between(event.text, "onnect to ", " ") if LINK_LOCAL in prefixes else ""
+        if event.level != "INFO" and (scope.startswith(prefixes) or to.startswith(LINK_LOCAL)):
+            yield said(log, event, f"connects over {scope or address_of(to)}, {what}", **JOB)
+
+
+@cause(
+    code="container-bridge-net",
+    signs=_USING,
+    doctor="env.ifname-virtual",
+    bad=lambda: [
+        {
+            "a": "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
+            "b": "0badcafe1dea:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>\n"
+            "0badcafe1dea:7:9 [0] misc/socket.cc:58 NCCL WARN socketStartConnect: exceeded retries (20000)",
+        }
+    ],
+    good=lambda: [
+        {
+            "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>",
+            "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
+            "n2:7:9 [0] misc/socket.cc:58 NCCL WARN socketStartConnect: exceeded retries (20000)",
+        }
+    ],
+)
+def bridge_network(log: JobLog) -> Iterator[Finding]:
+    """Ranks publish addresses of a container's private network.
+
+    Right: No two hosts have the same address, or one of a container's default bridge.
+    Why: docker's default bridge gives every host's containers 172.17.0.2, 172.17.0.3, …: a rank that connects to such
+    an address meets itself or another container of its own host, never the peer.
+    Fix: start the containers in the host's network (`docker run --network=host`, `hostNetwork: true`), or give them a
+    network between the hosts.
+    """
+    worked = any(rank.init_complete or rank.step for rank in log.ranks.values())
+    if len(hosts(log)) < 2 or worked or not failed(log):
+        return
+    where: dict[str, set[str]] = {}
+    inside = [(event, taken) for event, taken in _taken(log) if not taken.name.startswith(CONTAINER_PORTS)]
+    for event, taken in inside:
+        where.setdefault(taken.address, set()).add(event.host)
+    for event, taken in inside:
+        twice = len(where[taken.address]) > 1 and not taken.address.startswith(("127.", LINK_LOCAL, "fe80", "::1"))
+        if twice or taken.address.startswith("172.17."):
+            message = f"publishes {taken.address}, an address of a container's private network"
+            yield said(log, event, message, **JOB)
+
+
+_GLOO_IFACE = ("Unable to find address for: ", "Unable to find interface for: ", "unsupported gloo device")
+
+
+@cause(
+    code="gloo-iface",
+    signs=_GLOO_IFACE,
+    doctor="env.gloo-mismatch",
+    bad=lambda: [
+        "RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:83] ifa != nullptr. "
+        "Unable to find address for: ^docker0,lo"
+    ],
+    good=lambda: ["[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1"],
+)
+def gloo_interface(log: JobLog) -> Iterator[Finding]:
+    """GLOO_SOCKET_IFNAME cannot be used.
+
+    Right: Gloo found the interfaces that it was to use.
+    Why: gloo takes a list of exact names; NCCL's prefixes, `^` and `=` mean nothing to it
+    (gloo/transport/tcp/device.cc), and it ends where the name is no interface of this host.
+    Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
+    `GLOO_SOCKET_IFNAME=eth0`.
+    """
+    yield from each(log, _GLOO_IFACE, "gloo finds no interface of that name", **JOB)
+
+
+_FALLBACK = ("Unable to resolve hostname to a (local) address",)
+
+
+@cause(
+    code="dns-loopback",
+    signs=(*_FALLBACK, "127.0.1.1", "connectFullMesh failed"),
+    doctor="launch.fqdn",
+    bad=lambda: [
+        "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+        "address as fallback. (function operator())\n"
+        "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error"
+    ],
+    good=lambda: [
+        "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+        "address as fallback. (function operator())"
+    ],
+)
+def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
+    """A host's own name resolves to a loopback address.
+
+    Right: No rank publishes a loopback address because of its host's name.
+    Why: gloo and torch's RPC publish the address that the host's own name resolves to; Debian's /etc/hosts has it as
+    127.0.1.1, which every other host takes for itself.
+    Fix: give the host's name its real address in /etc/hosts or DNS (`getent hosts $(hostname)`), or set
+    GLOO_SOCKET_IFNAME to the interface between the hosts.
+    """
+    if _mesh_failed(log):
+        yield from each(log, _FALLBACK, "takes loopback, because its own name does not resolve", **IMAGE)
+    for event in log.having("127.0.1.1"):
+        if event.level != "INFO" and ("onnect" in event.text or "losed by peer" in event.text):
+            yield said(log, event, "connects to 127.0.1.1, the address of a host's own name", **IMAGE)
+
+
+def _mesh_failed(log: JobLog) -> bool:
+    signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
+    return any(event.level != "INFO" and not warned(event) for event in log.having(*signs))
+
 
 _CONNECT = ("onnect to ", "exceeded error retry count", "exceeded retries", "exceeded timeouts", "PollConnect to ",
             "Call to connect failed : ", "Call to recv", "Call to send")  # fmt: skip

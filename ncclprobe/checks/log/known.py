@@ -1,16 +1,18 @@
-"""What the table of messages says of lines that no other check makes anything of."""
+"""Lines of which no other check makes anything: known by the table of messages, harmless, or unexplained."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, UNPROVEN, each, failed, of_peer
+from ncclprobe.errors import Unlearned
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, number
 from ncclprobe.localise.outcome import lived_on
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, seen, warn
 from ncclprobe.model.values import replace
+from ncclprobe.units import whole_words
 
 _REFUSED = (
     "Unrecognized element token",
@@ -118,3 +120,110 @@ def _log(text: str) -> JobLog:
 
     failure = LogEvent(0, 2, "NCCL failure", level="ERROR")
     return JobLog((LogStream("a.log", 2),), (LogEvent(0, 1, text, host="n1", pid=7, level="WARN"), failure))
+
+
+HARMLESS = (
+    "network addresses of (",
+    "failed to listen on any local network address. Continuing",
+    "destroy_process_group() was not called",
+    "is deprecated",
+    "Unable to register cuDNN factory",
+    "Unable to register cuFFT factory",
+    "Unable to register cuBLAS factory",
+    "computation placer already registered",
+    "Guessing device ID based on global rank",
+    "using GPU ",  # to perform barrier as devices used by this process are currently unknown
+    "OMP_NUM_THREADS environment variable",
+    "couldn't load driver",
+    "ignore_errors",
+    "errors 0",
+    "error_file",
+    "Sending process",
+    "closing signal SIGTERM",
+    ") of binary: ",  # torchrun's, of every process that failed; its summary says the same again
+    "Signal 15 (SIGTERM)",  # how a launcher ends the other ranks
+    "ibv_get_device_list",
+    "NET/Plugin: Could not find",
+    "NET/Plugin : No plugin found",
+    "No plugin found",
+    ": going to /tmp instead",  # slurmstepd, of a folder that the node has not
+    "libibverbs: Warning",
+    "FutureWarning",
+    "UserWarning",
+    "DeprecationWarning",
+    # NCCL's own warnings after which it goes on, 2.4 to 2.30
+    "Failed to open libibverbs.so",  # a machine without RDMA; a warning until 2.10
+    "Call to bind failed",  # of the RAS port that another job has; elsewhere log.port-taken speaks of it
+    "client reregistration",  # the subnet manager asks ports to register again
+    "async event : port active",
+    "async event: port active",
+    "async event : SM change",
+    "async event: SM change",
+    "CollNet is not supported or fails to initialize",
+    "CollNet currently only supports",
+    # torch's at W
+    "as device used by this process is currently unknown",
+    'Failed to check the "should dump" flag',  # rank 0, which keeps the store, ended first
+    "recvVector failed on",
+    "recvValue failed on",
+    "recvValueWithTimeout failed on",
+    "sendBytes failed on",
+)
+"""Texts of such lines, where the table of messages does not have them: of older releases and of other programs.
+
+They are counted nowhere; where one of them matters after all, a check says so by itself.
+"""
+
+
+def harmless(event: LogEvent) -> bool:
+    """Return whether a line is one of them, or one after which its program goes on as its sources say."""
+    if any(text in event.text for text in HARMLESS):
+        return True
+    found = messages.said(event.text, event.level)
+    return found is not None and found.kind in ("harmless", "aside")
+
+
+def understood(event: LogEvent) -> bool:
+    """Return whether a line has a meaning, if only that of a symptom."""
+    found = messages.said(event.text, event.level)
+    return harmless(event) or (found is not None and found.kind != "?")
+
+
+ENDINGS = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
+"""Levels of lines after which a process does not go on."""
+
+
+@cause(
+    bad=lambda: [(_log_of(LogEvent(0, 1, "ValueError: x", level="EXCEPTION")), Explained(("oom",)))],
+    good=lambda: [(_log_of(LogEvent(0, 1, "loss 3.1")), Explained())],
+    required=True,
+)
+def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
+    """A failure has no named cause.
+
+    Right: every failure in the logs has a named cause, or there is none.
+    Why: a log may show only what followed: a return code, a timeout, a connection that a peer closed. The cause is then
+    in another rank's log, in the kernel's, or was not logged.
+    Fix: collect what is missing as the report says, and explain all of it together.
+    """
+    left = [each for each in log.events if each.level in ENDINGS and (each.stream, each.line) not in explained.lines]
+    if not explained.codes and (left or explained.open):
+        raise Unlearned(_why(log, left, explained))
+    for event in left[:1]:
+        evidence = seen(log.streams[event.stream].name, event.text, event.line)
+        text = f"{len(left)} lines that end a process are of no known form"
+        yield warn(log.where(event), text, evidence=evidence, action="none")
+
+
+def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
+    if explained.open:
+        return f"the logs show what followed from a failure, and no line says why: {', '.join(explained.open)}"
+    first = left[0]
+    where, text = f"{log.streams[first.stream].name}:{first.line}", whole_words(first.text, 200)
+    return f"{where} says of a failure what no check knows: {text}"
+
+
+def _log_of(event: LogEvent) -> JobLog:
+    from ncclprobe.facts.files.job_log import LogStream
+
+    return JobLog((LogStream("a.log", 1),), (event,))

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.checks.run.arrival import seen_once
 from ncclprobe.checks.run.conditions import pairs_of_ranks
+from ncclprobe.checks.run.ranks import seen_once
 from ncclprobe.checks.run.rows import EXACT
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.run.samples import Asked, Expected, Localised

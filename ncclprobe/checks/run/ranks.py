@@ -1,16 +1,168 @@
-"""Is a rank late by itself?"""
+"""Ranks and their nodes: did all come and stay, set alike, in groups that fit, and is one slow by itself?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median_low
+from typing import Any
 
+from ncclprobe.checks.run.conditions import groups_of_ranks, rungs_of_the_ladder
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.facts.run.samples import Asked, Participants, Rows
-from ncclprobe.model.findings import Certainty, Finding, seen, warn
-from ncclprobe.model.measurement import Skew
+from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET
+from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
+from ncclprobe.facts.run.samples import (
+    FAILED,
+    Arrivals,
+    Asked,
+    Attendance,
+    DifferingSetting,
+    Ending,
+    Expected,
+    Groups,
+    Ladder,
+    LostRank,
+    Participants,
+    RankSettings,
+    Rows,
+)
+from ncclprobe.localise.collectives import folded
+from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.traffic import GroupRow, LadderRow
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural
+from ncclprobe.nccl.parameters import table
+from ncclprobe.training import climbed
+from ncclprobe.units import plural, size
+
+
+def seen_once(subject: str, message: str, **details: Any) -> Finding:
+    """Return a rank or a run that did not go on: whose fault that is takes a second look."""
+    return fail(subject, message, action="retest", confidence=ONCE, **details)
+
+
+_FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
+
+
+@check(
+    bad=lambda: [(Arrivals(4, (2, 3), 60.0), _FOUR)],
+    good=lambda: [(Arrivals(4), _FOUR)],
+    required=True,
+)
+def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
+    """Not every rank arrived.
+
+    Right: Every rank arrived.
+    Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away. A rank
+    whose process runs, or that may still take its time, is not missing: it may be importing torch, and nothing is known
+    of it.
+    Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
+    MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
+    system, raise --phase-timeout.
+    """
+    for rank in arrivals.lost:
+        yield seen_once(
+            f"rank {rank}",
+            f"never arrived: {arrivals.expected} ranks were expected and this one did not register",
+            evidence=seen("the job's store", f"no first heartbeat in {arrivals.waited_s:.0f} s"),
+        )
+    if arrivals.missing and not arrivals.lost:
+        raise Unlearned(_late(arrivals))
+    if participants.fallback and not arrivals.missing:
+        raise Unlearned(participants.fallback)
+
+
+def _late(arrivals: Arrivals) -> str:
+    """Say which ranks had not come, and why that is not held against them."""
+    allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
+    runs = f"; the process of rank {folded(arrivals.running)} runs" if arrivals.running else ""
+    late = f"rank {folded(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
+    return f"{late}: it may still be importing torch; start again, or raise --timeout"
+
+
+_TORCHS = (
+    f"it failed (rank 1: all_reduce first call: {OUT_OF_MEMORY}2.00 GiB were asked for, and of the 79.11 GiB of GPU 1 "
+    "1.19 GiB are free; in use are 40.00 GiB by process 4711, 37.90 GiB by this rank)"
+)
+
+
+@applies
+def a_rank_left(attendance: Attendance | Absent) -> bool:
+    """to runs that a rank left."""
+    return isinstance(attendance, Attendance) and bool(attendance.lost)
+
+
+@check(
+    bad=lambda: [(Attendance(2, (LostRank(1, "node7", "all_reduce first call", _TORCHS),)),)],
+    good=lambda: [(Attendance(2, (LostRank(1, "node7", "timing", "its heartbeat stopped"),)),)],
+    applies=a_rank_left,
+)
+def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
+    """A rank ran out of memory.
+
+    Right: No rank ran out of memory.
+    Why: a GPU that another process uses, or that holds more ranks than one, has less room than was there when the run
+    began; NCCL allocates more than the buffers that are measured, for each peer and algorithm that it connects.
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names who holds a GPU's memory; end what is
+    left of earlier jobs, or ask for smaller messages with -e.
+    """
+    for lost in attendance.lost:
+        if lost.shortage:
+            message = f"ran out of memory on {lost.host} in phase {lost.phase!r}: {lost.shortage}"
+            yield fail(
+                f"rank {lost.rank}",
+                message,
+                blame="job",
+                action="fix-job",
+                evidence=seen("the job's store", "why it left"),
+                nodes=(lost.host,),
+            )
+
+
+_ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
+"""Phases in which a rank does not wait for other ranks."""
+
+
+@check(
+    bad=lambda: [(Attendance(4, stalled="all_reduce 1 MiB timing"), Ending("stalled"))],
+    good=lambda: [(Attendance(4), Ending())],
+    required=True,
+    requires="run.init",
+)
+def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
+    """A rank was lost, or the run stood still.
+
+    Right: No rank was lost, and the run did not stand still.
+    Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
+    Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
+    still runs; then measure again without that node.
+    """
+    short = any(lost.shortage for lost in attendance.lost)
+    for lost in attendance.lost:
+        if short and lost.why.startswith(FAILED):
+            continue  # for memory, or because that rank left
+        yield seen_once(
+            f"rank {lost.rank}",
+            f"{lost.why}; it was last seen in phase {lost.phase!r} on host {lost.host}",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
+            nodes=(lost.host,),
+        )
+    if attendance.stalled.startswith(_ALONE):
+        raise Unlearned(
+            f"no rank came out of its own {attendance.stalled!r} in time: slow memory, processors, GPUs or files of "
+            "these hosts, and no bytes were on their way; ask for less (-e, --params), or raise --phase-timeout"
+        )
+    if attendance.stalled:
+        yield seen_once(
+            "all ranks",
+            f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
+            evidence=seen("the job's store", "heartbeats (rank, phase)"),
+            remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
+            "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
+        )
+    if ending.why and not attendance.lost and not attendance.stalled:
+        raise Unlearned(ending.why)
+
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
@@ -60,3 +212,144 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
                     f"{min(skew.transfer_us for skew in skews):.1f} us and more",
                 ),
             )
+
+
+_PROTO = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 2, 3)), ("LL", (1,))))
+_WHOLE = Ending()
+
+
+@applies
+def settings_told(settings: RankSettings | Absent) -> bool:
+    """where the ranks have told their settings."""
+    return isinstance(settings, RankSettings)
+
+
+@check(
+    slows=True,
+    bad=lambda: [(RankSettings((_PROTO,)), _FOUR, _WHOLE)],
+    good=lambda: [(RankSettings(()), _FOUR, _WHOLE)],
+    applies=settings_told,
+)
+def settings(settings: RankSettings, participants: Participants, ending: Ending | Absent) -> Iterator[Finding]:
+    """Ranks have different settings of NCCL, torch or gloo.
+
+    Right: All ranks have the same settings.
+    Why: each rank chooses algorithm, protocol, buffers and network by its own settings and never compares them with the
+    others': where they disagree the first call hangs, and no library names the variable.
+    Fix: set the variable in one place for all ranks: the job script with srun --export or mpirun -x, or none.
+    """
+    whole = isinstance(ending, Ending) and not ending.why
+    for each in settings.differing:
+        odd = ranks_that_differ(each)
+        hosts = participants.hosts
+        by_host = {(hosts[rank], value) for value, ranks in each.values for rank in ranks}
+        if len(by_host) == len({*hosts}) and whole:  # the ranks of each node agree
+            continue
+        tell = fail if each.name in MUST_AGREE else warn
+        yield tell(
+            each.name,
+            in_words(each),
+            blame="job",
+            action="fix-job",
+            evidence=seen("the ranks", "what each would pass to its libraries, told before the first call"),
+            nodes=tuple(dict.fromkeys(hosts[rank] for rank in odd)),
+        )
+
+
+def in_words(each: DifferingSetting) -> str:
+    """Return the values with their ranks, the most usual first, and what becomes of ranks that disagree."""
+    ordered = sorted(each.values, key=lambda value: -len(value[1]))
+    words = ", ".join(f"{value if value == UNSET else f'is {value}'} on {_listed(ranks)}" for value, ranks in ordered)
+    parameter = table().get(each.name)
+    return f"{words} ({parameter.hazard})" if parameter and parameter.hazard else words
+
+
+def ranks_that_differ(each: DifferingSetting) -> tuple[int, ...]:
+    """Return the ranks whose value is not the most usual one."""
+    usual = max(each.values, key=lambda value: len(value[1]))
+    return tuple(sorted(rank for value in each.values if value is not usual for rank in value[1]))
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    text = fold(map(str, ranks)).strip("[]")
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+
+
+_WITHIN = GroupRow(
+    kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
+    alone_busbw_GBps=23.0,
+)  # fmt: skip
+_TORN = replace(_WITHIN, problems=("in no group: ranks 3",))
+
+
+@check(
+    bad=lambda: [(Groups((_TORN,)),)],
+    good=lambda: [(Groups((_WITHIN,)),)],
+    applies=groups_of_ranks,
+)
+def groups(measured: Groups) -> Iterator[Finding]:
+    """A tensor-parallel group crosses nodes, or the groups are no partition of the ranks.
+
+    Right: No tensor-parallel group crosses nodes.
+    Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
+    times slower than within one, and it is the one kind of group that nothing hides.
+    Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
+    """
+    for row in measured.rows:
+        layout = f"{plural(row.groups, 'group')} of {row.size} ranks, {row.crossing} over several hosts"
+        evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
+        for problem in row.problems:
+            yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
+        for advised in row.advice:
+            yield warn(f"{row.kind} groups", advised, blame="job", action="fix-job", evidence=evidence)
+
+
+_ONE = LadderRow(
+    rung="rank", ranks=1, groups=16, slowest=(0,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,
+    nbytes=1 << 30,
+)  # fmt: skip
+_NODE = replace(_ONE, rung="node", ranks=8, groups=2, slowest=tuple(range(8)), busbw_GBps=472.0, best_GBps=474.0)
+_SLOW = replace(_NODE, busbw_GBps=210.0, best_GBps=214.0)
+_JOB = replace(_NODE, rung="job", ranks=16, groups=1, slowest=tuple(range(16)), step_us=2300.0, busbw_GBps=370.0)
+_REACHES = Expectation(480.0, 440.0, "GB/s", "published", "8 H100 joined by NVSwitch", "https://github.com/NVIDIA/nccl")
+_EIGHT_OF_ONE = Conditions(8, 1, "float32", "sum", "in", "queued", "nccl")
+_BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
+_TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
+_ASKED = Asked(what=("ladder",))
+
+
+@check(
+    bad=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _BY_NODE, _TWO, _ASKED)],
+    good=lambda: [(Ladder((_ONE, _SLOW, _JOB)), Expected(), _TWO, _ASKED)],
+    required=True,
+    applies=rungs_of_the_ladder,
+)
+def ladder(measured: Ladder, expected: Expected, participants: Participants, asked: Asked) -> Iterator[Finding]:
+    """A node by itself is slower than it should be.
+
+    Right: Every rung of the ladder was measured, and no judged node is slower than expected.
+    Why: what a job loses between nodes is only known by what its nodes reach by themselves. Speed-up and
+    efficiency are shown and not judged: what a network should leave of them depends on the model that is trained.
+    Fix: run `ncclprobe accept` on the named node alone; look at its NVLinks, its GPUs' clocks and its PCIe links.
+    """
+    rows = climbed(measured.rows, expected.bands)
+    for row in rows:
+        if row.expectation and row.status in ("fail", "warn"):
+            host = participants.hosts[row.slowest[0]]
+            finding = fail if row.status == "fail" else warn
+            yield finding(
+                host,
+                f"its own all_reduce of {size(row.nbytes)} reaches {row.busbw_GBps:.4g} GB/s, at least "
+                f"{row.expectation.threshold:.4g} expected ({row.expectation.why})",
+                blame="node",
+                action="retest",
+                confidence=Certainty("medium", f"the slowest of {row.groups} nodes, measured at the same time"),
+                evidence=(
+                    seen(f"{row.ranks} ranks of one node", f"its fastest batch reached {row.best_GBps:.4g} GB/s"),
+                    seen(row.expectation.source, f"expected {row.expectation.value:.4g} {row.expectation.unit}"),
+                ),
+                nodes=(host,),
+            )
+    noise = [row for row in rows if row.status == "inconclusive"]
+    if noise:
+        raise Unlearned(f"too noisy to say: {noise[0].busbw_GBps:.4g} to {noise[0].best_GBps:.4g} GB/s within a node")

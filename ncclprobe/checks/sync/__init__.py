@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.system import System
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every, Job, Vote

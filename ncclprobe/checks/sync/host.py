@@ -1,28 +1,251 @@
-"""Kernel options, limits, and how each node is built inside."""
+"""How many GPUs and NICs each node has, how it is built inside, kernel options and limits."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import and_
 
 from ncclprobe.checks import several
-from ncclprobe.checks.gpu.pace import CLOCK, FULL, PACED, POWER
-from ncclprobe.checks.gpu.state import box
+from ncclprobe.checks.env import loaded
+from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, port
+from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib.fixtures import pci
+from ncclprobe.checks.ib.selection import meant
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
-from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
-from ncclprobe.facts.limits import Memlock, SharedMemory
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import CMDLINE, Dmi, KernelOptions, Machine
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.system import CMDLINE, KernelOptions
-from ncclprobe.model.findings import Finding, note, warn
+from ncclprobe.facts.process import Memlock, SharedMemory
+from ncclprobe.facts.software import Software
+from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.hcas import Selection, fast, select_by
+from ncclprobe.nccl.networks import efa_ports
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.units import size
+
+_MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
+
+DGX = Machine(Dmi("NVIDIA", "DGXH100"))
+DGXS: Every[Machine | Absent] = Every({f"n{i}": DGX for i in range(4)})
+EIGHT, SEVEN = gpus(8), gpus(7)
+H100S: Every[Gpus | Absent] = Every({f"n{i}": EIGHT for i in range(4)})
+A100S = gpus(8, "NVIDIA A100-SXM4-80GB")
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS, Job())],
+    good=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS, Job())],
+    required=True,
+    applies=several_with_gpus,
+)
+def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) -> Iterator[Finding]:
+    """Nodes of one kind have different numbers of GPUs.
+
+    Right: Nodes of one kind have the same number of GPUs.
+    Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
+    others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
+    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. Where it is meant:
+    --mixed-gpus.
+    """
+    counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
+    for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
+        ballot = vote(part)
+        if ballot.agreed:
+            continue
+        outliers = ballot.outliers
+        fewer = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
+        blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
+        message = describe(ballot, "{} GPUs".format)
+        if job.mixed_gpus:
+            yield note(named(outliers), f"{message} (--mixed-gpus)", nodes=outliers, evidence="nvmlDeviceGetCount")
+            continue
+        yield fail(named(outliers), message, nodes=outliers, evidence="nvmlDeviceGetCount", **blamed)
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX}))],
+    good=lambda: [(Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
+    applies=several_with_gpus,
+)
+def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) -> Iterator[Finding]:
+    """The nodes are machines of different kinds, or have different GPUs.
+
+    Right: The nodes are machines of one kind, with the same GPUs.
+    Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
+    memory that is enough on one node is not on another. The other comparisons then keep to machines of one kind.
+    Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is meant.
+    """
+    kind = kinds(machines, gpus)
+    if not any(map(any, kind.values())):
+        raise Unlearned("neither the machine nor the GPUs of any node are known")
+    ballot = vote(kind)
+    if not ballot.agreed:
+        message = describe(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
+        products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
+        outliers = ballot.outliers
+        yield warn(named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence=products)
+        return
+    sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
+    if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
+        memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
+        outliers = memory.outliers
+        message = describe(memory, "{} GiB per GPU".format)
+        yield warn(
+            named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence="nvmlDeviceGetMemoryInfo"
+        )
+
+
+def _smallest(gpus: Gpus) -> int:
+    """Return the memory of the smallest GPU in bytes, 0 where none is known."""
+    return min((gpu.memory_bytes for gpu in gpus.all if isinstance(gpu.memory_bytes, int)), default=0)
+
+
+Names = tuple[str, ...]
+Slots = Mapping[str, str]
+_MOST_NODES = 4
+"""In a message."""
+
+
+def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
+    """Return what NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for
+    sockets.
+    """
+    if not read_setting(settings, "NCCL_IB_DISABLE", 0):
+        if ports := fast(_selected(fabric, settings, software).taken):
+            return tuple(sorted(port.name for port in ports))
+        if foreign := _foreign(fabric):
+            return foreign
+    return tuple(each.name for each in sockets(found, settings, software))
+
+
+def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
+    return select_by(meant(fabric), settings, loaded(software))
+
+
+def _foreign(fabric: Fabric) -> Names:
+    """Return devices that are up, of a link layer that NCCL does not know itself, such as EFA."""
+    return tuple(sorted({port.device for port in efa_ports(fabric) if port.state != "DOWN"}))
+
+
+def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:
+    """Return ports that are here and selected, but not usable: another check has said why."""
+    found = _selected(fabric, settings, software)
+    return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
+
+
+_DOWN = fabric(*(port(f"mlx5_{n}", state="DOWN" if n == 3 else "ACTIVE") for n in range(8)))
+_FABRICS = {f"n{i}": hcas(8) for i in range(4)}
+_SETTINGS, _HOSTS = Every({f"n{i}": PLAIN for i in range(4)}), Every({f"n{i}": PLAIN_HOST for i in range(4)})
+_ANY: Every[Software | Absent] = Every({})
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
+    good=lambda: [(Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
+    required=True,
+    applies=several_with_gpus,
+)
+def nic_count(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    interfaces: Every[Interfaces],
+    software: Every[Software | Absent],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """Nodes of one kind have different numbers of NICs that NCCL can use.
+
+    Right: Nodes of one kind have the same number of NICs that NCCL can use.
+    Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
+    2.30.3 by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    (nccl#2428).
+    Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
+    or another NCCL_IB_HCA.
+    """
+    found = network(fabrics, settings, interfaces, software)
+    for part in of_one_kind(found, kinds(machines, gpus)):
+        ballot = vote({node: len(names) for node, names in part.items()})
+        if ballot.agreed:
+            continue
+        outliers = ballot.outliers
+        known: Software | Absent = Absent("not asked")
+        idle = {
+            node: _idle(fabrics.by_node[node], settings.by_node[node], software.by_node.get(node, known))
+            for node in outliers or part
+        }
+        yield _uneven(part, idle, outliers, {node: _slots(fabrics.by_node[node]) for node in part})
+
+
+def network(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    interfaces: Every[Interfaces],
+    software: Every[Software | Absent],
+) -> dict[str, Names]:
+    """Return `usable` of every node of which it can be known. Raises Unlearned where that is none."""
+    every = fabrics.by_node.keys() & settings.by_node.keys() & interfaces.by_node.keys()
+    known: Software | Absent = Absent("not asked")
+    found = {
+        node: usable(fabric, settings.by_node[node], interfaces.by_node[node], software.by_node.get(node, known))
+        for node, fabric in fabrics.items()
+        if node in every
+    }
+    if not found:
+        raise Unlearned("of no node NICs, interfaces and settings are known together")
+    return found
+
+
+def _uneven(
+    part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]
+) -> Finding:
+    ballot = vote({node: len(names) for node, names in part.items()})
+    message = describe(ballot, "{} NICs".format) + _lacking(part, outliers, slots)
+    evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
+    usual = ballot.usual if outliers else max(map(len, part.values()))
+    short = outliers or tuple(node for node, names in part.items() if len(names) < usual)  # of two nodes the poorer one
+    fewer = all(len(part[node]) < usual for node in short)
+    if fewer and all(len(part[node]) + len(idle[node]) >= usual for node in short):
+        asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in short[:_MOST_NODES])
+        message += f"; not usable though present: {asleep} (see the findings on these ports)"
+        return warn(named(short), message, blame="link", action="repair", nodes=short, evidence=evidence)
+    if fewer and outliers:
+        return fail(named(outliers), message, blame="node", action="repair", nodes=outliers, evidence=evidence)
+    tell = warn if ballot.settled else fail
+    return tell(named(outliers), message, blame="unknown", action="repair", nodes=outliers, evidence=evidence)
+
+
+def _lacking(part: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]) -> str:
+    """Name what most nodes have and the first outlier lacks; without a majority, what each lacks of the fullest."""
+    full = next((node for node in part if outliers and node not in outliers), max(part, key=lambda n: len(part[n])))
+    fewer = outliers[:1] or [node for node, names in part.items() if len(names) < len(part[full])][:_MOST_NODES]
+    gone = {node: _gone(part[full], slots.get(full, {}), part[node], slots.get(node, {})) for node in fewer}
+    return "".join(f"; {node} has no {', '.join(names)}" for node, names in gone.items() if names)
+
+
+def _gone(most: Names, theirs: Slots, mine: Names, own: Slots) -> list[str]:
+    """Return those of `most` that are not among `mine`, by slot: a NIC that is gone hands its name to the next one."""
+    filled = {own.get(name, name) for name in mine}
+    gone = sorted(name for name in most if theirs.get(name, name) not in filled)
+    return gone if len(gone) == len(most) - len(mine) else sorted(set(most) - set(mine))
+
+
+def _slots(fabric: Fabric) -> Slots:
+    """Return the PCI addresses of devices, by their names and those of their ports."""
+    known = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
+    return known | {port.name: known[port.device] for port in fabric.ports if port.device in known}
+
 
 MIB, GIB = 1 << 20, 1 << 30
 _ENOUGH_TO_LOCK, _ENOUGH_TO_SHARE = 16 * GIB, GIB  # as host.memlock and host.shm see it

@@ -1,24 +1,28 @@
-"""What the ends of links must have in common: rate, MTU, partition, subnet."""
+"""What the ends of links must have in common: rate, MTU, partition, RoCE's marks, the NVLink domain of a rack."""
 
 from collections.abc import Iterator
 from ipaddress import IPv6Address
 from typing import Any
 
 from ncclprobe.checks import several
-from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas
+from ncclprobe.checks.env import loaded
+from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib.selection import active, listed, taken
+from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
-from ncclprobe.checks.sync.counts import DGXS, H100S
-from ncclprobe.checks.sync.interfaces import data_interfaces
-from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
+from ncclprobe.checks.sync.addresses import data_interfaces
+from ncclprobe.checks.sync.host import DGXS, H100S
+from ncclprobe.facts.driver import NODES, Imex
+from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate, RoceMarks, RoceQos
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, fail, warn
-from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.layout import first_of
+from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import gbps
 from ncclprobe.nccl.networks import efa_ports
@@ -274,3 +278,174 @@ def _prefix(port: Port) -> str:
     """Return the upper half of GID 0, empty where there is none."""
     table = {gid.index: gid for gid in port.gids} if isinstance(port.gids, tuple) else {}
     return str(IPv6Address(int(table[0].address) >> 64 << 64)) if 0 in table else ""
+
+
+_SET = RoceMarks("Global tclass=106", (3,), (3,))
+_NODE = RoceQos({f"mlx5_{n}:1": _SET for n in range(2)})
+
+
+@applies
+def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
+    """to jobs on GPUs, where the driver of several nodes shows how RoCE ports mark their traffic (MLNX_OFED, DOCA)."""
+    told = [isinstance(each, RoceQos) and any(map(_told, each.ports.values())) for _, each in marks.items()]
+    return job.backend == "nccl" and sum(told) > 1
+
+
+@check(
+    slows=True,
+    bad=lambda: [
+        (Every({"n0": _NODE, "n1": RoceQos({**_NODE.ports, "mlx5_1:1": replace(_SET, notifies=(0, 3))})}), DGXS, H100S)
+    ],
+    good=lambda: [(Every({"n0": _NODE, "n1": _NODE}), DGXS, H100S)],
+    applies=marks_shown,
+)
+def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
+    """RoCE ports of nodes of one kind mark or slow their traffic differently.
+
+    Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
+    Why: switches queue and pause by what the packets are marked with: a node whose traffic class is another is dropped
+    where the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
+    Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
+    --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
+    """
+    known = {node: each for node, each in marks.items() if any(map(_told, each.ports.values()))}
+    for part in of_one_kind(known, kinds(machines, gpus)):
+        for name in dict.fromkeys(name for each in part.values() for name in each.ports):
+            here = {node: each.ports[name] for node, each in part.items() if name in each.ports}
+            yield from _compared(name, {node: each for node, each in here.items() if _told(each)})
+
+
+def _told(marks: RoceMarks) -> bool:
+    return not all(isinstance(each, Absent) for each in (marks.traffic_class, marks.slows, marks.notifies))
+
+
+def _compared(name: str, ports: dict[str, RoceMarks]) -> Iterator[Finding]:
+    ballot = vote({node: _words(each) for node, each in ports.items()})
+    if not ballot.agreed:
+        outliers = ballot.outliers
+        seen = ("/sys/class/infiniband/*/tc/*/traffic_class", "/sys/class/net/*/ecn")
+        where = f"{named(outliers)} {name}" if outliers else name
+        yield warn(where, describe(ballot), blame="image", action="fix-image", nodes=outliers, evidence=seen)
+
+
+def _words(marks: RoceMarks) -> str:
+    """Return what is known of a port; what its driver does not show is not held against it."""
+    words = [] if isinstance(marks.traffic_class, Absent) else [marks.traffic_class or "no traffic class"]
+    for what, priorities in (("slows down by ECN", marks.slows), ("notifies", marks.notifies)):
+        if not isinstance(priorities, Absent):
+            words.append(f"{what} on {', '.join(map(str, priorities)) or 'no priority'}")
+    return ", ".join(words)
+
+
+_OTHER_CLIQUE = replace(TRAY, all=tuple(replace(gpu, fabric=replace(CLUSTER, clique=7)) for gpu in TRAY.all))
+_HOSTS = Every({"n0": Interfaces((LO, ETH0)), "n1": Interfaces((LO, interface("eth0", 2, "10.0.0.6")))})
+_PLAINS = Every({"n0": PLAIN, "n1": PLAIN})
+_UNSEEN: Every[Imex | Absent] = Every({"n0": Absent("not here"), "n1": Absent("not here")})
+
+
+@applies
+def several_trays(gpus: Every[Gpus | Absent], job: Job) -> bool:
+    """to jobs on GPUs, where the NVLinks of several nodes lead to other machines (MNNVL)."""
+    return (
+        job.backend == "nccl" and sum(isinstance(each, Gpus) and bool(_domains(each)) for _, each in gpus.items()) > 1
+    )
+
+
+def _domains(gpus: Gpus) -> frozenset[tuple[str, int]]:
+    """Return cluster and clique of the GPUs that are in a cluster of machines."""
+    joined = [gpu.fabric for gpu in gpus.all if isinstance(gpu.fabric, GpuFabric) and gpu.fabric.state == "completed"]
+    return frozenset((each.cluster, each.clique) for each in joined if each.cluster.strip("0-"))
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), _UNSEEN, _HOSTS, _PLAINS, _ANY)],
+    good=lambda: [
+        (
+            Every({"n0": TRAY, "n1": _OTHER_CLIQUE}),
+            _UNSEEN,
+            _HOSTS,
+            Every(dict.fromkeys(("n0", "n1"), having(NCCL_MNNVL_ENABLE="0"))),
+            _ANY,
+        )
+    ],
+    applies=several_trays,
+)
+def rack(
+    gpus: Every[Gpus],
+    services: Every[Imex | Absent],
+    interfaces: Every[Interfaces | Absent],
+    settings: Every[Settings],
+    software: Every[Software | Absent],
+) -> Iterator[Finding]:
+    """Machines of one rack are not in one NVLink domain.
+
+    Right: Machines of one rack are in one NVLink domain, by their GPUs and by IMEX.
+    Why: NCCL uses NVLink between machines whose GPUs have one cluster UUID and one clique (src/mnnvl.cc), and goes over
+    the NICs between all others; where IMEX on them does not know the same nodes, or is not ready, sharing memory fails,
+    and with it NCCL's start.
+    Fix: write one nodes_config.cfg with the addresses of all trays, and restart nvidia-imex on each (Kubernetes: one
+    ComputeDomain). Other cliques are partitions that the fabric manager, NMX-C on racks, was told of.
+    """
+    off = {n for n, each in settings.items() if read_setting(each, "NCCL_MNNVL_ENABLE", 2, _version(software, n)) == 0}
+    domains = {node: _domains(each) for node, each in gpus.items() if node not in off and _domains(each)}
+    clusters: dict[str, list[str]] = {}
+    for node, found in domains.items():
+        clusters.setdefault(min(cluster for cluster, _ in found), []).append(node)
+    for cluster, nodes in clusters.items():
+        yield from _cliques(cluster, {node: domains[node] for node in nodes})
+        yield from _services({node: services.by_node.get(node) for node in nodes}, interfaces)
+    yield from _alone(clusters)
+
+
+def _version(software: Every[Software | Absent], node: str) -> tuple[int, int, int] | None:
+    return loaded(software.by_node.get(node, Absent("not asked")))
+
+
+def _cliques(cluster: str, domains: dict[str, frozenset[tuple[str, int]]]) -> Iterator[Finding]:
+    ballot = vote({node: tuple(sorted({clique for _, clique in found})) for node, found in domains.items()})
+    if not ballot.agreed:
+        message = describe(ballot, lambda cliques: f"clique {' and '.join(map(str, cliques))}")
+        blamed: dict[str, Any] = {"blame": "fabric", "action": "repair", "nodes": ballot.outliers}
+        seen = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
+        yield warn(named(ballot.outliers), f"of cluster {cluster[:8]}: {message}", evidence=seen, **blamed)
+
+
+def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
+    """Yield machines that are alone in a cluster, where others share one: every byte of theirs goes over the NICs."""
+    seen = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
+    single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
+    if single and len(single) < len(clusters):
+        message = "alone in its NVLink cluster, where the others share one: its traffic goes over the NICs"
+        yield warn(named(single), message, blame="job", action="fix-job", nodes=tuple(single), evidence=seen)
+    elif len(clusters) > 1:
+        yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=seen)
+
+
+def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Interfaces | Absent]) -> Iterator[Finding]:
+    known = {node: each for node, each in services.items() if isinstance(each, Imex)}
+    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image"}
+    lists = {node: tuple(sorted(each.nodes)) for node, each in known.items() if isinstance(each.nodes, tuple)}
+    ballot = vote(lists)
+    if not ballot.agreed:
+        message = f"IMEX is told of other nodes: {describe(ballot, _listed)}"
+        yield fail(named(ballot.outliers), message, nodes=ballot.outliers, evidence=NODES, **blamed)
+    elif lists and (missing := _unlisted(lists, interfaces)):
+        message = f"IMEX of {len(lists)} nodes is not told of any of its addresses"
+        yield fail(named(missing), message, nodes=missing, evidence=NODES, **blamed)
+    late = {node: each.state for node, each in known.items() if isinstance(each.state, str) and each.state != "READY"}
+    if late:
+        message = f"nvidia-imex is {' or '.join(sorted(set(late.values())))}, not READY"
+        yield fail(named(late), message, nodes=tuple(late), evidence="nvidia-imex-ctl -q", **blamed)
+
+
+def _listed(addresses: tuple[str, ...]) -> str:
+    return f"{len(addresses)} nodes ({first_of(addresses, 3)})"
+
+
+def _unlisted(lists: dict[str, tuple[str, ...]], interfaces: Every[Interfaces | Absent]) -> tuple[str, ...]:
+    """Return the nodes none of whose addresses are listed; one whose addresses are not known is none of them."""
+    listed = set(next(iter(lists.values())))
+    own = {n: {a.address for a in each.addresses} for n, each in interfaces.items() if isinstance(each, Interfaces)}
+    numeric = all(each.replace(".", "").isdigit() or ":" in each for each in listed)
+    return tuple(node for node in lists if numeric and node in own and not own[node] & listed)

@@ -6,11 +6,11 @@ from typing import Any
 from ncclprobe.checks import several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import having, setting
-from ncclprobe.checks.env.numbers import default_of
+from ncclprobe.checks.env.values import default_of
 from ncclprobe.checks.sync import describe, named, several_with_gpus
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
-from ncclprobe.facts.system import System
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import check

@@ -1,4 +1,4 @@
-"""Versions: of NCCL, torch, CUDA, the driver, and of the NICs' firmware."""
+"""Versions of libraries, drivers and firmware, the code that a job runs, and the time."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,12 +8,15 @@ from ncclprobe.checks.sync import describe, named, several_with_gpus
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.software import Software, Torch
-from ncclprobe.model.findings import Finding, fail, seen, warn
+from ncclprobe.facts.reach import ClockOffset, Gathering
+from ncclprobe.facts.software import Code, Software, Torch
+from ncclprobe.layout import first_of
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
-from ncclprobe.model.registry import check
+from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, vote
 from ncclprobe.model.values import replace
+from ncclprobe.units import plural
 
 
 def _network(name: str) -> NetworkChoice:
@@ -171,3 +174,123 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
     if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
         raise Unlearned(f"the network of {named(unread)} is not known: {choices.by_node[unread[0]].network.why}")
+
+
+_MOST_NAMED = 12
+_OTHERS_BUSINESS = ("torch", "nvidia-nccl")
+"""What sync.torch-cuda and sync.nccl-version compare."""
+
+_ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
+_EDITED = replace(_ONE, digest="b" * 64)
+_NEWER = replace(_EDITED, commit="2" * 40)
+
+
+@applies
+def code_given(codes: Every[Code | Absent]) -> bool:
+    """where --code names the folder of the job's code, on several nodes."""
+    return len(codes) > 1 and any(isinstance(each, Code) for _, each in codes.items())
+
+
+@check(
+    bad=lambda: [(Every({"n0": _ONE, "n1": _ONE, "n2": _NEWER}),)],
+    good=lambda: [(Every({"n0": _ONE, "n1": _ONE}),)],
+    required=True,
+    applies=code_given,
+)
+def code(codes: Every[Code]) -> Iterator[Finding]:
+    """Nodes have different code, or different versions of what it imports.
+
+    Right: All nodes have the same code, and the same versions of what it imports.
+    Why: ranks that run different programs call collectives in another order, or of another size, and hang without a
+    message that names the file; another version of a package changes what is computed, or how it is sharded.
+    Fix: check out one commit on all nodes, or copy the folder anew (rsync --delete); build one image, or install from
+    one lock file.
+    """
+    yield from _trees(codes)
+    names = sorted({name for _, each in codes.items() for name in each.packages})
+    unlike = []
+    for name in (each for each in names if not each.startswith(_OTHERS_BUSINESS)):
+        ballot = vote({node: each.packages.get(name, "not installed") for node, each in codes.items()})
+        if not ballot.agreed:
+            unlike.append((name, ballot))
+    for name, ballot in unlike[:_MOST_NAMED]:
+        seen = "installed distributions"
+        yield warn(name, describe(ballot), blame="image", action="fix-image", nodes=ballot.outliers, evidence=seen)
+    if more := unlike[_MOST_NAMED:]:
+        listed = first_of((name for name, _ in more), _MOST_NAMED)
+        yield note("packages", f"{len(more)} more differ: {listed}", evidence="installed distributions")
+    if cut := [node for node, each in codes.items() if each.cut or each.unread]:
+        why = codes.by_node[cut[0]].cut or f"{codes.by_node[cut[0]].unread} of its files cannot be read"
+        raise Unlearned(f"not all of the code of {named(cut)} is known: {why}")
+
+
+def _trees(codes: Every[Code]) -> Iterator[Finding]:
+    ballot = vote({node: each.digest for node, each in codes.items()})
+    if ballot.agreed:
+        return
+    said = {each.digest: _told(each) for _, each in codes.items()}
+    commits = {each.commit for _, each in codes.items()}
+    same = "; the commit is the same: files were changed after it" if len(commits) == 1 and commits != {""} else ""
+    message = describe(ballot, said.__getitem__) + same
+    seen = "a digest of the names and contents of code files"
+    outliers = ballot.outliers
+    yield fail(named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence=seen)
+
+
+def _told(code: Code) -> str:
+    commit = f"commit {code.commit[:12]}, " if code.commit else ""
+    return f"{commit}{plural(code.files, 'file')}, digest {code.digest[:12]}"
+
+
+_APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
+_MOST_TOLD = 5
+
+_ASKED = Gathering(4, 0.1)
+_SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
+_HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
+
+
+def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
+    """Of n1, n2 … against n0."""
+    return Every({"n0": _SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
+
+
+@check(
+    bad=lambda: [(_offsets(-1.5), _HUB)],
+    good=lambda: [(Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB)],
+    applies=several,
+)
+def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
+    """The clocks of the nodes are more than a second apart.
+
+    Right: The clocks of the nodes are within a second of each other.
+    Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
+    and files and certificates that one node writes are from the future for another.
+    Fix: on the nodes named `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the
+    offset.
+    """
+    known = {node: each for node, each in offsets.items() if isinstance(each, ClockOffset)}
+    if not known:
+        raise Unlearned("no clock was compared with rank 0's")
+    ahead = {node: 0.0 for node, each in gatherings.items() if isinstance(each, Gathering)}
+    ahead |= {node: each.offset_s for node, each in known.items()}
+    middle = sorted(ahead, key=lambda node: ahead[node])[(len(ahead) - 1) // 2]  # a mean would be the time of neither
+    unsure = dict.fromkeys(ahead, 0.0) | {node: each.rtt_s / 2 for node, each in known.items()}
+    apart = {node: s - ahead[middle] for node, s in ahead.items()}
+    off = {node: s for node, s in apart.items() if abs(s) > _APART_S + unsure[node] + unsure[middle]}
+    seen = "pings to rank 0, the shortest round trip of several"
+    blamed = {"blame": "image", "action": "fix-image", "evidence": seen}
+    if 2 * len(off) < len(ahead):
+        if off:
+            words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
+            differ = "differs" if len(off) == 1 else "differ"
+            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
+            yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
+    else:
+        spread = max(ahead.values()) - min(ahead.values())
+        first, last = min(ahead, key=lambda node: ahead[node]), max(ahead, key=lambda node: ahead[node])
+        message = f"no majority among {len(ahead)} nodes: up to {spread:.3g} s apart, {first} behind and {last} ahead"
+        yield warn("clocks", message, **blamed)
+    unknown = [node for node, each in offsets.items() if node not in ahead]
+    if unknown and not off:
+        raise Unlearned(f"the clock of {named(unknown)} was not compared with rank 0's")

@@ -12,12 +12,10 @@ from pathlib import Path
 import msgspec
 
 from ncclprobe import bounds
-from ncclprobe.cluster.gather.data import Rounds
+from ncclprobe.cluster.gather.data import PathWork, RateWork, Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
-from ncclprobe.cluster.gather.path_work import PathWork
-from ncclprobe.cluster.gather.rates import RateWork
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
-from ncclprobe.cluster.mesh.interfaces import mesh_interfaces, parse_listeners
+from ncclprobe.cluster.mesh.listeners import mesh_interfaces, parse_listeners
 from ncclprobe.cluster.rails.lead import Fleet, RailRun
 from ncclprobe.cluster.rails.node import RailNode
 from ncclprobe.cluster.rendezvous.coordinator import Allowed, CannotListen, Coordinator, Peer, all_allowed

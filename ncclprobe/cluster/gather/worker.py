@@ -9,18 +9,15 @@ from typing import Any
 
 import msgspec
 
+from ncclprobe.cluster.gather.data import PathWork, RateWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
-from ncclprobe.cluster.gather.path_work import PathWork
-from ncclprobe.cluster.gather.rates import RateWork
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
-from ncclprobe.cluster.mesh.interfaces import mesh_interfaces
-from ncclprobe.cluster.rails.messages import RailsOrder
-from ncclprobe.cluster.rails.node import RailNode
+from ncclprobe.cluster.mesh.listeners import mesh_interfaces
+from ncclprobe.cluster.rails.node import RailNode, RailsOrder
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
-from ncclprobe.cluster.rendezvous.reach import find
+from ncclprobe.cluster.rendezvous.reach import Worker, find
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
-from ncclprobe.cluster.rendezvous.worker import Worker
 from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE

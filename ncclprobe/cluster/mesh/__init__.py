@@ -6,8 +6,7 @@ Nodes call each other on interfaces of the same *role*: ``nccl0``, ``nccl1``, â€
 
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan, answering, plan_mesh
-from ncclprobe.cluster.mesh.retest import doubtful, merged
-from ncclprobe.cluster.mesh.walk import walk
+from ncclprobe.cluster.mesh.walk import doubtful, merged, walk
 
 __all__ = [
     "Listeners",

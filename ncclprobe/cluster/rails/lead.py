@@ -1,6 +1,6 @@
 """Node 0's side: ask every node for its rails, play the plan wave by wave, and measure again what looks slow or dead.
 
-The search is that of pairs of ranks (:mod:`ncclprobe.localise.pairs.search`), with the rails of nodes in the place of
+The search is that of pairs of ranks (:mod:`ncclprobe.localise.pairs.suspects`), with the rails of nodes in the place of
 ranks. A node that does not answer an order in time is asked nothing more; it has cost one wave.
 """
 
@@ -13,8 +13,7 @@ from concurrent import futures
 import msgspec
 
 from ncclprobe.cluster.mesh.plan import NCCL
-from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
-from ncclprobe.cluster.rails.node import RailNode, Runner
+from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Runner
 from ncclprobe.cluster.rails.plan import (
     PING_PONGS,
     Budget,
@@ -33,7 +32,7 @@ from ncclprobe.facts.reach import MeshListener, RailRow, Rails
 from ncclprobe.host import Host
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Result
-from ncclprobe.localise.pairs.search import localise_slowness, lost_with_several
+from ncclprobe.localise.pairs.suspects import localise_slowness, lost_with_several
 from ncclprobe.localise.rails import results, tried
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.selection import MOST_QUEUE_PAIRS

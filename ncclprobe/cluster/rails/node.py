@@ -9,11 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from statistics import quantiles
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
+
+from ncclprobe import bounds
 from ncclprobe.cluster.mesh.listeners import Listeners
 from ncclprobe.cluster.mesh.plan import check_other
-from ncclprobe.cluster.rails.messages import RailEnds, RailJob, RailsOrder
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts import traffic
 from ncclprobe.facts.infiniband import Fabric, Rate
@@ -24,6 +26,56 @@ from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import Struct, asdict, field, replace
 from ncclprobe.nccl.selection import choose_rails, crossing, gpu_rails
 from ncclprobe.wire import Wire, WireError, connect
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+
+
+class RailJob(Struct, frozen=True, kw_only=True):
+    """One test as one of its ends does it: on its rail `rail`, with rail `other` of node `to`.
+
+    The end that `leads` calls the other at `address` and `port`, from its own address `source`. `queue_pairs`: what
+    both ends agree on. `gpu`: with the memory of the rail's GPU.
+    """
+
+    number: _Number
+    to: _Number
+    rail: _Number
+    other: _Number
+    leads: bool
+    queue_pairs: _Number
+    test: RailTest
+    together: _Number = 1
+    step: _Number = 0
+    gpu: bool = False
+    address: str = ""
+    port: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)] = 0
+    source: str = ""
+
+
+class RailsOrder(Struct, frozen=True):
+    """``list``: say which rails this node has, and what they move by themselves; ``test``: do `jobs`, all at once.
+
+    The answer is due in `seconds`.
+    """
+
+    do: Literal["list", "test"]
+    seconds: float
+    jobs: Annotated[tuple[RailJob, ...], msgspec.Meta(max_length=bounds.RAIL_PORTS)] = ()
+
+
+class RailEnds(Struct, frozen=True):
+    """The rails of a node, in NCCL's order; `gpus`: which of them can use the memory of a GPU.
+
+    `rates_gbps` of each, 0: not known. `moved_gbps`: what each port (``mlx5_0:1``) carried while nothing was tried.
+    """
+
+    ports: Annotated[tuple[RailPort, ...], msgspec.Meta(max_length=bounds.RAIL_PORTS)] = ()
+    rates_gbps: tuple[float, ...] = ()
+    gpus: tuple[bool, ...] = ()
+    why: str = ""
+    cross: str = ""
+    moved_gbps: dict[str, float] = field(default_factory=dict)
+
 
 _LOOK_S = 0.5
 """Between two looks at the counters of NICs, before anything is tried."""

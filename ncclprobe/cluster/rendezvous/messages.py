@@ -15,7 +15,7 @@
     node     {"samples": {NAME: …}}
     rank 0   {"data": DataOrder}             several times, where paths of --path are written to or measured
     node     {"samples": {"data": …, "rates": …}}
-    rank 0   {"rails": RailsOrder}           several times, where rails are tried: ncclprobe.cluster.rails.messages
+    rank 0   {"rails": RailsOrder}           several times, where rails are tried: ncclprobe.cluster.rails.node
     node     {"samples": {"rails": …}}
     rank 0   {"leave": Leave}
 """

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.job.looks import JobLook, JobLooks, LiveRank
-from ncclprobe.facts.job.ranks import LocalRanks
-from ncclprobe.facts.job.standing import Stand
-from ncclprobe.localise.job.activity import Activity, Seen, doing, evidence, waits_outside
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, LiveRank, LocalRanks, Stand
+from ncclprobe.localise.job.activity import Activity, Seen, counted, doing, evidence, waits_outside, wires, with_peers
 from ncclprobe.localise.job.calls import (
     LookedAt,
     Stalled,
@@ -25,7 +23,6 @@ from ncclprobe.localise.job.calls import (
     named,
     stalled,
 )
-from ncclprobe.localise.job.wires import counted, wires, with_peers
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 from ncclprobe.units import size

@@ -5,12 +5,23 @@ from itertools import pairwise
 
 from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
-from ncclprobe.facts.job.looks import JobLooks
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, folded, judge
-from ncclprobe.localise.collectives.lanes import SideBySide, caller
-from ncclprobe.localise.collectives.waits import blocked, roots, waits
-from ncclprobe.localise.job.activity import Activity, Seen, activity
-from ncclprobe.localise.job.wires import Wire
+from ncclprobe.facts.job.ranks import JobLooks
+from ncclprobe.localise.collectives import (
+    AllEntered,
+    CameLate,
+    Crossed,
+    Entered,
+    NotEntered,
+    Parted,
+    SideBySide,
+    blocked,
+    caller,
+    folded,
+    judge,
+    roots,
+    waits,
+)
+from ncclprobe.localise.job.activity import Activity, Seen, Wire, activity
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace

@@ -7,18 +7,109 @@ while others sent, which is the fabric's load and no fault.
 """
 
 import math
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import median_high
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from statistics import median, median_high
 from typing import Literal
 
-from ncclprobe.localise.pairs import naming
+from ncclprobe.localise.pairs import leaves, rounds
 from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
-from ncclprobe.localise.pairs.leaves import equally_slow_nodes, leaf_of_equally_slow, measured_layout
+from ncclprobe.localise.pairs.leaves import (
+    FEWEST_EQUAL,
+    SAME_LOSS,
+    equally_slow_nodes,
+    leaf_name,
+    leaf_of_equally_slow,
+    measured_layout,
+)
 from ncclprobe.localise.pairs.likelihood import Scale, Weight, noise_floor, noise_limit, retest_noise
+from ncclprobe.localise.pairs.rounds import PairRound, Participants
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, replace
+
+_FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
+"""So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
+_SHARE_EQUAL, _MOST_EQUAL = 0.2, 6
+"""Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
+another leaf."""
+
+_FEWEST_OF_LEAF, _OTHER_SPEED = 4, math.log(0.75)
+"""So many neighbours that lose less than a NIC of the next lower speed would (40 of 56 Gb/s and less) share a leaf."""
+
+
+def many(bad: int, tried: int) -> bool:
+    """Return whether so many bad pairs of those tried are the fault of the part that they share."""
+    return bad >= _FEWEST_PAIRS and bad >= _SHARE_OF_PAIRS * tried
+
+
+def gather_pairs(weights: Mapping[Cause, Weight], partners: Mapping[str, Collection[str]]) -> dict[Cause, Weight]:
+    """Return the causes with nodes, or NICs, in place of their many bad pairs, the node with most of them first.
+
+    `partners` are the nodes that each was measured with.
+    """
+    pairs = {cause: weight for cause, weight in weights.items() if cause.kind == "pair"}
+    found: dict[Cause, Weight] = {}
+    while pairs:
+        bad: defaultdict[str, set[str]] = defaultdict(set)
+        for cause in pairs:
+            for node, other in (cause.nodes, cause.nodes[::-1]):
+                bad[node].add(other)
+        node = max(bad, key=lambda each: (len(bad[each]), each))
+        if not many(len(bad[node]), len(partners.get(node, ()))):
+            break
+        its = {cause: weight for cause, weight in pairs.items() if node in cause.nodes}
+        rails = {cause.rail for cause in its}
+        one_rail = len(rails) == 1 and None not in rails
+        rail = rails.pop() if one_rail else None
+        shared = Cause("rail" if one_rail else "node", (node,), rail, several=True)
+        found[shared] = _sum(list(its.values()), len(bad[node]))
+        pairs = {cause: weight for cause, weight in pairs.items() if cause not in its}
+    return {**found, **{cause: weight for cause, weight in weights.items() if cause.kind != "pair"}, **pairs}
+
+
+def _sum(weights: Sequence[Weight], partners: int) -> Weight:
+    """Return the evidence of several pairs of one node as that of the node; its odds are those of the weakest."""
+    weakest = min(weights, key=lambda weight: weight.log_odds)
+    return replace(
+        weakest,
+        loss=median(weight.loss for weight in weights),
+        slow=sum(weight.slow for weight in weights),
+        tests=sum(weight.tests for weight in weights),
+        retests=sum(weight.retests for weight in weights),
+        partners=partners,
+    )
+
+
+def equally_slow(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
+    """Return the nodes, among `weights`, that are slow by one and the same share, where they are many of `nodes`."""
+    slow = sorted((weight.loss, str(cause), cause) for cause, weight in weights.items() if cause.kind == "node")
+    for start, (loss, _, _) in enumerate(slow):
+        same = [cause for other, _, cause in slow[start:] if other - loss <= SAME_LOSS]
+        if len(same) >= max(FEWEST_EQUAL, min(_SHARE_EQUAL * nodes, _MOST_EQUAL)):
+            return frozenset(same)
+    return frozenset()
+
+
+def slow_leaf(same: Mapping[Cause, Weight], nodes: Collection[str]) -> dict[Cause, Weight]:
+    """Return as one leaf the equally slow nodes `same`, if they are neighbours among `nodes` by name; else nothing.
+
+    Nodes of another build are neighbours as well, but NICs of another speed cost them more.
+    """
+    names = {cause.nodes[0] for cause in same}
+    order = sorted(nodes, key=_by_number)
+    places = [place for place, node in enumerate(order) if node in names]
+    apart = len(places) < _FEWEST_OF_LEAF or places[-1] - places[0] >= len(places)
+    if apart or any(weight.loss < _OTHER_SPEED for weight in same.values()):
+        return {}
+    return {Cause("leaf", leaf=leaf_name(names)): _sum(list(same.values()), len(order) - len(places))}
+
+
+def _by_number(name: str) -> list[str | int]:
+    """Return a key that puts n2 before n10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
+
 
 _CONTROLS = 4
 """So many samples without a suspect say what is usual while retesting; of fewer the round-robin's level holds."""
@@ -136,10 +227,10 @@ def verdict(
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
     partners = _partners(results)
-    blamed = naming.gather_pairs(blamed, partners)
-    equal = naming.equally_slow(blamed, case.nodes)
+    blamed = gather_pairs(blamed, partners)
+    equal = equally_slow(blamed, case.nodes)
     same = {cause: weight for cause, weight in blamed.items() if cause in equal}
-    leaf = naming.slow_leaf(same, partners)
+    leaf = slow_leaf(same, partners)
     own = {cause: weight for cause, weight in blamed.items() if cause not in same}
     return Localisation(
         confirmed=tuple(_suspect(cause, weight) for cause, weight in {**leaf, **own}.items()),
@@ -256,3 +347,77 @@ def _all_slow(level: Mapping[Way, float], expected_GBps: float | None) -> bool:
     """Return whether even the best of the ways that send in one direction stays below the least expected."""
     single = [usual for (_, both), usual in level.items() if not both]
     return bool(single) and expected_GBps is not None and max(single) < expected_GBps
+
+
+LOST_PARTNERS = 2
+"""An end that lost its pairs with so many partners is measured no more: each costs a deadline."""
+Excluded = Callable[[Sequence[Result]], frozenset[End]]
+"""The ends that are no longer measured after these results."""
+Measure = Callable[[PairRound, int], Iterable[Result]]
+"""Measures the pairs of one round at once, in each direction, for so many steps of retests (0: the round-robin)."""
+
+
+def localise_slowness(
+    rails: Mapping[str, Sequence[int]],
+    measure: Measure,
+    layout: Layout | None = None,
+    rules: Rules | None = None,
+    *,
+    count: int | None = None,
+    expected_GBps: float | None = None,
+    excluded: Excluded | None = None,
+) -> Localisation:
+    """Measure all pairs of nodes, or `count` rounds of them, and find out which part is slow.
+
+    `rails` names the rails of each node. A lost pair ends nothing: its two ends go on with others and are measured
+    again like any suspect, until an end was lost with a second partner. `excluded` returns the ends no longer measured,
+    for a caller that knows better. Raises ValueError for fewer than two nodes.
+    """
+    layout, rules = layout or Layout(), rules or Rules()
+    exclude = excluded or lost_with_several
+    results: list[Result] = []
+
+    def play(planned: Iterable[PairRound], step: int) -> None:
+        for pairs in planned:
+            gone = exclude(results)
+            remaining = tuple(pair for pair in pairs if gone.isdisjoint(pair))
+            results.extend(measure(remaining, step) if remaining else ())
+
+    play(round_robin(rails, count), 0)
+    case = open_case(results, layout, rules)
+    if equal := leaves.equally_slow_nodes(case.effects, rules) if not case.layout.leaf else ():
+        participants = Participants(rails, layout)
+        play(participants.rounds(leaves.meetings(equal, results)), 0)
+        case = open_case(results, layout, rules)
+    found = verdict(results, layout, rules, expected_GBps, case)
+    for step in range(1, rules.steps + 1):
+        participants = Participants(_remaining(rails, exclude(results)), case.layout)
+        suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
+        play(rounds.plan_retests(suspects, participants, step), step)
+        if len(results) == found.tests:
+            break
+        found = verdict(results, layout, rules, expected_GBps, case)
+    return found
+
+
+def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[PairRound, ...]:
+    """Return the rounds of all nodes, in the order given: equal rails are paired, all rails of two nodes at once."""
+    names = list(rails)
+    matches = rounds.round_robin(len(names), count)
+    return Participants(rails, Layout()).rounds([(names[m.first], names[m.second]) for m in each] for each in matches)
+
+
+def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
+    """Return the ends of which pairs with two or more partners were lost: one lost pair may be the path's."""
+    partners: defaultdict[End, set[str]] = defaultdict(set)
+    for lost in results:
+        if isinstance(lost, Lost):
+            partners[lost.src].add(lost.dst.node)
+            partners[lost.dst].add(lost.src.node)
+    return frozenset(end for end, those in partners.items() if len(those) >= LOST_PARTNERS)
+
+
+def _remaining(rails: Mapping[str, Sequence[int]], excluded: frozenset[End]) -> dict[str, list[int]]:
+    """Return the rails of each node that are still measured; a node without any is left out."""
+    remaining = {node: [rail for rail in each if End(node, rail) not in excluded] for node, each in rails.items()}
+    return {node: each for node, each in remaining.items() if each}

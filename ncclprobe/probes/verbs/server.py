@@ -1,4 +1,4 @@
-"""What runs in the child of :mod:`ncclprobe.probes.verbs.child`, and nowhere else: one end, step by step, as asked.
+"""What runs in the child of :mod:`ncclprobe.probes.verbs.pair`, and nowhere else: one end, step by step, as asked.
 
 Its standard input is a socket, by which it is asked and answers; what it calls stands in memory that it shares with its
 parent, which can so name the call that hangs.
@@ -22,8 +22,7 @@ from ncclprobe.probes.verbs import abi, pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError
 from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 from ncclprobe.probes.verbs.port import MAILBOX_IN, Port
-from ncclprobe.probes.verbs.stream import Stream
-from ncclprobe.probes.verbs.traffic import AT_ONCE, SPINS, Stopped, Traffic
+from ncclprobe.probes.verbs.traffic import AT_ONCE, SPINS, Stopped, Stream, Traffic
 
 
 def serve(place: str) -> None:

@@ -1,12 +1,21 @@
-"""Work requests and their completions, over the queue pairs of a connected port."""
+"""Work requests and their completions, over the queue pairs of a connected port.
+
+Streams of large RDMA writes, over all queue pairs of a connection.
+
+The interpreter is kept off the path: the chain of a queue pair is built once, and one call posts all of it, only the
+last request of it signalled. What ends a stream is an RDMA write with immediate data on each queue pair, as NCCL's:
+with the last message, or, under adaptive routing, as an empty one after it (ncclIbMultiSend). So the receiver knows
+without asking that all of it has come, however the network ordered it.
+"""
 
 import ctypes
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ncclprobe.model.rails import COMPLETIONS, RailAddress
+from ncclprobe.model.rails import COMPLETIONS, RailAddress, RailDirection, RailStream
 from ncclprobe.probes.verbs import abi
 from ncclprobe.probes.verbs.library import VerbsError
 from ncclprobe.probes.verbs.port import Port
@@ -104,3 +113,146 @@ class Traffic:
         self.at("ibv_post_send")
         self._post(self._post_send, self._addresses[index], first)
         self.at("ibv_poll_cq")
+
+
+_IN_FLIGHT = 2
+"""Chains of each queue pair: while one is on its way, the next is posted already."""
+_MOST_GAPS = 4096
+"""Times of chains that are kept."""
+
+
+class Stream:
+    """Writes, and waits for the other end's writes, each where asked.
+
+    `turns`: the seconds of each turn in which something had completed, and how many chains had.
+    """
+
+    def __init__(self, traffic: Traffic, *, writes: bool, reads: bool) -> None:
+        test, pairs = traffic.port.test, len(traffic.port.queue_pairs)
+        shares = [len(range(index, test.messages, pairs)) for index in range(pairs)]
+        self._traffic = traffic
+        self._queues = [Queue(traffic, index, share) for index, share in enumerate(shares)] if writes else []
+        self._expected = self._missing = sum(share > 0 for share in shares) if reads else 0
+        self._began = self._last = 0.0
+        self._gaps: list[float] = []
+        self.turns: list[tuple[float, int]] = []
+
+    def run(self, direction: RailDirection, seconds: float) -> RailStream | None:
+        """Return what writing took; None: this end only reads. Raises VerbsError, Stopped."""
+        until, spins = time.monotonic() + seconds, 0
+        self._began = self._last = time.perf_counter()
+        for queue in self._queues:
+            queue.fill()
+        while self._missing or any(queue.pending for queue in self._queues):
+            if not self._turn():
+                spins += 1
+                if spins % SPINS == 0:
+                    self._traffic.look_up(until, self._late(), timed=bool(self._queues))
+        return self._written(direction) if self._queues else None
+
+    def _turn(self) -> bool:
+        """Poll once, and post in the place of what has completed. Return whether anything had."""
+        began = time.perf_counter()
+        found = self._traffic.completions()
+        if not found:
+            return False
+        writing = any(queue.pending for queue in self._queues)
+        for opcode, index in found:
+            if opcode & abi.WC_RECEIVED:
+                self._missing -= 1
+                self._traffic.expect(index)
+            else:
+                self._completed(self._queues[index])
+        if writing:  # what comes in afterwards is no part of the time that writing took
+            self.turns.append((time.perf_counter() - began, len(found)))
+        return True
+
+    def _completed(self, queue: "Queue") -> None:
+        now = time.perf_counter()
+        if queue.complete():
+            self._gaps.append(1e6 * (now - self._last))
+        self._last = now
+
+    def _written(self, direction: RailDirection) -> RailStream:
+        test, seconds = self._traffic.port.test, self._last - self._began
+        return RailStream(
+            direction=direction,
+            nbytes=test.messages * test.message_bytes,
+            seconds=seconds,
+            chain_bytes=test.chain * test.message_bytes,
+            chain_us=tuple(round(gap, 1) for gap in self._gaps[:_MOST_GAPS]),
+            work_s=min(seconds, sum(turn_s for turn_s, _ in self.turns)),  # the last turn ends later
+        )
+
+    def _late(self) -> str:
+        waiting, messages = sum(queue.pending for queue in self._queues), self._traffic.port.test.messages
+        if waiting:
+            return f"{waiting} of {messages} RDMA writes are not acknowledged, and the NIC tells no error"
+        return f"the other end's writes have not ended: {self._missing} of {self._expected} queue pairs wait"
+
+
+class Queue:
+    """The writes of one queue pair: chains of unsignalled requests but for the last, then what ends the stream."""
+
+    def __init__(self, traffic: Traffic, index: int, share: int) -> None:
+        self._traffic, self._index = traffic, index
+        port, self._chain = traffic.port, traffic.port.test.chain
+        self._left, self.pending = max(0, share - 1), share
+        self._flying: deque[int] = deque()
+        self._ending = share > 0
+        places = min(self._chain, share)
+        self._sges, self._requests = (abi.Sge * max(1, places))(), (abi.SendWr * max(1, places))()
+        pairs, slots = len(port.queue_pairs), port.region_bytes // port.test.message_bytes
+        for place in range(places):
+            self._prepare(place, (place * pairs + index) % slots * port.test.message_bytes)
+        self._last = (abi.SendWr * 2)()
+        if share:
+            self._prepare_last((share - 1) % self._chain)
+
+    def _prepare(self, place: int, offset: int) -> None:
+        """Make the request of one place in the chain."""
+        port, peer = self._traffic.port, self._traffic.peer
+        sge, request = self._sges[place], self._requests[place]
+        sge.addr, sge.length, sge.lkey = port.data.address + offset, port.test.message_bytes, port.data_mr.contents.lkey
+        request.sg_list, request.num_sge, request.opcode = ctypes.addressof(sge), 1, abi.RDMA_WRITE
+        request.remote_addr, request.rkey, request.wr_id = peer.address + offset, peer.rkey, self._index
+        self._link(place, last=place == len(self._requests) - 1)
+
+    def _link(self, place: int, *, last: bool) -> None:
+        request = self._requests[place]
+        request.next = None if last else ctypes.addressof(self._requests[place + 1])
+        request.send_flags = abi.SIGNALED if last else 0
+
+    def _prepare_last(self, place: int) -> None:
+        """Make what ends the stream: the last message with immediate data, or that message and an empty one with it."""
+        source, (message, empty) = self._requests[place], self._last
+        ctypes.memmove(ctypes.addressof(message), ctypes.addressof(source), ctypes.sizeof(source))
+        message.next, message.send_flags, message.opcode = None, abi.SIGNALED, abi.RDMA_WRITE_WITH_IMM
+        if self._traffic.port.asked.adaptive_routing:
+            message.opcode, message.send_flags, message.next = abi.RDMA_WRITE, 0, ctypes.addressof(empty)
+            empty.opcode, empty.send_flags, empty.wr_id = abi.RDMA_WRITE_WITH_IMM, abi.SIGNALED, self._index
+            empty.remote_addr, empty.rkey = source.remote_addr, source.rkey
+
+    def fill(self) -> None:
+        """Post as many chains as may be in flight, and at the end what ends the stream."""
+        while len(self._flying) < _IN_FLIGHT and (self._left or self._ending):
+            if not self._left:
+                self._ending = False
+                self._send(self._last[0], 1)
+                return
+            count = min(self._chain, self._left)
+            if count < len(self._requests):
+                self._link(count - 1, last=True)
+            self._left -= count
+            self._send(self._requests[0], count)
+
+    def _send(self, first: abi.SendWr, count: int) -> None:
+        self._flying.append(count)
+        self._traffic.send(self._index, first)
+
+    def complete(self) -> bool:
+        """Take the completion of the oldest chain, and post more. Return whether the chain was a full one."""
+        count = self._flying.popleft()
+        self.pending -= count
+        self.fill()
+        return count == self._chain

@@ -1,23 +1,65 @@
 """Curves of a sweep: bandwidth and time over sizes, with what is expected, as pictures that need no script.
 
-Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval.
-What is expected is drawn in steps where it is known, with gaps where not.
+Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval. What
+is expected is drawn in steps where it is known, with gaps where not.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from markupsafe import Markup
 
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Measurement, conditions
+from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html import svg
-from ncclprobe.report.html.backgrounds import MOST, Ghost
 from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
+from ncclprobe.report.trends import Past
 from ncclprobe.units import plural, size
+
+MOST = 400
+"""Points behind the curves of one operation."""
+
+
+class Ghost(Struct, frozen=True):
+    """A point behind a curve: bytes, GB/s of bus bandwidth and microseconds per call, whose it is, and its words."""
+
+    op: str
+    redop: str | None
+    nbytes: int
+    GBps: float
+    time_us: float
+    kind: str
+    hover: str = ""
+
+
+def of(report: Report, history: Sequence[Past]) -> tuple[Ghost, ...]:
+    """Return the points of the earlier reports, and what was published of this machine type with as many ranks."""
+    return (*_earlier(report, history), *_published(report))
+
+
+def _earlier(report: Report, history: Sequence[Past]) -> Iterator[Ghost]:
+    ways = {(row.op, conditions(row)) for row in report.measurements}
+    for each in history[:-1]:
+        for row in each.rows:
+            if (row.op, conditions(row)) in ways and row.nbytes > 0:
+                time = row.time_us.typical
+                yield Ghost(row.op, row.redop, row.nbytes, row.busbw_GBps, time, "earlier")
+
+
+def _published(report: Report) -> Iterator[Ghost]:
+    """Yield what sources say of the type of this machine, at the sizes that were measured."""
+    rows = {(row.op, row.nbytes): row for row in report.measurements}
+    for each in report.published[:MOST]:
+        row = rows.get((each.op, each.nbytes))
+        if row and each.busbw_GBps > 0:
+            time = row.time_us.typical * row.busbw_GBps / each.busbw_GBps
+            words = f"published: {rate(each.busbw_GBps)} GB/s at {size(each.nbytes)}\n{each.why}\n{each.source}"
+            yield Ghost(row.op, row.redop, each.nbytes, each.busbw_GBps, time, "published", words)
+
 
 MOST_OPS = 24
 MOST_POINTS = 400

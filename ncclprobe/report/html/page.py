@@ -15,22 +15,10 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.report import trends
 from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
-from ncclprobe.report.html import (
-    backgrounds,
-    charts,
-    differences,
-    findings,
-    fleet,
-    legible,
-    matrix,
-    nccl_selection,
-    over_time,
-    rails,
-    tables,
-)
+from ncclprobe.report.html import charts, findings, fleet, legible, matrix, over_time, rails, tables
 from ncclprobe.report.html.findings import Cards, Given
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
-from ncclprobe.report.html.rows import ORDER, Row, blind, rows, where
+from ncclprobe.report.html.tables import ORDER, Row, blind, rows, where
 from ncclprobe.report.trends import Past
 from ncclprobe.units import plural, size
 
@@ -205,7 +193,7 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 
 
 def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
-    plots, more = charts.charts(report.measurements, backgrounds.of(report, history))
+    plots, more = charts.charts(report.measurements, charts.of(report, history))
     heat, of_rails = matrix.maps(report.pairs, report.localisation), rails.maps(report.rails)
     signs = {kind: f'class="{kind}"' for kind in ("confirmed", "suspected", "unmeasured")} | {"cleared": "•"}
     drawn = {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)}
@@ -238,8 +226,8 @@ def _nodes(report: Report, found: Sequence[Row], cards: Cards, since: Given) -> 
     kinds, more_kinds, more_nodes = fleet.kinds(report, found, cards.anchors)
     shown, hidden = fleet.tiles(report)
     groups, ungrouped = fleet.groups(report, cards.cards, since)
-    settings = differences.settings(report.environment)
-    choices, unshown = nccl_selection.equal_choices(report)
+    settings = tables.settings(report.environment)
+    choices, unshown = tables.equal_choices(report)
     return {
         "tiles": shown,
         "hidden_tiles": hidden,
@@ -250,7 +238,7 @@ def _nodes(report: Report, found: Sequence[Row], cards: Cards, since: Given) -> 
         "kinds": kinds,
         "more_kinds": more_kinds,
         "more_nodes": more_nodes,
-        "versions": differences.versions(report.environment),
+        "versions": tables.versions(report.environment),
         "settings": settings[:MOST_SETTINGS],
         "more_settings": len(settings) - MOST_SETTINGS,
         "choices": choices,

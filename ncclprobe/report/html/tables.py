@@ -1,15 +1,19 @@
-"""Tables of what was measured apart from collectives and pairs: copies, groups, training steps, processors, NICs."""
+"""Tables: what was measured apart from collectives and pairs, the checks, versions and settings, and NCCL's choices."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.layout import first_of
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.hostlist import expand, fold
-from ncclprobe.model.report import Report
+from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct
-from ncclprobe.report.html.legible import micros, rate
+from ncclprobe.report import digest
+from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
 from ncclprobe.units import plural, size
 
@@ -227,3 +231,236 @@ def pair_notes(report: Report) -> list[str]:
     notes += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
     notes += [] if found.complete else ["not all pairs that were planned were tried"]
     return notes[:20] + ([found.intra_node_note] if found.intra_node_note else [])
+
+
+ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
+"""Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
+
+
+class Row(Struct, frozen=True):
+    """One line of the table. `nodes`: those on which it was found; empty, of the run as a whole.
+
+    `kind` is one of ORDER; `required`: the run is inconclusive without it.
+    """
+
+    kind: str
+    id: str
+    title: str
+    nodes: tuple[str, ...]
+    subject: str = ""
+    message: str = ""
+    evidence: str = ""
+    remedy: str = ""
+    blame: str = ""
+    required: bool = False
+    see_also: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Return what the row's card knows it by."""
+        return self.kind, self.id, self.subject, self.message
+
+
+def rows(report: Report) -> list[Row]:
+    """Return all rows, the loudest first, and of these what is on most nodes first."""
+    where_found: dict[Row, list[str]] = defaultdict(list)
+    for verdict in report.checks:
+        for row, names in _said(verdict):
+            where_found[row].extend(names)
+    kept = [_on(row, names) for row, names in where_found.items()]
+    return sorted(kept, key=lambda row: (ORDER.index(row.kind), not row.required, -len(row.nodes), row.id))
+
+
+def where(row: Row, everywhere: int) -> str:
+    """Return the nodes of `row` in words; `everywhere` is how many nodes the report has."""
+    if not row.nodes:
+        return "whole run"
+    if everywhere > 1 and len(row.nodes) == everywhere:
+        return f"all {everywhere:,} nodes"
+    return folded(row.nodes)
+
+
+def _on(row: Row, names: Sequence[str]) -> Row:
+    return Row(
+        row.kind, row.id, row.title, tuple(dict.fromkeys(names)), row.subject, row.message, row.evidence, row.remedy,
+        _of_several(row.blame) if len(set(names)) > 1 else row.blame, row.required,
+        row.see_also,
+    )  # fmt: skip
+
+
+def _of_several(blame: str) -> str:
+    return blame.replace("This node is", "These nodes are").replace("this node", "these nodes")
+
+
+def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
+    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it
+    made.
+    """
+    own = digest.own_node(verdict)
+    for finding in verdict.findings:
+        yield _found(verdict, finding), finding.nodes or own
+    if verdict.status in (Status.PASS, Status.SKIP, Status.UNKNOWN):
+        required = verdict.required and verdict.status is Status.UNKNOWN
+        yield (
+            Row(verdict.status.value, verdict.id, verdict.title, (), message=verdict.why, required=required),
+            own,
+        )
+    elif not verdict.findings:  # a report of ours has none such; one that was edited must still show it
+        yield Row(verdict.status.value, verdict.id, verdict.title, (), message=verdict.why), own
+
+
+def _found(verdict: Verdict, finding: Finding) -> Row:
+    blame = "" if finding.severity is Severity.NOTE else digest.blamed(finding)
+    return Row(
+        finding.severity.value, verdict.id, verdict.title, (), finding.subject, finding.message, finding.seen,
+        finding.remedy, blame, verdict.required, finding.see_also,
+    )  # fmt: skip
+
+
+def blind(found: Sequence[Row]) -> list[tuple[str, bool, tuple[str, ...], tuple[str, ...]]]:
+    """Return what could not be looked at, by reason: (why, whether required, ids, nodes), what is required first."""
+    groups: dict[tuple[str, bool], tuple[dict[str, None], dict[str, None]]] = {}
+    for row in found:
+        if row.kind == "unknown":
+            ids, nodes = groups.setdefault((row.message, row.required), ({}, {}))
+            ids[row.id] = None
+            nodes.update(dict.fromkeys(row.nodes))
+    kept = [(why, must, tuple(ids), tuple(nodes)) for (why, must), (ids, nodes) in groups.items()]
+    return sorted(kept, key=lambda each: (not each[1], -len(each[3]) * len(each[2])))
+
+
+def device(subject: str) -> tuple[str, ...]:
+    """Return the devices that a finding's subject names: ``mlx5_0:1`` is a port of mlx5_0."""
+    return tuple(part.partition(":")[0] for part in re.split(r",|\s+and\s+|\s+", subject) if part)
+
+
+_OWN = ("RANK", "_PROCID", "_LOCALID", "_NODEID", "_TASK_PID", "_NODENAME")
+
+
+class Value(Struct, frozen=True):
+    """One value of a name and the nodes that have it. `usual`: most nodes have it."""
+
+    text: str
+    nodes: str
+    number: int
+    usual: bool
+
+
+class Name(Struct, frozen=True):
+    """A version or setting, with its values from the most frequent on. More than one: the nodes differ."""
+
+    name: str
+    values: tuple[Value, ...]
+    more: int = 0
+
+    @property
+    def differs(self) -> bool:
+        """Return whether nodes differ that could be equal; a rank is each process's own."""
+        return len(self.values) > 1 and not self.name.endswith(_OWN)
+
+
+MOST_VALUES = 8
+_UNSET = "not set"
+
+
+def versions(environment: Mapping[str, NodeEnvironment]) -> list[Name]:
+    """Each version by name; what differs first."""
+    return _differing({node: _texts(each.versions) for node, each in environment.items()}, "unknown")
+
+
+def settings(environment: Mapping[str, NodeEnvironment]) -> list[Name]:
+    """Each variable with its value and where that comes from; what differs first. A node may lack it."""
+    return _differing(
+        {
+            node: {s.name: f"{'(not recorded)' if s.value is None else s.value}  [{s.origin}]" for s in each.settings}
+            for node, each in environment.items()
+        },
+        _UNSET,
+    )
+
+
+def _texts(told: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: "unknown" if value is None else value for name, value in told.items()}
+
+
+def _differing(by_node: Mapping[str, Mapping[str, str]], lacking: str) -> list[Name]:
+    names = dict.fromkeys(name for told in by_node.values() for name in told)
+    found = [_name(name, {node: told.get(name, lacking) for node, told in by_node.items()}) for name in names]
+    return sorted(found, key=lambda each: not each.differs)
+
+
+def _name(name: str, by_node: Mapping[str, str]) -> Name:
+    nodes = defaultdict(list)
+    for node, text in by_node.items():
+        nodes[text].append(node)
+    ranked = sorted(nodes.items(), key=lambda pair: -len(pair[1]))
+    most = len(ranked[0][1])
+    alone = sum(len(who) == most for _, who in ranked) == 1
+    values = tuple(Value(text, folded(who), len(who), alone and len(who) == most) for text, who in ranked[:MOST_VALUES])
+    return Name(name, values, len(ranked) - len(values))
+
+
+MOST_KINDS = 4
+
+
+class Choice(Struct, frozen=True):
+    """One part of the choice: its name, what was chosen, and why."""
+
+    name: str
+    chosen: str
+    why: str
+
+
+class EqualChoices(Struct, frozen=True):
+    """Nodes with equal choices, and what they choose by the rules of NCCL `version`."""
+
+    nodes: str
+    version: str
+    choices: tuple[Choice, ...]
+
+
+def equal_choices(report: Report) -> tuple[list[EqualChoices], int]:
+    """Return the kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
+    groups: dict[Choices, list[str]] = defaultdict(list)
+    for node, made in report.choices.items():
+        groups[made].append(node)
+    ranked = sorted(groups.items(), key=lambda each: -len(each[1]))
+    left = sum(len(nodes) for _, nodes in ranked[MOST_KINDS:])
+    return [
+        EqualChoices(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]
+    ], left
+
+
+def _rows(made: Choices) -> Iterable[Choice]:
+    parts: list[tuple[str, Part[Any], Callable[[Any], str]]] = [
+        ("Bootstrap", made.bootstrap, lambda each: f"{each.name} {each.address}"),
+        ("Sockets", made.sockets, lambda each: f"{each.name} {each.address}"),
+        ("HCAs", made.hcas, _hca),
+        ("HCAs left out", made.hcas_left_out, _hca),
+        ("GIDs", made.gids, lambda each: f"{each.port} index {each.index} ({each.type or '?'} {each.address})"),
+        ("GPUDirect", made.gpudirect, lambda each: f"{each.gpu} {'/'.join(each.nics)}: {_yes(each.receives)}"),
+        ("GPU pairs", made.p2p, _peers),
+    ]
+    for name, part, shown in parts:
+        if part.chosen or name in ("Bootstrap", "HCAs", "GPUDirect"):
+            yield _row(name, part, shown)
+    yield Choice("NVLS", _yes(made.nvls.available), made.nvls.why)
+
+
+def _row(name: str, part: Part[Any], shown: Callable[[Any], str]) -> Choice:
+    if not part.chosen:
+        return Choice(name, "unknown" if part.chosen is None else "none", part.why)
+    reasons = dict.fromkeys(filter(None, (part.why, *(each.why for each in part.chosen))))
+    return Choice(name, ", ".join(map(shown, part.chosen)), "; ".join(list(reasons)[:4]))
+
+
+def _hca(port: HcaChoice) -> str:
+    return port.port if port.rate_gbps is None else f"{port.port} ({port.rate_gbps:g} Gb/s)"
+
+
+def _peers(peers: PeerChoice) -> str:
+    return f"{peers.transport or 'unknown'} {first_of(map('-'.join, peers.pairs), 4)}"
+
+
+def _yes(answer: bool | None) -> str:
+    return "unknown" if answer is None else "yes" if answer else "no"

@@ -18,9 +18,9 @@ from ncclprobe.ops import OPS
 from ncclprobe.probes import sweep as probe
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import phase
-from ncclprobe.session.measure import interference
+from ncclprobe.session.measure import joining
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.interference import Reading
+from ncclprobe.session.measure.joining import Reading
 from ncclprobe.session.measure.nic_traffic import TransportDetection
 
 MOST = 64
@@ -88,7 +88,7 @@ def sweep(run: RankContext) -> None:
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
     plan, recorder, exchange = run.plan(), run.recorder, run.exchange
-    before = interference.read(run.host)
+    before = joining.read(run.host)
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
     reach = recorder.progress.reach if recorder else _unheard
@@ -125,9 +125,9 @@ def _look_for_disturbances(run: RankContext, backend: str, before: Reading | Non
     if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return
     run.set_phase("look for disturbances")
-    after, here = interference.read(run.host), socket.gethostname()
-    gpus = interference.gpus_now(run.host) if backend == "nccl" else None
-    throttled = [asdict(each) for each in interference.of_gpus(here, gpus)] if gpus else []
+    after, here = joining.read(run.host), socket.gethostname()
+    gpus = joining.gpus_now(run.host) if backend == "nccl" else None
+    throttled = [asdict(each) for each in joining.of_gpus(here, gpus)] if gpus else []
     received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
     if received and recorder:
         recorder.disturbed(_merged(received))
@@ -140,4 +140,4 @@ def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
         for name, first, last, _ in received
     ]
     gpus = [Disturbance(**each) for *_, throttled in received for each in throttled]
-    return tuple(dict.fromkeys([*interference.of_all_hosts(readings), *gpus]))
+    return tuple(dict.fromkeys([*joining.of_all_hosts(readings), *gpus]))

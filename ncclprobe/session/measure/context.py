@@ -9,8 +9,7 @@ from ncclprobe.model.values import Struct
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.agreement import RunConfig
-from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.identity import RankIdentity, RunConfig
 from ncclprobe.session.ranks.store import Exchange
 from ncclprobe.session.watchdog.watchdog import Watchdog
 

@@ -37,8 +37,7 @@ from ncclprobe.session.measure.node_snapshot import LOOK_S, NodeSnapshot, gather
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group as groups
-from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
-from ncclprobe.session.ranks.identity import Backend, RankIdentity
+from ncclprobe.session.ranks.identity import Backend, RankIdentity, RankInfo, RunConfig, agree_on
 from ncclprobe.session.ranks.store import Exchange, key
 from ncclprobe.session.watchdog.ending import reserve_s
 

@@ -1,25 +1,203 @@
-"""What each rank tells rank 0 of itself, and what rank 0 records of all once they have agreed."""
+"""What each rank tells rank 0 of itself and of what disturbs it, and what rank 0 records once all have agreed.
+
+What disturbs a run: throttled GPUs, processors busy with other work, settings that change what is timed. The settings
+are read on every rank before anything is measured. The rest is read once before and once after, never in between. A
+disturbance explains only so much: a run is not ten times slower because a third of the processors was busy, so each has
+the share of the usual speed that it leaves at least.
+"""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 
-from ncclprobe.checks.run.settings import in_words
+from ncclprobe.checks.run.ranks import in_words
 from ncclprobe.checks.sync.settings import FAMILIES, MUST_AGREE, OWN_BUSINESS, is_read_by, meaning
+from ncclprobe.engine.collect import collect
+from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
+from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.measurement import Disturbance
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.snapshot import Job, learned
+from ncclprobe.model.values import Struct
 from ncclprobe.nccl.parameters import Parameter, table
+from ncclprobe.nccl.values import read_setting
 from ncclprobe.probes import nccl_library
-from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.agreement import RankInfo, RunConfig
-from ncclprobe.session.ranks.identity import Backend, gpu_identity
+from ncclprobe.session.ranks.identity import Backend, RankInfo, RunConfig, gpu_identity
 
+_NOTABLE = 0.25
+"""The share of a host's processors that other work must have used to be reported."""
+_LEAST_LEFT = 0.25
+"""The share of the speed that a busy host leaves at least: what is slower has another cause."""
+_SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
+"""NVML's reasons for lower clocks other than the user's settings and idling."""
 _MOST_CHARACTERS = 64
 """Of a setting's value."""
+_HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
+
+
+class Reading(Struct, frozen=True):
+    """Seconds since the host was started, over all its processors, of this process alone, and on the wall."""
+
+    total_s: float
+    busy_s: float
+    steal_s: float
+    own_s: float
+
+
+def read(host: Host) -> Reading | None:
+    """Read the processors' time now; None where /proc/stat cannot be read."""
+    try:
+        text = host.ask("read", "/proc/stat")
+    except HostError:
+        return None
+    return parse(text, time.process_time())
+
+
+def parse(text: str, own_s: float) -> Reading | None:
+    """Parse the first line of /proc/stat: user nice system idle iowait irq softirq steal (proc(5))."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
+        return None
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _HERTZ for word in words[1:9])
+    busy = user + nice + system + irq + softirq
+    return Reading(busy + idle + iowait + steal, busy, steal, own_s)
+
+
+def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
+    """Return whether other work kept the processors of `host` busy; `own_s` is what its ranks used meanwhile."""
+    total = after.total_s - before.total_s
+    if total <= 0:
+        return None
+    others = max(0.0, after.busy_s - before.busy_s - sum(own_s)) / total
+    stolen = max(0.0, after.steal_s - before.steal_s) / total
+    if others + stolen < _NOTABLE:
+        return None
+    words = [f"{others:.0%} of the processors of {host} were busy with other work"] if others >= 0.01 else []
+    words += [f"{stolen:.0%} of the processors of {host} were taken by its hypervisor"] if stolen >= 0.01 else []
+    # a rank that waits for a processor delays the others too, so the loss counts twice
+    return Disturbance(", ".join(words), max(_LEAST_LEFT, 1 - 2 * (others + stolen)))
+
+
+def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
+    """Return which GPUs of `host` have lowered their clocks."""
+    found = []
+    for gpu in gpus.all:
+        throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
+        reasons = [reason for reason in throttle if reason in _SLOWED]
+        if reasons:
+            found.append(Disturbance(f"GPU{gpu.index} of {host} has lowered its clocks ({', '.join(reasons)})", 0.25))
+    return found
+
+
+def gpus_now(host: Host) -> Gpus | None:
+    """Read the GPUs from NVML."""
+    found = [each for each in discover("ncclprobe.facts", Collector, {"machine"}) if each.produces is Gpus]
+    return learned(collect(host, found), Gpus)
+
+
+def of_all_hosts(readings: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
+    """Return which hosts were busy; `readings` are each rank's host and its readings before and after."""
+    found = []
+    for host in dict.fromkeys(host for host, _, _ in readings):
+        pairs = [(before, after) for name, before, after in readings if name == host and before and after]
+        if pairs:
+            own = (after.own_s - before.own_s for before, after in pairs)
+            found.append(of_processors(host, *pairs[0], own))
+    return [each for each in found if each]
+
+
+_DETAIL = "torch compares the shapes of every call over gloo before it makes it"
+_BLOCKING = "every launch waits for its own end, so no two calls overlap"
+_LINES = "NCCL writes a line for every call"
+_CHECKED = "NCCL checks the arguments of each call"
+_TORCHS_SWITCHES = {
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for the end of each call, so no two of them overlap",
+    "NCCL_BLOCKING_WAIT": "torch reads it as TORCH_NCCL_BLOCKING_WAIT: the host waits for the end of each call",
+    "TORCH_NCCL_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
+    "TORCH_DIST_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
+    "TORCH_NCCL_DESYNC_DEBUG": "torch writes the beginning and the end of each call to its store",
+}
+"""Read by its getCvarBool (csrc/distributed/c10d/Utils.hpp), of NCCL's process group alone."""
+_TRUE = ("y", "yes", "1", "t", "true")
+_EFFECTS = {
+    **_TORCHS_SWITCHES,
+    "NCCL_CHECK_MODE": _CHECKED,
+    "NCCL_CHECK_POINTERS": _CHECKED,
+    "TORCH_DISTRIBUTED_DEBUG": _DETAIL,
+    "CUDA_LAUNCH_BLOCKING": _BLOCKING,
+    "NCCL_DEBUG": _LINES,
+    "NCCL_DEBUG_SUBSYS": _LINES,
+}
+
+
+def falsifying(
+    backend: str, variables: Mapping[str, str], host: Host, nccl: tuple[int, int, int] | None = None
+) -> dict[str, str]:
+    """Return the settings of this process that change what is timed with `backend`, by name, each with its value.
+
+    Those of NCCL may also stand in its configuration files, as its version `nccl` (None: the newest) reads them: the
+    value is then followed by file and line. torch and NCCL take the words in any case (torch
+    csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
+    """
+    found = {"TORCH_DISTRIBUTED_DEBUG": variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"}
+    settings = Settings()
+    if backend == "nccl":
+        settings = effective_settings(host, Environment(variables), nccl)
+        level, systems = ((settings.get(name) or "").upper() for name in ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"))
+        found |= {name: variables.get(name, "").lower() in _TRUE for name in _TORCHS_SWITCHES}
+        found |= {
+            "NCCL_CHECK_MODE": (settings.get("NCCL_CHECK_MODE") or "").upper() in ("DEBUG_LOCAL", "DEBUG_GLOBAL"),
+            "NCCL_CHECK_POINTERS": read_setting(settings, "NCCL_CHECK_POINTERS", 0) != 0,
+            "CUDA_LAUNCH_BLOCKING": variables.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"),
+            "NCCL_DEBUG": level == "TRACE",
+            "NCCL_DEBUG_SUBSYS": level in ("INFO", "ABORT") and "ALL" in systems.split(","),
+        }
+    return {name: _value(name, variables, settings) for name, is_set in found.items() if is_set}
+
+
+def effective_settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
+    """Return what NCCL reads; of a host that does not answer for its files, the environment alone."""
+    try:
+        return settings_of(host, environment, nccl)
+    except HostError:
+        return merge(environment, ())
+
+
+def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
+    """Return the value of a setting, with file and line where it does not come from the environment."""
+    if name in variables:
+        return variables[name][:_MOST_CHARACTERS]
+    setting = settings.effective[name]
+    return f"{(setting.value or '')[:_MOST_CHARACTERS]} ({setting.origin})"
+
+
+def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
+    """Return the settings of all ranks that change what is timed: each once, with its ranks."""
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, settings in enumerate(by_rank):
+        for setting in settings.items():
+            ranks.setdefault(setting, []).append(rank)
+    return [
+        Disturbance(f"{name}={value} on {named(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
+        for (name, value), found in ranks.items()
+        if name in _EFFECTS
+    ]
+
+
+def named(ranks: Sequence[int], of: int) -> str:
+    """Name `ranks` out of `of` ranks."""
+    if len(ranks) == of:
+        return "every rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} of {of} ranks, {ranks[0]} first"
+
+
 NO_GRAPH = "--graph captures calls of NCCL in a CUDA graph, and this would measure gloo; leave it out"
 
 
@@ -55,7 +233,7 @@ def rank_info(
         backend=backend,
         gpu=gpu_identity(device) if backend == "nccl" else None,
         note=note,
-        falsifying=interference.falsifying(backend, os.environ, host, nccl.version if nccl else None),
+        falsifying=falsifying(backend, os.environ, host, nccl.version if nccl else None),
         host_id=os.environ.get("NCCL_HOSTID", ""),
         pid=os.getpid(),
         settings=told_settings(backend, host),
@@ -86,8 +264,8 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
     recorder.meet()
     for text in dict.fromkeys(info.other_nccl for info in infos if info.other_nccl):
         ranks = [rank for rank, info in enumerate(infos) if info.other_nccl == text]
-        recorder.note(text if len(ranks) == len(infos) else f"{text} (on {interference.named(ranks, len(infos))})")
-    recorder.disturbed(interference.of_settings([info.falsifying for info in infos]))
+        recorder.note(text if len(ranks) == len(infos) else f"{text} (on {named(ranks, len(infos))})")
+    recorder.disturbed(of_settings([info.falsifying for info in infos]))
     found = differing(infos)
     recorder.differ(found)
     return tuple(f"{each.name}: {in_words(each)}" for each in found if each.name in MUST_AGREE)
@@ -105,7 +283,7 @@ def told_settings(backend: Backend, host: Host) -> dict[str, str]:
     """
     nccl = nccl_library.loaded()
     version = nccl.version if nccl else None
-    read = interference.effective_settings(host, Environment(os.environ), version)
+    read = effective_settings(host, Environment(os.environ), version)
     shared = {name: parameter for name, entry in read.effective.items() if (parameter := _shared(name, backend))}
     return {
         name: meaning(read.effective[name], parameter, version)[:_MOST_CHARACTERS] for name, parameter in shared.items()

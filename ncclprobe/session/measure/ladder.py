@@ -21,8 +21,7 @@ from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.collectives import all_reduce
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.probe import BufferView
-from ncclprobe.probes.steps import play_step, views_of
-from ncclprobe.probes.work import Bench, Work
+from ncclprobe.probes.steps import Bench, Work, play_step, views_of
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
 from ncclprobe.training import Call, Compute, Model, Rung, Step

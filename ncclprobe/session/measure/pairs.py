@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from ncclprobe.localise.pairs.peers import TURNS, slow_each_turn
-from ncclprobe.localise.pairs.placement import Placement, place_ranks
+from ncclprobe.localise.pairs.intra_node import TURNS, slow_each_turn
+from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import OwnCollective, RankNics
 from ncclprobe.probes.clock import Clock, clock_of

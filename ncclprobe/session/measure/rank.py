@@ -16,7 +16,7 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import OUT_OF_MEMORY, HostError, ProbeError, UsageError, reason, without_torch
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.facts.run.samples import Participants, What
-from ncclprobe.host import Host, scratch, settings
+from ncclprobe.host import Host, files, settings
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
@@ -30,8 +30,16 @@ from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group, rank_files
-from ncclprobe.session.ranks.agreement import RankInfo, RunConfig, agree_on
-from ncclprobe.session.ranks.identity import Backend, Devices, RankIdentity, choose_backend, device_index
+from ncclprobe.session.ranks.identity import (
+    Backend,
+    Devices,
+    RankIdentity,
+    RankInfo,
+    RunConfig,
+    agree_on,
+    choose_backend,
+    device_index,
+)
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.ranks.torchrun import explain_exit
@@ -69,7 +77,7 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
     folder = None
     if recorder.path is None:
         try:
-            folder = scratch.make()
+            folder = files.make()
             recorder.write_to(folder.path)
         except (OSError, UsageError):
             return None

@@ -77,7 +77,7 @@ async def _streams(
 ) -> list[list[float]] | None:
     """Stream to other nodes; return the rates in Gb/s, on rank 0 those of all nodes."""
     from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
-    from ncclprobe.cluster.mesh.interfaces import parse_listeners
+    from ncclprobe.cluster.mesh.listeners import parse_listeners
 
     token = hashlib.sha256(str(decision["token"]).encode()).digest()
     interfaces_out = (

@@ -1,6 +1,6 @@
 """What the checks of data that a job writes must object to, and what they must accept."""
 
-from ncclprobe.checks.data.written import _ASKED, _FULL, _writes, _wrote
+from ncclprobe.checks.data.seen import _ASKED, _FULL, _writes, _wrote
 from ncclprobe.model.snapshot import Every
 from tests.checks.cases import Cases
 

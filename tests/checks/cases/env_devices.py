@@ -1,6 +1,6 @@
 """What the checks of variables that name devices and transports must object to, and what they must accept."""
 
-from ncclprobe.checks.env.choices import STARTS
+from ncclprobe.checks.env.choices import _ANY, _TCPX, STARTS
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     DOCKER_HOST,
@@ -30,7 +30,6 @@ from ncclprobe.checks.env.fixtures import (
 )
 from ncclprobe.checks.env.hcas import _BY_ETH0, _MANAGED, _TEN, _down
 from ncclprobe.checks.env.transports import _EFA, _OFI
-from ncclprobe.checks.env.vendors import _ANY, _TCPX
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces

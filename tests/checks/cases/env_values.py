@@ -1,7 +1,20 @@
 """What the checks of variables, their values and files must object to, and what they must accept."""
 
 from ncclprobe.checks.env.choices import _FAST, _NO_NIC, _OVER_SOCKETS, STARTS
-from ncclprobe.checks.env.files import _ETC, _IN_WHEEL, _PLUGIN, _TREE
+from ncclprobe.checks.env.files import (
+    _CUDA,
+    _CUDA_12,
+    _CUDART,
+    _ETC,
+    _FOUND,
+    _IN_WHEEL,
+    _OURS,
+    _PACKAGES,
+    _PLUGIN,
+    _SYSTEM,
+    _TREE,
+    _WHEEL,
+)
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     DOCKER_HOST,
@@ -23,17 +36,14 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.env.job import _LIST
-from ncclprobe.checks.env.libraries import _CUDA, _CUDA_12, _CUDART, _FOUND, _OURS, _PACKAGES, _SYSTEM, _WHEEL
 from ncclprobe.checks.env.uniform import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
-from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.linking import Linking, SharedLibrary
 from ncclprobe.facts.loader import Loader
-from ncclprobe.facts.named_files import NamedFiles, TopologyFile
-from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, Settings
+from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, NamedFiles, Settings, TopologyFile
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.model.nccl_selection import InterfaceChoice, NetworkChoice, Part
 from ncclprobe.model.snapshot import Absent, Every, Job

@@ -1,20 +1,17 @@
 """What the checks of GPUs must object to, and what they must accept."""
 
-from ncclprobe.checks.gpu.driver import _NO_DRIVER, _REST, NODES, PAIR
-from ncclprobe.checks.gpu.pace import CAPPED, FULL
-from ncclprobe.checks.gpu.peers import METAL, NO_LINKS, TREE, TWO, access
-from ncclprobe.checks.gpu.siblings import _OTHER, ALL, PROTECTED
-from ncclprobe.checks.gpu.state import GIB, HEALTHY, WELL, box
-from ncclprobe.checks.gpu.xid import BOX, BUS, FELL, log
+from ncclprobe.checks.gpu.driver import _NO_DRIVER, _REST, BOX, BUS, FELL, NODES, PAIR, log
+from ncclprobe.checks.gpu.siblings import _OTHER, ALL, METAL, NO_LINKS, PROTECTED, TREE, TWO, access
+from ncclprobe.checks.gpu.state import CAPPED, FULL, GIB, HEALTHY, WELL, box
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Devices
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
+from ncclprobe.facts.process import Devices
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases

@@ -24,9 +24,9 @@ from ncclprobe.checks.host import (
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Memlock, Segment, SharedMemory
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.process import Memlock, Segment, SharedMemory
 from ncclprobe.model.snapshot import Absent, Job
 from tests.checks.cases import Cases
 

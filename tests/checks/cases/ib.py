@@ -17,11 +17,9 @@ from ncclprobe.checks.ib.fixtures import (
     port,
     roce,
 )
-from ncclprobe.checks.ib.gdr import _BARE, _NOTHING
-from ncclprobe.checks.ib.gpu_nic_affinity import GUEST, METAL
-from ncclprobe.checks.ib.ports import _downs, _troubled
-from ncclprobe.checks.ib.roce import _BOTH, _FLUX, _SAME, _routes, _sysctls
-from ncclprobe.facts.gpudirect import GpuDirect
+from ncclprobe.checks.ib.gdr import _BARE, _NOTHING, GUEST, METAL
+from ncclprobe.checks.ib.ports import _BOTH, _FLUX, _SAME, _downs, _routes, _sysctls, _troubled
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch

@@ -2,7 +2,6 @@
 
 from ncclprobe.checks.env.fixtures import ETH0, LO, interface
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
-from ncclprobe.checks.launch.gloo import _ANY, _HOSTS, _SYSTEMS, _named, _with
 from ncclprobe.checks.launch.meeting import (
     _AT,
     _ELSEWHERE,
@@ -14,9 +13,8 @@ from ncclprobe.checks.launch.meeting import (
     _PROCESS,
     _THERE,
 )
-from ncclprobe.checks.launch.mesh import _ALL_STAYED, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
-from ncclprobe.checks.launch.ports import HERE, MASTER, TAKEN, USUAL
-from ncclprobe.checks.launch.strangers import _CALM, _CROWD
+from ncclprobe.checks.launch.mesh import _ALL_STAYED, _CALM, _CROWD, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
+from ncclprobe.checks.launch.ports import _ANY, _HOSTS, _SYSTEMS, HERE, MASTER, TAKEN, USUAL, _named, _with
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master

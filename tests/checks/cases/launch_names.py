@@ -2,11 +2,14 @@
 
 from ncclprobe.checks.env.fixtures import gpus, setting
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.launch.hosts import _APART, _EIGHT, _PLAIN, _UNASKED, _node, _process, _two
 from ncclprobe.checks.launch.names import (
+    _APART,
     _BOTH,
+    _EIGHT,
     _ONE,
+    _PLAIN,
     _SPLIT,
+    _UNASKED,
     CNI0,
     DEBIANS,
     ETH0,
@@ -17,6 +20,9 @@ from ncclprobe.checks.launch.names import (
     ROUTED,
     RULES,
     UNASKED,
+    _node,
+    _process,
+    _two,
     interface,
 )
 from ncclprobe.checks.launch.variables import EIGHT, STEP, TASK_3
@@ -25,8 +31,8 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import HostsEntry, Master, Names, OwnName
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.own_gpus import OwnGpus
 from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.rank import OwnGpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace

@@ -1,6 +1,6 @@
 """Logs of machines, their software and launchers; what each cause must find, and what it must leave alone."""
 
-from ncclprobe.checks.log.launchers import _ENDED_ITSELF
+from ncclprobe.checks.log.crashes import _ENDED_ITSELF
 from ncclprobe.checks.log.versions import _HUNG
 from tests.checks.cases import Cases
 

@@ -1,9 +1,8 @@
 """Logs of networks; what each cause must find, and what it must leave alone."""
 
 from ncclprobe.checks.log.fabric import _BIND
-from ncclprobe.checks.log.gloo_meeting import _LINE
-from ncclprobe.checks.log.infiniband import _ERROR_12
-from ncclprobe.checks.log.queue_pairs import _REFUSAL
+from ncclprobe.checks.log.infiniband import _ERROR_12, _REFUSAL
+from ncclprobe.checks.log.meeting import _LINE
 from tests.checks.cases import Cases
 
 _VIOLATED = (

@@ -1,11 +1,9 @@
 """Logs of ranks and their calls; what each cause must find, and what it must leave alone."""
 
 from ncclprobe.checks.log.collectives import _timeout, _waited_at
-from ncclprobe.checks.log.fixtures import recorded
-from ncclprobe.checks.log.flight import _NO_LOG
+from ncclprobe.checks.log.flight import _NO_LOG, recorded
 from ncclprobe.checks.log.known import _log
-from ncclprobe.checks.log.ras import _BEHIND, _DEAD, _ERROR, _OTHER, _said
-from ncclprobe.checks.log.silence import _WAITED, _begun, _example
+from ncclprobe.checks.log.silence import _BEHIND, _DEAD, _ERROR, _OTHER, _WAITED, _begun, _example, _said
 from ncclprobe.checks.log.slow import _ABORTED, _BIND, _DESTROYED, _ended
 from ncclprobe.facts.files.job_log import Explained
 from tests.checks.cases import Cases

@@ -2,28 +2,31 @@
 
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.nvl.fabric import (
+from ncclprobe.checks.nvl import (
     _CHANNELS,
     _NO_CLUSTER,
     _NO_LOG,
+    FULL,
+    H200S,
     JOINED,
     LINKS,
+    METAL,
     NO_CHANNEL,
     REFUSED,
     SWITCHES,
     TRAY,
     TWO_TRAYS,
+    UNSAID,
     WAITING,
+    links_of,
 )
-from ncclprobe.checks.nvl.links import FULL, H200S, METAL, UNSAID, links_of
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import DeviceNode, Devices
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import GpuLinks, NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import GpuFabric, Gpus
-from ncclprobe.facts.process import Container
+from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases

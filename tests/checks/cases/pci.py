@@ -1,11 +1,34 @@
 """What the checks of PCIe must object to, and what they must accept."""
 
-from ncclprobe.checks.gpu.peers import TREE, TWO
+from ncclprobe.checks.gpu.siblings import TREE, TWO
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
-from ncclprobe.checks.pci.agree import METAL, NO_LINKS, printed
-from ncclprobe.checks.pci.links import EQUAL, FULL, HALF, OLD_SLOT, UNEQUAL, cards, gpu_at, nic, node
-from ncclprobe.checks.pci.settings import _CARDS, _FABRIC, _LARGE, _with
-from ncclprobe.checks.pci.tree import _SMALL_WINDOW, NO_PEERS, ONE, WITH_NIC, below_a_switch, window, with_errors
+from ncclprobe.checks.pci.links import (
+    _CARDS,
+    _FABRIC,
+    _LARGE,
+    EQUAL,
+    FULL,
+    HALF,
+    OLD_SLOT,
+    UNEQUAL,
+    _with,
+    cards,
+    gpu_at,
+    nic,
+    node,
+)
+from ncclprobe.checks.pci.tree import (
+    _SMALL_WINDOW,
+    METAL,
+    NO_LINKS,
+    NO_PEERS,
+    ONE,
+    WITH_NIC,
+    below_a_switch,
+    printed,
+    window,
+    with_errors,
+)
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks

@@ -1,9 +1,6 @@
 """What the checks of a run's ranks, their settings and their arrival must object to, and what they must accept."""
 
-from ncclprobe.checks.run.arrival import _FOUR
-from ncclprobe.checks.run.groups import _WITHIN
-from ncclprobe.checks.run.ranks import _PUNCTUAL, _with
-from ncclprobe.checks.run.settings import _WHOLE
+from ncclprobe.checks.run.ranks import _FOUR, _PUNCTUAL, _WHOLE, _WITHIN, _with
 from ncclprobe.checks.sync.settings import UNSET
 from ncclprobe.errors import OUT_OF_MEMORY
 from ncclprobe.facts.run.samples import Arrivals, Attendance, DifferingSetting, Ending, Groups, LostRank, RankSettings

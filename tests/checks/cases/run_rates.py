@@ -1,7 +1,7 @@
 """What the checks of what a run reached must object to, and what they must accept."""
 
-from ncclprobe.checks.run.ladder import _ASKED, _BY_NODE, _JOB, _NODE, _ONE, _TWO
 from ncclprobe.checks.run.pairs import _NONE, _said
+from ncclprobe.checks.run.ranks import _ASKED, _BY_NODE, _JOB, _NODE, _ONE, _TWO
 from ncclprobe.checks.run.rows import ROW, _wrong
 from ncclprobe.checks.run.traffic import _BY_SLOT, _JUDGED, _MANY, _SLOW_COPY, _rails
 from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic

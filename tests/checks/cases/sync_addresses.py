@@ -1,15 +1,15 @@
 """What the checks that addresses, racks and settings agree must object to, and what they must accept."""
 
 from ncclprobe.checks.env.fixtures import DOCKER0, LO, NO_NCCL, PLAIN, having, interface, nccl, setting
-from ncclprobe.checks.nvl.fabric import CLUSTER, TRAY
+from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync.addresses import _ANY, _HOST, _NO_FABRICS, _ONE, _PLAIN, _TOGETHER, _TWO, _within
-from ncclprobe.checks.sync.rack import _HOSTS, _PLAINS, _UNSEEN
+from ncclprobe.checks.sync.links import _HOSTS, _PLAINS, _UNSEEN
 from ncclprobe.checks.sync.settings import _NODE, _RING, _SYSTEMS, _booted
 from ncclprobe.facts.driver import Imex
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.machine import System
 from ncclprobe.facts.process import Process
 from ncclprobe.facts.software import Software
-from ncclprobe.facts.system import System
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases

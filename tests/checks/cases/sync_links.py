@@ -1,23 +1,24 @@
 """What the checks that the links of all nodes are equal must object to, and what they must accept."""
 
 from ncclprobe.checks.env.fixtures import DOCKER0
-from ncclprobe.checks.sync.counts import DGXS, H100S
+from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.checks.sync.links import (
     _ANY,
     _FAST,
     _JUMBO,
     _LIMITED,
     _NO_FABRICS,
+    _NODE,
     _ONE_DARK,
     _PLAIN,
     _RAILS,
+    _SET,
     _SLOW,
     _THREE_FAST,
     _changed,
     _prefixed,
     _with_mtu,
 )
-from ncclprobe.checks.sync.roce import _NODE, _SET
 from ncclprobe.facts.infiniband import Fabric, RoceMarks, RoceQos
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.model.snapshot import Absent, Every

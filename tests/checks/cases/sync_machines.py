@@ -1,34 +1,54 @@
 """What the checks that machines, their software and clocks are equal must object to, and what they must accept."""
 
 from ncclprobe.checks.env.fixtures import PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, nccl, port
-from ncclprobe.checks.gpu.pace import CAPPED, FULL, PACED
-from ncclprobe.checks.gpu.state import box
+from ncclprobe.checks.gpu.state import CAPPED, FULL, PACED, box
 from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.sync.clock import _HUB, _SELF, _offsets
-from ncclprobe.checks.sync.code import _EDITED, _ONE
-from ncclprobe.checks.sync.counts import _ANY, _FABRICS, _HOSTS, _SETTINGS, DGX, DGXS, EIGHT, H100S, SEVEN
 from ncclprobe.checks.sync.host import (
     _ALL_FREE,
     _ALL_ROOMY,
+    _ANY,
+    _FABRICS,
     _FEW,
     _FREE,
+    _HOSTS,
     _MOVED,
     _PASSTHROUGH,
     _PLAIN,
     _ROOMY,
+    _SETTINGS,
     _TREES,
     _TWO_SOCKETS,
+    DGX,
+    DGXS,
+    EIGHT,
     GIB,
+    H100S,
     MIB,
+    SEVEN,
     _cpus,
 )
 from ncclprobe.checks.sync.roster import _TWO_OF_THREE
-from ncclprobe.checks.sync.software import _FW, _GPUS, _NEW, _OLD, _ON_IB, _ON_TCP, _TORCH, _built, _flashed
+from ncclprobe.checks.sync.software import (
+    _EDITED,
+    _FW,
+    _GPUS,
+    _HUB,
+    _NEW,
+    _OLD,
+    _ON_IB,
+    _ON_TCP,
+    _ONE,
+    _SELF,
+    _TORCH,
+    _built,
+    _flashed,
+    _offsets,
+)
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.limits import SharedMemory
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.reach import ClockOffset, Gathering, Trouble
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Every, Job

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.cluster.mesh.interfaces import parse_listeners
+from ncclprobe.cluster.mesh.listeners import parse_listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh, steps
 from ncclprobe.facts.reach import MeshListener
 

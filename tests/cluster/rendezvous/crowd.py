@@ -13,8 +13,7 @@ from rendezvous_lab import TOKEN, hello, soon
 from ncclprobe import wire
 from ncclprobe.cluster.rendezvous.coordinator import room_for
 from ncclprobe.cluster.rendezvous.messages import Leave
-from ncclprobe.cluster.rendezvous.reach import find
-from ncclprobe.cluster.rendezvous.worker import Worker
+from ncclprobe.cluster.rendezvous.reach import Worker, find
 from ncclprobe.errors import NcclprobeError
 
 PATIENCE_S = 230.0

@@ -9,7 +9,7 @@ from typing import Any
 from ncclprobe import wire
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
-from ncclprobe.cluster.rendezvous.worker import Worker
+from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.errors import NcclprobeError
 
 TOKEN = b"the token of this run"

@@ -21,7 +21,7 @@ from ncclprobe import bounds, wire
 from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
 from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
-from ncclprobe.cluster.rendezvous.worker import Worker
+from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.facts.reach import Gathering
 from ncclprobe.wire import WireError
 

@@ -12,8 +12,8 @@ import pytest
 from rendezvous_lab import soon
 
 from ncclprobe import wire
-from ncclprobe.cluster.rendezvous import munge
-from ncclprobe.cluster.rendezvous.munge import Munge
+from ncclprobe.cluster.rendezvous import token
+from ncclprobe.cluster.rendezvous.token import Munge
 from ncclprobe.wire import Key, WireError
 
 pytestmark = pytest.mark.skipif(
@@ -73,7 +73,7 @@ async def talk(caller: Key, answerer: Key) -> tuple[object, object]:
 
 @pytest.mark.usefixtures("munged")
 def test_one_user_and_one_run_agree() -> None:
-    assert munge.is_here()
+    assert token.is_here()
     said, heard = asyncio.run(talk(Munge(b"run 1"), Munge(b"run 1")))
     assert (said, isinstance(heard, dict)) == ("ok", True)
 
@@ -118,4 +118,4 @@ def test_a_node_that_has_a_token_instead_is_told_so() -> None:
 
 def test_a_machine_without_munge_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not munge.is_here()
+    assert not token.is_here()

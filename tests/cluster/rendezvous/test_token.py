@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.rendezvous import munge, token
+from ncclprobe.cluster.rendezvous import token
 from ncclprobe.cluster.rendezvous.token import find_token, is_shared
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
@@ -17,7 +17,7 @@ BY_HAND = Launch("options", 0, 2, 0, 1, 2, 0, "node0", 29500)
 
 @pytest.fixture(autouse=True)
 def no_munge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(munge, "is_here", lambda: False)
+    monkeypatch.setattr(token, "is_here", lambda: False)
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_node_0_of_nodes_started_by_hand_makes_one_and_the_others_need_it() -> N
 
 
 def test_slurm_has_munge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(munge, "is_here", lambda: True)
-    assert isinstance(find_token({"SLURM_JOB_ID": "7"}, LAUNCH).key, munge.Munge)
+    monkeypatch.setattr(token, "is_here", lambda: True)
+    assert isinstance(find_token({"SLURM_JOB_ID": "7"}, LAUNCH).key, token.Munge)
     assert find_token({}, LAUNCH).key is None
 
 

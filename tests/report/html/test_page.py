@@ -14,7 +14,7 @@ from ncclprobe import DOCS
 from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
 from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
-from ncclprobe.report.html import differences, findings, fleet, render, rows, tables
+from ncclprobe.report.html import findings, fleet, render, tables
 from ncclprobe.report.html.legible import typed
 from ncclprobe.report.html.page import HERE
 
@@ -158,7 +158,7 @@ def test_a_rank_is_no_setting_in_which_nodes_differ() -> None:
         f"n{n}": NodeEnvironment(settings=(Setting("SLURM_PROCID", str(n), "x"), Setting("NCCL_ALGO", "RT"[n], "x")))
         for n in range(2)
     }
-    assert [(each.name, each.differs) for each in differences.settings(told)] == [
+    assert [(each.name, each.differs) for each in tables.settings(told)] == [
         ("NCCL_ALGO", True),
         ("SLURM_PROCID", False),
     ]
@@ -248,10 +248,10 @@ def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
 
 def test_what_is_alike_on_many_nodes_is_one_row() -> None:
     report = made.fleet(400)
-    found = rows.rows(report)
+    found = tables.rows(report)
     assert len(found) < 140
     passed = next(row for row in found if row.kind == "pass")
-    assert rows.where(passed, 400) == "all 400 nodes"
+    assert tables.where(passed, 400) == "all 400 nodes"
 
 
 def test_a_large_fleet_with_many_different_faults_is_cut_and_the_page_says_so() -> None:
@@ -259,7 +259,7 @@ def test_a_large_fleet_with_many_different_faults_is_cut_and_the_page_says_so() 
     text = render(report)
     page = Page(text)
     table = next(each for each in page.data() if "more" in each)
-    assert len(table["on"]) + len(table["more"]) == len(rows.rows(report)) == 1503
+    assert len(table["on"]) + len(table["more"]) == len(tables.rows(report)) == 1503
     assert "400 of 1,503 rows stand here" in page.words
     assert "further nodes not drawn" in page.words
     assert len(text) < 7 << 20

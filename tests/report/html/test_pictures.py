@@ -6,8 +6,8 @@ import pytest
 
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import matrix, render
+from ncclprobe.report.html.fleet import all_to_all, nvlinked, place
 from ncclprobe.report.html.page import HERE
-from ncclprobe.report.html.placing import all_to_all, nvlinked, place
 
 from .. import samples
 from . import made

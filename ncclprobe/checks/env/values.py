@@ -1,18 +1,106 @@
-"""Numbers: how they are written, what they may be, and whether they change anything."""
+"""How variables are written: their names, numbers, and texts where a reader knows a few words.
+
+All of it comes from the table of variables. Numbers are NCCL's own, read by its own rule, and those of other readers,
+which refuse or misread what NCCL would take.
+"""
 
 import re
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import as_evidence, evidence, jobs_note, jobs_warn, loaded, written
-from ncclprobe.checks.env.fixtures import NO_NCCL, having, nccl, setting
+from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
+from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.parameters import Parameter, table
+from ncclprobe.nccl.parameters import NEWEST, Parameter, nearest, table
 from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int, read_setting
+
+_MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
+
+
+@check(
+    bad=lambda: [(setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL)],
+    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL)],
+    required=True,
+)
+def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL does not read a variable that looks like one of its own.
+
+    Right: NCCL reads every variable that looks like one of its own.
+    Why: NCCL ignores names that it does not know without a message, so a misspelt setting is no setting.
+    Fix: correct the name, or unset it.
+    """
+    strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
+    version = loaded(software)
+    newer = version is not None and version > NEWEST
+    if len(strange) > _MOST_NAMES:
+        first, last = strange[_MOST_NAMES], strange[-1]
+        message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
+        yield note(first.name, message, evidence=as_evidence(first))
+    for entry in strange[:_MOST_NAMES]:
+        known = table().get(entry.name)
+        better = known.instead if known else nearest(entry.name)
+        if newer and entry.name.startswith("NCCL_"):
+            message = f"is newer than this ncclprobe knows, if {written(version)} reads it"
+            message += f"; a misspelt {better} otherwise" if better else ""
+            yield note(entry.name, message, evidence=as_evidence(entry))
+        elif known and not better:
+            message = f"no library reads it. {known.hazard}"
+            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+        elif better:
+            message = f"no library reads it; did you mean {better}?"
+            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
+        else:
+            message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
+            yield note(entry.name, message, evidence=as_evidence(entry))
+
+
+def _unread(entry: Setting) -> bool:
+    """Return whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
+    known = table().get(entry.name)
+    in_a_file = entry.origin != "environment"
+    return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
+
+
+@check(
+    bad=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7))],
+    good=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7))],
+)
+def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
+    """The NCCL that is loaded does not read a variable any more, or does not read it yet.
+
+    Right: Every variable is one that the loaded NCCL and torch read.
+    Why: NCCL ignores what it does not know, so a setting from an old guide, or for a newer version, does nothing.
+    Fix: use the name that took its place, or unset it.
+    """
+    versions = {"nccl": loaded(software), "torch": _torch(software)}
+    for entry in settings.effective.values():
+        known = table().get(entry.name)
+        if not known or known.owner not in versions:
+            continue
+        version, nccls = versions[known.owner], known.owner == "nccl"
+        now = f"; {known.instead} replaces it" if known.instead else ""
+        if known.gone and (nccls or version is None or version >= known.gone):
+            if not reaches(version, known.gone):
+                continue
+            gone = ".".join(map(str, known.gone))
+            tell = jobs_warn if nccls or version else jobs_note
+            yield tell(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
+        elif not nccls and known.instead:
+            yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
+        elif nccls and known.since and not reaches(version, known.since):
+            since = ".".join(map(str, known.since))
+            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", as_evidence(entry))
+
+
+def _torch(software: Software | Absent) -> Version | None:
+    """Return the version of the installed torch; None where none is, or it is not known."""
+    found = software.packages.get("torch") if isinstance(software, Software) else None
+    return parse_version(found) if found else None
+
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 4 and 8 bits
 _BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
@@ -213,3 +301,115 @@ def _contradictions(settings: Settings, version: Version | None) -> Iterator[Fin
         if 0 < high < low:
             message = f"is {low}, above {most}={high}: {outcome}"
             yield jobs_warn(least, message, evidence(settings, least, most))
+
+
+_OF_LAUNCHERS = frozenset({"launch", "slurm", "mpi", "none"})
+"""Owners whose variables describe the job: `launch.*` judges them by what they say of it."""
+
+_REFUSED = frozenset({"torch", "gloo"})
+"""Owners that end the process where they cannot read a value (torch c10d/Utils.hpp; gloo's device factory)."""
+
+_REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO_DEVICE_TRANSPORT")
+"""What they read, in whole or by their beginning: an empty text is as bad as a wrong one (torch c10d/Utils.hpp)."""
+
+_NUMBER = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})")
+_NO_NUMBER = "no number"
+_SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib", "g", "gb", "gi", "gib"})
+
+
+@check(
+    bad=lambda: [(setting("TORCH_DISTRIBUTED_DEBUG", ""),)],
+    good=lambda: [(PLAIN,)],
+    required=True,
+)
+def unknown_text(settings: Settings) -> Iterator[Finding]:
+    """A variable has a value that its reader does not know.
+
+    Right: Every variable has a value that its reader knows.
+    Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is no level; from 2.30.7
+    one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, at an empty
+    text, too.
+    Fix: use one of the values that the message names.
+    """
+    for entry in settings.effective.values():
+        parameter = table().get(entry.name)
+        if parameter is None or not parameter.is_read or parameter.owner in _OF_LAUNCHERS:
+            continue
+        if not entry.value and (entry.value is None or not entry.name.startswith(_REFUSED_EMPTY)):
+            continue
+        problem = unknown(entry.value, parameter)
+        if problem:
+            yield _finding(entry, parameter, problem)
+
+
+def unknown(text: str, parameter: Parameter) -> str:
+    """Return what is wrong with `text` as a value of `parameter`; empty where nothing is, or it is not known what is
+    right.
+    """
+    if parameter.words:
+        return _unknown_word(text, parameter)
+    numbered = parameter.type in ("bool", "int", "size") or (parameter.type == "enum" and parameter.low is not None)
+    if parameter.owner == "nccl" or not numbered:
+        return ""
+    number = _NUMBER.match(text)
+    if parameter.type == "bool" and (intent(text) is not None or (number and parameter.low is None)):
+        return ""
+    if number is None:
+        return _NO_NUMBER
+    if parameter.type == "size" and text[number.end() :].strip().lower() in _SIZE_ENDS - {""}:
+        return ""
+    return _out_of_range(read_int(text, 0).value, parameter)
+
+
+def _unknown_word(text: str, parameter: Parameter) -> str:
+    words = {word.upper() if parameter.any_case else word for word in parameter.words}
+    pieces = text.removeprefix("^").split(",") if parameter.type == "list" else [text]
+    strange = [piece for piece in pieces if (piece.upper() if parameter.any_case else piece) not in words]
+    if not strange:
+        return ""
+    number = _NUMBER.fullmatch(text)
+    if number and (parameter.low is not None or parameter.type == "int"):
+        return _out_of_range(int(text, 0) if text.strip("+- ")[:2].lower() == "0x" else int(text), parameter)
+    return f"{', '.join(strange[:3])} is none of {', '.join(parameter.words)}"
+
+
+def _out_of_range(value: int, parameter: Parameter) -> str:
+    low, high = parameter.low, parameter.high
+    if (low is None or value >= low) and (high is None or value <= high):
+        return ""
+    return f"outside {'' if low is None else low}..{'' if high is None else high}"
+
+
+def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
+    """Return a refusal where the process ends with it; a note where a plugin may know more words than our table."""
+    message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
+    if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
+        return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)
+    if parameter.words and parameter.owner not in ("nccl", *_REFUSED):
+        return jobs_note(entry.name, message, shown)
+    return jobs_warn(entry.name, message, shown)
+
+
+_DEBUGGING = {
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "every collective is compared over all ranks by gloo first"),
+    "NCCL_CHECK_MODE": ("DEBUG_GLOBAL", "every call compares its arguments over all ranks"),
+    "CUDA_LAUNCH_BLOCKING": ("1", "every kernel is waited for, so that nothing overlaps"),
+}
+
+
+@check(
+    slows=True,
+    bad=lambda: [(setting("CUDA_LAUNCH_BLOCKING", "1"),)],
+    good=lambda: [(having(CUDA_LAUNCH_BLOCKING="0"),)],
+)
+def debugging(settings: Settings) -> Iterator[Finding]:
+    """A setting that is meant for debugging slows every collective.
+
+    Right: No setting that is meant for debugging slows collectives.
+    Why: guides advise TORCH_DISTRIBUTED_DEBUG=DETAIL to find a hang, and it stays in job scripts; an all_reduce of 8
+    bytes took five times as long with it (measured with gloo, torch 2.13).
+    Fix: unset it once the fault is found; TORCH_DISTRIBUTED_DEBUG=INFO costs nothing per call.
+    """
+    for name, (value, cost) in _DEBUGGING.items():
+        if (settings.get(name) or "").upper() == value:
+            yield jobs_warn(name, f"is {settings.get(name)}: {cost}", evidence(settings, name))

@@ -1,30 +1,244 @@
-"""The NVSwitch fabric: whether the GPUs have joined it, and what keeps it together."""
+"""NVLink: the links of each GPU, and the NVSwitch fabric that they lead to.
 
-from collections.abc import Iterator
+The links are NVML's, and where it does not tell them, those that ``nvidia-smi nvlink -s`` prints.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
-from ncclprobe.checks.gpu import blanks, named
+from ncclprobe.checks.gpu import blanks, gpu_job, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.nvl.links import FULL
 from ncclprobe.errors import Unlearned
-from ncclprobe.expect.tables.gpus import nvlink_products
+from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.limits import Devices
+from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvlink import GpuLinks, NvLink, NvLinks, NvlinkStatus, Remote, State
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
-from ncclprobe.facts.process import Container
+from ncclprobe.facts.process import Container, Devices
 from ncclprobe.facts.software import Software
-from ncclprobe.model.findings import Finding, Severity, fail, note, seen, warn
+from ncclprobe.layout import first_of
+from ncclprobe.model.findings import Evidence, Finding, Severity, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.values import read_setting
+
+
+class Linked(Struct, frozen=True):
+    """A GPU and its links, from either source.
+
+    `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
+    `speeds` of those up in MB/s, None where it is not told. `switched`: one leads to an NVSwitch; None: not told.
+    `meshed`: they lead to several GPUs.
+    """
+
+    name: str
+    product: str
+    up: tuple[int, ...]
+    down: tuple[int, ...] = ()
+    dozing: tuple[int, ...] = ()
+    speeds: tuple[float | None, ...] = ()
+    switched: bool | None = None
+    meshed: bool = False
+
+
+class Box(Struct, frozen=True):
+    """The GPUs whose links are known, why those of others are not, and where this is from."""
+
+    gpus: tuple[Linked, ...]
+    unknown: Mapping[str, Absent]
+    evidence: str
+
+    def like(self, gpu: Linked) -> tuple[Linked, ...]:
+        """Return the GPUs of the same product, itself included."""
+        return tuple(other for other in self.gpus if other.product == gpu.product)
+
+
+def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Box:
+    """Return the links of every GPU. Those with MIG are left out: they show none. Raises Unlearned where neither
+    tells.
+    """
+    if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
+        return _from_nvml(gpus, links)
+    if isinstance(status, NvlinkStatus):
+        return Box(tuple(_printed(n, gpu) for n, gpu in status.gpus.items()), {}, "nvidia-smi nvlink -s")
+    gaps = [fact.why for fact in (gpus, links, status) if isinstance(fact, Absent)]
+    raise Unlearned("; ".join(dict.fromkeys(gaps)))
+
+
+def _from_nvml(gpus: Gpus, links: NvLinks) -> Box:
+    known: list[Linked] = []
+    unknown: dict[str, Absent] = {}
+    for gpu, row in zip(gpus.all, links.gpus, strict=False):
+        gap = row if isinstance(row, Absent) else next(_gaps(row), None)
+        if gap:
+            unknown[f"GPU{gpu.index}"] = gap
+        elif not isinstance(row, Absent) and gpu.mig is not True:
+            known.append(_read(gpu, row))
+    return Box(tuple(known), unknown, "NVML, link by link (nvidia-smi nvlink -s)")
+
+
+def _gaps(row: tuple[NvLink, ...]) -> Iterator[Absent]:
+    return (link.state for link in row if isinstance(link.state, Absent))
+
+
+def _read(gpu: Gpu, row: tuple[NvLink, ...]) -> Linked:
+    up = [link for link in row if link.state != "inactive"]
+    return Linked(
+        name=f"GPU{gpu.index}",
+        product=gpu.name,
+        up=tuple(link.link for link in up),
+        down=tuple(link.link for link in row if link.state == "inactive"),
+        dozing=tuple(link.link for link in up if link.state != "active"),
+        speeds=tuple(None if isinstance(link.speed_MBps, Absent) else link.speed_MBps for link in up),
+        switched=any(link.remote == "switch" for link in up) if up else None,
+        meshed=len({link.remote_pci for link in up if link.remote == "gpu" and isinstance(link.remote_pci, str)}) > 1,
+    )
+
+
+def _printed(index: int, gpu: GpuLinks) -> Linked:
+    up = {link: speed for link, speed in gpu.links.items() if speed is not None}
+    down = tuple(link for link, speed in gpu.links.items() if speed is None)
+    return Linked(f"GPU{index}", gpu.name, tuple(up), down, speeds=tuple(speed * 1000 for speed in up.values()))
+
+
+Row = tuple[NvLink, ...]
+_MOST_NAMED = 6
+_BASEBOARD = 8  # GPUs: of a virtual machine with as many, no part of the board is another's
+_ON_THE_WIRE = 0.98  # of the payload's rate at least: a link that codes shows more than that, one that does not as much
+
+
+def links_of(up: int, down: int = 0, state: State = "inactive", *, speed: int = 26562, to: Remote = "switch") -> Row:
+    """Return so many active links, and so many in another state, for examples."""
+    active = [NvLink(n, "active", speed_MBps=speed, remote=to) for n in range(up)]
+    return (*active, *(NvLink(n, state, speed_MBps=speed, remote=to) for n in range(up, up + down)))
+
+
+FULL, SHORT = links_of(18), links_of(17, 1)
+SLOW = (*FULL[:17], NvLink(17, "active", speed_MBps=13281, remote="switch"))
+H200S = box(HEALTHY, HEALTHY, HEALTHY)
+METAL, UNSAID = Machine(virtual=False), Absent("not asked")
+
+
+@check(
+    slows=True,
+    bad=lambda: [(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL)],
+    good=lambda: [(H200S, NvLinks((FULL, FULL, FULL)), UNSAID, METAL)],
+    required=True,
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def links(
+    gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent, machine: Machine | Absent
+) -> Iterator[Finding]:
+    """NVLinks of a GPU are down.
+
+    Right: All NVLinks are up.
+    Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
+    others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
+    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the same links stay down, have the GPU, its baseboard
+    or its bridge reseated.
+    """
+    seen = look(gpus, links, status)
+    virtual = isinstance(machine, Machine) and machine.virtual is True
+    for gpu in seen.gpus:
+        yield from _short(gpu, seen, virtual)
+        if gpu.dozing:
+            message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active ones"
+            yield note(gpu.name, message, evidence=seen.evidence)
+    if seen.unknown:
+        yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
+
+
+def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
+    """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
+    product = nvlink_products().get(gpu.product)
+    siblings = _usual([len(other.up) for other in seen.like(gpu)])
+    message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
+    if len(gpu.up) < siblings:
+        yield _unlike_siblings(gpu, product, f"{message}; its siblings have {siblings}", seen)
+    elif product and len(gpu.up) < product.links:
+        expected = f"{message}; every {gpu.product} has {product.links}"
+        yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
+
+
+def _unlike_siblings(gpu: Linked, product: NvlinkProduct | None, message: str, seen: Box) -> Finding:
+    """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
+    bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
+    paired = product is not None or not any(other.meshed for other in seen.like(gpu))
+    if bridged and paired and not gpu.up:
+        return note(gpu.name, f"{message}: it has no bridge", evidence=seen.evidence)
+    tell = warn if bridged else fail
+    return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+
+
+def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
+    """Report that all siblings have equally few: certain where the board decides, not with bridges or in part of a
+    board.
+    """
+    evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
+    alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
+    if product.wiring == "board" and not part:
+        yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
+    elif not gpu.up and not alone and product.wiring != "bridge":
+        yield warn(gpu.name, message, blame="node", action="repair", evidence=evidence)
+    elif gpu.up:
+        yield note(gpu.name, message, evidence=evidence)
+
+
+def _usual(values: Sequence[int]) -> int:
+    """Return the most frequent value; of several, the largest."""
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Return ``link 5``, ``links 3, 5``; the first of many."""
+    return f"link{'s' * (len(numbers) != 1)} {first_of(numbers, _MOST_NAMED)}"
+
+
+@check(
+    slows=True,
+    bad=lambda: [(H200S, NvLinks((FULL, SLOW, FULL)), UNSAID)],
+    good=lambda: [(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID)],
+    requires="gpu.smi-canary",
+    applies=gpu_job,
+)
+def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Iterator[Finding]:
+    """An NVLink runs below its rate.
+
+    Right: All NVLinks run at their rate.
+    Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
+    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the link stays slow, have the GPU, its baseboard or
+    its bridge reseated.
+    """
+    seen = look(gpus, links, status)
+    silent = {
+        gpu.name: Absent("NVML does not report the speed of the links") for gpu in seen.gpus if None in gpu.speeds
+    }
+    told = [gpu for gpu in seen.gpus if gpu.name not in silent]
+    for gpu in told:
+        usual = _usual([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
+        slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}
+        product = nvlink_products().get(gpu.product)
+        if slow:
+            worst = min(slow.values()) / 1000
+            message = f"{_listed(tuple(slow))} at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
+            yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
+        elif product and gpu.up and usual < _ON_THE_WIRE * product.link_GBps * 1000:
+            message = f"its links run at {usual / 1000:.5g} GB/s, {product.link_GBps:g} expected ({product.source})"
+            yield warn(gpu.name, message, blame="node", action="repair", evidence=seen.evidence)
+    unknown = {**seen.unknown, **silent}
+    if unknown and not told:
+        raise Unlearned("; ".join(dict.fromkeys(gap.why for gap in unknown.values())))
+    yield from blanks(unknown, len(told) + len(unknown) + 1, seen.evidence)
+
 
 _HOPPER = (9, 0)
 _CHANNELS = "/dev/nvidia-caps-imex-channels"
