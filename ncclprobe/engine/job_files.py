@@ -27,6 +27,7 @@ from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.ras import RasStatus, read_answer
+from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
@@ -116,6 +117,8 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
             facts[FlightRecords] = records
     if asked := by_kind.get("ras"):
         facts |= _ras(asked, odd, show)
+    if dumped := by_kind.get("stacks"):
+        facts |= _stacks(dumped, odd, show)
     for kind in ("binary", "empty"):
         odd += [NotUnderstood(file.name, 1, None, KINDS[kind]) for file in by_kind.get(kind, ())]
     return JobFiles(
@@ -139,6 +142,16 @@ def _ras(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Fact
         except ParseError as error:
             odd.append(NotUnderstood(name, 1, None, str(error)))
     return {RasStatus: RasStatus(tuple(answers))} if answers else {}
+
+
+def _stacks(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Facts:
+    found: list[ProcessStack] = []
+    for name, data in _whole(files, show):
+        try:
+            found += read_stacks(name, data)
+        except ParseError as error:
+            odd.append(NotUnderstood(name, 1, None, str(error)))
+    return {Stacks: Stacks(tuple(found))} if found else {}
 
 
 def _kind(file: JobFile) -> FileKind:

@@ -319,3 +319,72 @@ def test_containers_that_a_driver_wraps_may_number_their_lines(tmp_path: Path) -
         json.dumps({"log": f"{line}\n", "time": f"2025-12-12T12:00:{at:02}Z"}) + "\n" for at, line in enumerate(lines)
     )
     assert explained(tmp_path, {"compose.json.log": text})["causes"][0]["ranks"] == [1]
+
+
+_WAITS = ("all_reduce (torch/distributed/distributed_c10d.py:2450)", "wrapper (torch/distributed/c10d_logger.py:83)",
+          "sync (trainer/loop.py:88)", "<module> (train.py:55)")  # fmt: skip
+_READS = ("wait (threading.py:320)", "get (queue.py:171)", "__next__ (torch/utils/data/dataloader.py:701)",
+          "main (train.py:31)", "<module> (train.py:55)")  # fmt: skip
+_SAVES = ("barrier (torch/distributed/distributed_c10d.py:3680)", "save (train.py:12)", "<module> (train.py:55)")
+_WORKER = ("wait (threading.py:1)", "_worker_loop (torch/utils/data/_utils/worker.py:275)")
+
+
+def stack(frames: tuple[str, ...], command: str = "python train.py", pid: int = 7) -> str:
+    body = "".join(f"    {frame}\n" for frame in frames)
+    return f'Process {pid}: {command}\nPython v3.11.9 (/usr/bin/python3)\n\nThread {pid} (idle): "MainThread"\n{body}'
+
+
+def hung(folder: Path, files: dict[str, str]) -> dict[str, Any]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    explain.main([*(str(folder / name) for name in files), "--json", str(folder / "report.json"), "-q"])
+    causes: list[dict[str, Any]] = json.loads((folder / "report.json").read_text())["causes"]
+    return causes[0] if causes else {}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {f"spy_rank{rank}.txt": stack(_READS if rank == 2 else _WAITS) for rank in range(4)},
+        {
+            "spy.txt": "".join(
+                f"== rank {r} ==\n{stack(_READS if r == 2 else _WAITS)}{stack(_WORKER)}" for r in range(4)
+            )
+        },
+        {"spy.txt": "".join(stack(_READS if r == 2 else _WAITS, f"python x --local_rank={r}") for r in range(4))},
+        {f"spy_rank{rank}.txt": stack(_SAVES if rank == 2 else _WAITS) for rank in range(4)},
+        {
+            "spy.txt": "".join(stack(_READS if rank == 2 else _WAITS, pid=100 + rank) for rank in range(4)),
+            "nccl.log": "".join(
+                f"n1:{100 + r}:7 [{r}] NCCL INFO comm 0x5 rank {r} nranks 4 cudaDev 0 - Init COMPLETE\n"
+                for r in range(4)
+            ),
+        },
+    ],
+    ids=["by the file's name", "by a line before it", "by its command", "in another call", "by a log"],
+)
+def test_the_rank_that_stands_elsewhere_by_its_stack_is_told(tmp_path: Path, files: dict[str, str]) -> None:
+    cause = hung(tmp_path, files)
+    assert (cause["confidence"], cause["ranks"]) == ("narrowed", [2])
+    assert "train.py:" in cause["message"]
+    assert "all_reduce" in cause["message"]
+    late = "save" not in cause["message"]
+    assert cause["could_be"][0] == ("timeout-straggler" if late else "collective-desync")
+
+
+def test_the_thread_that_is_in_the_call_counts_and_json_is_read_too(tmp_path: Path) -> None:
+    frames = [{"name": "step", "filename": "/x/train.py", "short_filename": "train.py", "line": 9}]
+    call = [{"name": "all_reduce", "filename": "/p/torch/distributed/distributed_c10d.py", "line": 7}, *frames]
+    for rank in range(3):
+        threads = [{"pid": 7, "thread_name": "MainThread", "frames": frames}]
+        threads += [{"pid": 7, "thread_name": None, "frames": call}] if rank else []
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(threads))
+    assert hung(tmp_path, {f"rank{rank}.json": (tmp_path / f"rank{rank}.json").read_text() for rank in range(3)})[
+        "ranks"
+    ] == [0]
+
+
+def test_processes_that_all_stand_in_one_call_have_no_cause_that_is_named(tmp_path: Path) -> None:
+    cause = hung(tmp_path, {f"rank{rank}.txt": stack(_WAITS) for rank in range(4)})
+    assert (cause["confidence"], "4 of 4 processes stand in all_reduce" in cause["message"]) == ("unknown", True)
+    assert hung(tmp_path, {"rank0.txt": stack(_READS)}) == {}

@@ -1,7 +1,10 @@
-"""What torch's flight records say of the ranks: who called something else, who did not come, who came too late."""
+"""What torch's flight records say of the ranks: who called something else, who did not come, who came too late.
+
+And what stacks of a job that hangs say: who stands where.
+"""
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks.log import cause
@@ -17,6 +20,7 @@ from ncclprobe.facts.files.flight_records import (
     FlightRecords,
 )
 from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, folded, judge
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
 from ncclprobe.model.snapshot import Absent
@@ -367,3 +371,85 @@ def _occurrence(
 ) -> Occurrence:
     """Return where it stands among lines of logs: of no stream, by the clock of the rank that entered."""
     return Occurrence(ranks=ranks, peers=peers, stream=-1, time_s=entry.time_s or None, codes=codes)
+
+
+_AIDES = ("_worker_loop", "_launch_agent", "launch_agent", "_run_once_resource", "_MonitorThread")
+"""Functions of processes that are no ranks: workers of a data loader, torchrun's agent."""
+
+
+def _stacks(*frames: str) -> Stacks:
+    """Return the stacks of processes whose innermost frame is given, each called by the program."""
+    text = "".join(
+        f'rank {rank}\nProcess {rank + 7}: python train.py\nPython v3.11.9\n\nThread {rank + 7} (idle): "MainThread"\n'
+        f"    {frame}\n    <module> (train.py:40)\n"
+        for rank, frame in enumerate(frames)
+    )
+    return Stacks(read_stacks("stacks.txt", text.encode()))
+
+
+_IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
+
+
+@cause(
+    echoes=_ENDS_A_RANK,
+    bad=lambda: [(_stacks(_IN_CALL, _IN_CALL, "get (queue.py:171)"), _NO_LOG)],
+    good=lambda: [(_stacks("step (train.py:9)"), _NO_LOG)],
+)
+def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
+    """A process stands elsewhere than the others, as stacks show.
+
+    Right: All processes stand at one line, as far as stacks were given.
+    Why: in a job that hangs the ranks wait at one line for those that are not there: these are in another call, or in
+    work of their own, such as reading data.
+    Fix: look at the line at which the odd rank stands, and why it is there; a second dump, a minute later, tells
+    whether it still is.
+    """
+    ranks = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
+    places: dict[object, list[ProcessStack]] = {}
+    for each in ranks:
+        own = each.own
+        places.setdefault((each.call, own and (own.filename, own.line)), []).append(each)
+    usual = max(places.values(), key=lambda each: (bool(each[0].call), len(each)), default=[])
+    others = [each for place in places.values() if place is not usual for each in place]
+    if not 0 < len(others) < len(usual):
+        if len(ranks) > 1 and usual[0].call:
+            rest = f"; {', '.join(f'{_who(each, log)} in {each.where}' for each in others[:_SHOWN])}" if others else ""
+            message = f"{len(usual)} of {len(ranks)} processes stand in {usual[0].where}{rest}"
+            yield _of_stacks(usual, (), message, log)
+        return
+    apart = [f"{_who(each, log)} stands in {each.where}" for each in others[:_SHOWN]]
+    codes = ("timeout-straggler", "collective-desync")
+    message = f"{'; '.join(apart)}, while {len(usual)} others are in {usual[0].where}"
+    yield _of_stacks(others, codes[::-1] if any(each.call for each in others) else codes, message, log, usual)
+
+
+def _of_stacks(
+    whose: Sequence[ProcessStack],
+    codes: tuple[str, ...],
+    message: str,
+    log: JobLog | Absent,
+    peers: Sequence[ProcessStack] = (),
+) -> Finding:
+    ranks, others = (tuple(r for e in of if (r := _rank(e, log)) is not None) for of in (whose, peers))
+    make = fail if codes else warn
+    return make(
+        _who(whose[0], log),
+        message,
+        blame="job" if codes else "unknown",
+        action="fix-job" if codes else "none",
+        confidence=Certainty("medium", "one look at the stacks of processes"),
+        evidence=[seen(e.source, f"{_who(e, log)}: {e.where}", e.line) for e in (*whose[:_SHOWN], *peers[:1])],
+        occurrence=Occurrence(ranks=ranks, hosts=(), peers=others, codes=codes, ordered=False),
+    )
+
+
+def _rank(process: ProcessStack, log: JobLog | Absent) -> int | None:
+    """Return the rank of a process: its own word, else that of a log that names its number."""
+    if process.rank is not None or isinstance(log, Absent):
+        return process.rank
+    return next((each.rank for each in log.ranks.values() if each.pid == process.pid), None)
+
+
+def _who(process: ProcessStack, log: JobLog | Absent) -> str:
+    rank = _rank(process, log)
+    return f"process {process.pid}" if rank is None else f"rank {rank}"

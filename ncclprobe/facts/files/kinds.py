@@ -1,15 +1,17 @@
 """Of what kind a file is that a job left, by what it holds: names are chosen by people."""
 
+import re
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import is_dump
 
-FileKind = Literal["log", "flight-recorder", "ras", "capture", "report", "binary", "empty"]
+FileKind = Literal["log", "flight-recorder", "ras", "stacks", "capture", "report", "binary", "empty"]
 
 KINDS: dict[FileKind, str] = {
     "log": "log",
     "flight-recorder": "flight-recorder dump",
     "ras": "RAS answer",
+    "stacks": "py-spy dump",
     "capture": "ncclprobe capture",
     "report": "ncclprobe report",
     "binary": "file without text",
@@ -17,6 +19,9 @@ KINDS: dict[FileKind, str] = {
 }
 """Each kind as a person reads it."""
 
+_STACKS = re.compile(
+    rb"(?:[^\n]{0,400}\n){0,6}Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
+)
 HEAD = 64 << 10
 """Bytes of the beginning that :func:`kind_of` wants to see."""
 
@@ -30,6 +35,8 @@ def kind_of(head: bytes) -> FileKind:
         return "flight-recorder"
     if text[:1] == b"{":
         return _json(text)
+    if _STACKS.match(text[:4096]) or (text[:1] == b"[" and b'"thread_name"' in text and b'"frames"' in text):
+        return "stacks"
     if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
         return "ras"
     return "binary" if _binary(head) else "log"

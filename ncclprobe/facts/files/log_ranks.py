@@ -147,7 +147,7 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     processes = {(event.host, event.pid): event for event in events if event.host and event.pid is not None}
     ranks = {event.rank for event in events} | {event.local_rank for event in events}
     ranks |= {known.rank_of(event) for event in processes.values()}
-    rank = _rank_of_name(log.name, known.one_node)
+    rank = rank_of_name(log.name, known.one_node)
     if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
         rank = known.rank_of(next(iter(processes.values())))
     told = {event.host for event in events if event.host and _OF_SRUN.match(event.text)}
@@ -197,7 +197,7 @@ def _one_each(
     one_each = len(logs) > 1 and all(len(each) <= 1 for each in found) and len({*ranks}) == len(ranks)
     if not one_each or size not in (None, len(logs)) or len(left) > 1:
         return streams
-    spare = set() if any(_rank_of_name(log.name, False) is not None for log in logs) else left
+    spare = set() if any(rank_of_name(log.name) is not None for log in logs) else left
     return [replace(s, rank=next(iter(own or spare), None)) for s, own in zip(streams, found, strict=True)]
 
 
@@ -212,7 +212,7 @@ def _numbered(
     return numbers if all_there and agree and not local else [None] * len(logs)
 
 
-def _rank_of_name(name: str, one_node: bool) -> int | None:
+def rank_of_name(name: str, one_node: bool = False) -> int | None:
     """Return the rank in a file's name, such as ``rank_3.log`` or ``logs/rank3/out``; torchrun's folders hold local
     ranks, which are global ones only where there is one node.
     """

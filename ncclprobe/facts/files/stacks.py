@@ -1,0 +1,146 @@
+"""Python stacks of a job's processes, as ``py-spy dump`` writes them, as text or with ``--json``.
+
+    Process 14310: python -u train.py --local_rank=3
+    Python v3.11.9 (/usr/bin/python3.11)
+
+    Thread 14310 (idle): "MainThread"
+        wait (threading.py:320)
+        <module> (train.py:12)
+
+One file may hold many processes. Which rank a process is, the file's name says, a line before the process, its command
+line, or a log that names the number of the process.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from ncclprobe.errors import ParseError
+from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.files.log_ranks import rank_of_name
+from ncclprobe.model.values import Struct
+
+MOST_PROCESSES, MOST_FRAMES = 4096, 512
+_PROCESS = re.compile(r"Process (\d{1,10}): (.{0,4000})")
+_THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]{1,16} \([\w+]{1,24}\)(?:: \"(.{0,200})\")?")
+_FRAME = re.compile(r"\s{2,16}(\S.{0,400}?) \(([^()]{1,400}):(\d{1,7})\)$")
+_SAID = re.compile(r"\brank[ _=:]{0,2}(\d{1,6})\b|--(?:local|global|node)?[_-]?rank[= ](\d{1,6})\b", re.IGNORECASE)
+_C10D = "torch/distributed/distributed_c10d.py"
+_WITHOUT_NAME = ("wrapper", "inner", "_fn")
+"""What the decorators of torch.distributed are called."""
+
+
+class ProcessStack(Struct, frozen=True):
+    """One process: the stack of its first thread, or of the thread that is in a call of torch.distributed.
+
+    `line` is where the stack stands in its file; frames are innermost first.
+    """
+
+    source: str
+    line: int
+    pid: int
+    rank: int | None = None
+    frames: tuple[FlightFrame, ...] = ()
+
+    @property
+    def call(self) -> str:
+        """Return the function of torch.distributed that it is in: the outermost; empty: it is in none."""
+        names = [frame.name for frame in self.frames if frame.filename.endswith(_C10D)]
+        return next((name for name in reversed(names) if name not in _WITHOUT_NAME), "")
+
+    @property
+    def own(self) -> FlightFrame | None:
+        """Return the innermost frame of the program itself: py-spy leaves out the folders of libraries."""
+        main = next((frame for frame in reversed(self.frames) if frame.name == "<module>"), None)
+        top = main.filename.partition("/")[0] if main and "/" in main.filename else None
+        mine = (frame for frame in self.frames if _is_own(frame.filename, top))
+        return next(mine, main or (self.frames[-1] if self.frames else None))
+
+    @property
+    def where(self) -> str:
+        """Return in words where it stands: the call, or the innermost function, and the program's own line."""
+        own, inner = self.own, self.frames[0] if self.frames else None
+        at = f"{own.filename}:{own.line} in {own.name}" if own else ""
+        return f"{self.call or (inner.name if inner else '')} ({at})"
+
+
+class Stacks(Struct, frozen=True):
+    """The stacks of a job's processes."""
+
+    processes: tuple[ProcessStack, ...]
+
+
+def _is_own(filename: str, top: str | None) -> bool:
+    if filename.startswith("<") or "-packages/" in filename:
+        return False
+    if "/" in filename:
+        return filename.partition("/")[0] == top
+    return filename.removesuffix(".py") not in sys.stdlib_module_names
+
+
+def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
+    """Return the processes of a file. Raises ParseError where it holds none."""
+    text = data.decode("utf-8", "replace")
+    found = tuple(_of_json(name, data) if text.lstrip()[:1] == "[" else _of_text(name, text))
+    if not found:
+        raise ParseError("no stack of a process is in it")
+    return found
+
+
+def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
+    pid, rank, said, threads, at = -1, rank_of_name(name), None, list[tuple[str, int, list[FlightFrame]]](), 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := _PROCESS.match(line):
+            yield from _process(name, pid, rank, threads)
+            pid, threads, at = int(found[1]), [], at + 1
+            rank = _first((said, _rank_in(found[2]), rank_of_name(name)))
+            said = None
+            if at > MOST_PROCESSES:
+                return
+        elif thread := _THREAD.match(line):
+            threads.append((thread[1] or "", number, []))
+        elif threads and (frame := _FRAME.match(line)):
+            if len(threads[-1][2]) < MOST_FRAMES:
+                threads[-1][2].append(FlightFrame(frame[1], frame[2], int(frame[3])))
+        elif not line.startswith((" ", "Python v")):
+            said = _first((_rank_in(line), said))
+    yield from _process(name, pid, rank, threads)
+
+
+def _process(
+    name: str, pid: int, rank: int | None, threads: Sequence[tuple[str, int, list[FlightFrame]]]
+) -> Iterator[ProcessStack]:
+    """Yield the process whose threads these are."""
+    made = [ProcessStack(name, line, pid, rank, tuple(frames)) for _, line, frames in threads if frames]
+    main = [
+        each for each, (title, _, _) in zip(made, (t for t in threads if t[2]), strict=True) if title == "MainThread"
+    ]
+    yield from [*(each for each in made if each.call), *main, *made][:1]
+
+
+def _of_json(name: str, data: bytes) -> Iterator[ProcessStack]:
+    try:
+        threads = msgspec.json.decode(data, type=list[dict[str, Any]])
+        made = [(str(each.get("thread_name") or ""), 1, [*_frames(each["frames"])]) for each in threads]
+        pid = int(threads[0].get("pid") or -1) if threads else -1
+    except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError) as error:
+        raise ParseError(f"no stacks of py-spy: {error}") from None
+    yield from _process(name, pid, rank_of_name(name), made)
+
+
+def _frames(frames: Iterable[dict[str, Any]]) -> Iterator[FlightFrame]:
+    for each in frames:
+        path = str(each.get("short_filename") or each["filename"])
+        yield FlightFrame(str(each["name"])[:400], path[:400], int(each["line"]))
+
+
+def _rank_in(text: str) -> int | None:
+    found = _SAID.search(text[:4000])
+    return int(found[1] or found[2]) if found else None
+
+
+def _first(ranks: Iterable[int | None]) -> int | None:
+    return next((rank for rank in ranks if rank is not None), None)
