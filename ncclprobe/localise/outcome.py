@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
@@ -20,6 +20,7 @@ from ncclprobe.units import whole_words
 _ENDINGS = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
 _SUMMARY = ("ROOT CAUSE", "FAILURE")
 _TALK = ("INFO", "DEBUG", "TRACE")
+_GOES_ON_S = 300.0
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
 _LAUNCHERS = (
@@ -69,13 +70,26 @@ def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
 
 def _is_history(log: JobLog, event: LogEvent, ended: Collection[int]) -> bool:
     stream = log.streams[event.stream]
-    if event.level in _TALK or not (stream.over or stream.served or event.level == "CAUGHT"):
+    if event.level in _TALK:
         return False
     if event.line <= stream.over:
         return True
     if event.stream in ended or event.level in ("FATAL", *_SUMMARY):
         return False
+    if event.level in ("WARN", "ERROR") and _is_talk(event) and _wrote_on(stream, event):
+        return True
     return event.level == "CAUGHT" or (event.line < stream.served and _is_talk(event))
+
+
+def _wrote_on(stream: LogStream, event: LogEvent) -> bool:
+    """Return whether a log goes on for minutes after what a logger wrote, and ends with no word of a failure.
+
+    Exceptions have no time of their own, and who waits for a peer writes nothing.
+    """
+    last = stream.last
+    if last is None or last.time_s is None or event.time_s is None or last.time_s < event.time_s + _GOES_ON_S:
+        return False
+    return last.level in ("", "INFO") and not form_of_failure(last.text, last.level)
 
 
 def earlier_attempts(log: JobLog) -> Iterator[str]:

@@ -267,8 +267,7 @@ FAILURES = (
     "can't open file", "panic", "ommand not found",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
-_AGAIN = ("estart", "RESTART_COUNT", "ttempt", "equeu", "esuming", "esumed", "estoring trial", "s expected", "xpected ",
-          "be retried")  # fmt: skip
+_AGAIN = ("estart", "ttempt", "equeu", "esum", "estoring trial", "xpected ", "be retried")
 """The same of lines that say that something is begun again, or was wanted."""
 
 _OWN = ("NCCL version", "- Init START", "- Init COMPLETE", "Bootstrap : Using", "Bootstrap: Using",
@@ -295,6 +294,8 @@ _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
 taken for what ended the process."""
 _IGNORED = "Exception ignored in"
+_OF_RESULTS = re.compile(rb"train|run_?stop|RESULT,|ENDING|pass|\bOK\b|succe|complete|Tasks", re.IGNORECASE)
+"""What a line has that brings a result: most ends of logs have none of it."""
 _MOST_ATTEMPTS, _EXPECTED_LINES = 64, 10
 _SERVED = re.compile(rb'"(?:POST|PUT) [^"]{1,160}" [24]\d\d\b')
 _CUT_BY = re.compile(rf"\[rank(\d{{1,7}})\]: ?(?={re.escape(_TRACEBACK)})")
@@ -424,6 +425,7 @@ class _Reading:
         if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
             few = raws
         taken = {event.line for event in self.log.events}
+        hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
         for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
             if _SAYS.search(line.text):
                 late = number > nlines - _FEW_LAST and number not in taken
@@ -437,7 +439,8 @@ class _Reading:
                     self.log.last[writer] = event
                     if step:
                         self.log.steps[writer] = int(step[1]), number
-                if result := number > nlines - _FEW_LAST and brings_result(line.text):
+                logged = line.level == "INFO" and line.time_s is not None
+                if result := number > nlines - _FEW_LAST and hint and brings_result(line.text, logged=logged):
                     self._result = number
                 if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
                     self.log.finished = event

@@ -149,16 +149,28 @@ _PASSED = re.compile(
 _RESULT = re.compile(
     r"\btrain_runtime\W{1,20}\d|\bTrainer\.fit\W{1,2} stopped: \W?max_|\"key\": \"run_stop\"(?!.{0,400}\"abort)"
     r"|\brun_stop: .{0,80}\bsuccess|^RESULT,|Out of bounds values ?: ?0 OK"
-    r"|\b(?:training|run|fine-?tuning) (?:is )?(?:finished|completed?|done) after \d"
+    r"|\b(?:training|run|fine-?tuning) (?:is )?(?:finished|completed?|done) after \d|\bcompleted after \d+ iterations\b"
+    r"|\bdone training in \d|\[after training is done\]|^Training completed\. Do not forget|^ENDING TIMING RUN AT \d"
+    r"|^(?:Total )?[Tt]raining time:? \d|W&B process to finish\.{3} \(success\)|^State: COMPLETED\b"
+    r"|^\|\W{0,4}Tasks\W{1,16}Version\b"
+)
+_LOGGED = re.compile(
+    r"\b(?:train(?:ing)?|pre-?training|fine-?tuning)\b.{0,32}\b(?:finished|completed?|done)\b"
+    r"|\b(?:finished|completed|done) (?:the )?(?:train|pre-?train|fine-?tun)ing\b",
+    re.IGNORECASE,
 )
 
 
-def brings_result(text: str) -> bool:
+def brings_result(text: str, *, logged: bool) -> bool:
     """Return whether a program says at its end what came out: it came there, whatever its lines before sound like.
+
+    `logged`: the line has a time and a level, as a program's logger writes them.
 
     So too where who runs tests, or a node's ranks, says of all of them that they ended well: what failed before was
     provoked, or another attempt followed it. What a shell says after a program, it says of one that failed too.
     """
+    if logged and _LOGGED.search(head := text[:_FINISHED_WITHIN]) and not _UNFINISHED.search(head):
+        return True
     return bool(_RESULT.search(text[:4096]) or _PASSED.match(text))
 
 
