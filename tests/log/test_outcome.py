@@ -441,3 +441,37 @@ def test_a_logger_before_its_level_is_no_host(tmp_path: Path) -> None:
     died = died.replace("20250227-16", "2025-02-27 16") + "A worker died or was killed while executing a task by an "
     first = first_cause(tmp_path, {"a.log": f"{died}unexpected system error.\n"})
     assert (first["nodes"], first["blame"]) == ([], "unknown")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "nodes", "ranks"),
+    [
+        ("ssh: connect to host n7 port 22: No route to host\n", "peer-unreachable", ["n7"], []),
+        (
+            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the "
+            "node (IP: 10.0.0.7, ID: 5c1e) where the task was running was 191GB / 200GB. Ray killed this worker\n",
+            "rank-crashed",
+            ["10.0.0.7"],
+            [],
+        ),
+        (
+            "/x/bin/python: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named "
+            f"'a')\n{TRACE}x.TimeoutException: Timed out waiting for tasks to start.\n",
+            "rank-crashed",
+            [],
+            [],
+        ),
+        (
+            f"{TRACE}torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL\n",
+            "rank-crashed",
+            [],
+            [1],
+        ),
+    ],
+)
+def test_who_started_a_process_says_where_it_ended(
+    tmp_path: Path, text: str, code: str, nodes: list[str], ranks: list[int]
+) -> None:
+    first = first_cause(tmp_path, {"a.log": f"{steps(0, 9)}{text}"})
+    assert (first["confidence"], first["code"], first["nodes"], first["ranks"]) == ("named", code, nodes, ranks)
+    assert first["blame"] != "job" or "module" in text

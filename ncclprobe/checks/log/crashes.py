@@ -14,6 +14,7 @@ from ncclprobe.checks.log.lines import (
     cuda_errors,
     demoted,
     failed,
+    following,
     warned,
 )
 from ncclprobe.facts.files import messages
@@ -489,7 +490,17 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
             may = "may have" in event.text
             message = "the host's memory was full, and a process was killed"
             message = "a process ended, perhaps at the memory limit of its pod" if may else message
-            yield said(log, event, message, **(JOB if any(text in event.text for text in _LIMITS) else UNPROVEN))
+            whose = JOB if any(text in event.text for text in _LIMITS) else UNPROVEN
+            found = said(log, event, message, **whose)
+            yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
+
+
+def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return what Ray says of full memory with the node that it names there, or in the line beneath."""
+    texts = (event.text, *(other.text for other in following(log, event, 2)))
+    host = next((ip for text in texts if (ip := between(text, "the node (IP: ", ","))), "")
+    at = found.occurrence
+    return replace(found, nodes=(host,), occurrence=at and replace(at, hosts=(host,))) if host else found
 
 
 _KERNEL_FAULTS = (

@@ -136,6 +136,7 @@ HARMLESS = (
     "OMP_NUM_THREADS environment variable",
     "couldn't load driver",
     "ignore_errors",
+    "pip's dependency resolver",
     "errors 0",
     "error_file",
     "Sending process",

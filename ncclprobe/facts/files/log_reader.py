@@ -288,7 +288,9 @@ _TALK = ("INFO", "TRACE", "DEBUG")
 _SAYS = re.compile(r"\w")
 _BARE = re.compile(
     r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): |panic: |Uncaught "
-    r"|thread '[^']{0,64}'.{0,16} panicked.{0,400}[^:]$|Exception in thread \")"
+    r"|thread '[^']{0,64}'.{0,16} panicked.{0,400}[^:]$|Exception in thread \""
+    r"|\S{0,256}python[\d.]{0,8}: (?:Error while finding module specification|No module named )"
+    r")"
 )
 _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
