@@ -80,11 +80,11 @@ def _allowed(machine: str | None) -> baselines.Allowed:
 
 def _by_name(machine: str) -> baselines.Allowed:
     """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
+    from ncclprobe.expect import composed
     from ncclprobe.expect.expected import expectation
     from ncclprobe.expect.system import Shape
-    from ncclprobe.expect.tables import machines
 
-    found = machines.find(machine)
+    found = composed.machine_called(machine)
     system = found.system()
 
     def allowed(row: Measurement) -> float | None:

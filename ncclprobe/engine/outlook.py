@@ -11,7 +11,6 @@ from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext, expectation_context
 from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
-from ncclprobe.expect.tables import machines
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.ops import OPS, sizes
@@ -29,7 +28,7 @@ def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -
     if name and composed.is_composed(name):
         return ExpectationContext(composed.composed(name), None, f"composed of its parts: {name}")
     if name:
-        machine = machines.find(name)
+        machine = composed.machine_called(name)
         return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if capture:

@@ -2,7 +2,7 @@
 
 Of parts only the GPUs must be said. The rest is what is usual of such a box, and `source` names each part that was not
 said: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there where they are said, more than
-four GPUs sit on two sockets, of AMD.
+four GPUs sit on two sockets, of AMD. A GPU that has no slot is a machine by itself (GB10), and several are nodes.
 
 A topology text is NCCL's XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) or ``nvidia-smi topo -m``. It becomes the facts that
 a machine itself would have given, and these the links. NCCL's own reading of the XML holds (src/graph/topo.cc, v2.30.7:
@@ -19,8 +19,9 @@ from ncclprobe import bounds
 from ncclprobe.errors import ParseError, UsageError
 from ncclprobe.expect.recognise import Facts, nvlink_fabric, system_of
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
-from ncclprobe.expect.tables import gpus
+from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.expect.tables.gpus import GpuProduct, products
+from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.expect.tuner.dumps import xml_root
 from ncclprobe.facts import topo_matrix
 from ncclprobe.facts.cpu import Cpus
@@ -30,16 +31,24 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.layout import first_of
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.topology import from_matrix
 
 EXAMPLE = "8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce"
-_MORE = "'NVLink bridges', 'NVLink bridges of 4', 'no NVLink', 'NICs at PXB', 'amd'"
-_GPUS = re.compile(r"(\d{1,3})\s*x\s*(\S.*)", re.IGNORECASE)
-_SOCKETS = re.compile(r"(\d) sockets?", re.IGNORECASE)
-_NICS = re.compile(r"(\d{1,2}) nics? ?x ?(\d{1,4})(?: ?gb/s| ?g)?(?: ([a-z]+))?", re.IGNORECASE)
-_BRIDGES = re.compile(r"nvlink bridges(?: of ([24]))?")
+_MORE = "'NVLink bridges', 'bridges of 4', 'mesh', 'no NVLink', '8 x NDR', '2 NICs per GPU x 200', 'NICs at PXB', 'amd'"
+_GPUS = re.compile(r"(\d{1,3})\s*[x\N{MULTIPLICATION SIGN}]\s*(\S.*)", re.IGNORECASE)
+_SOCKETS = re.compile(r"(\d) (?:sockets?|cpus?)", re.IGNORECASE)
+_NICS = re.compile(
+    r"(\d{1,2}) ?(?:nics? ?)?(per gpu )?x ?(?:c(?:onnect)?x-?\d )?(\d{1,4}|[ehnx]dr)(?: ?(?:gbe|gb/s|gbps|gb|g))?"
+    r"(?: ([a-z]+))?"
+)
+_RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Of InfiniBand's generations, four lanes, in Gb/s."""
+_BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?")
+_JOINED = re.compile(r" (?:with )?((?:nvlink )?bridge[ds]?(?: of [24])?|mesh|no nvlink)$", re.IGNORECASE)
+"""How GPUs are joined, said behind their name: ``2 x RTX 3090 NVLink bridge``."""
 _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
 _ONE_SOCKET = 4
 _DGX_1, _MESH = 8, 4
@@ -58,12 +67,26 @@ def composed(text: str) -> NodeSystem:
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
-    product, count = product_called(found[2]), int(found[1])
+    name, count = found[2], int(found[1])
+    if joined := _JOINED.search(name):
+        name, parts = name[: joined.start()], [joined[1], *parts]
+    _refuse_machines(name, count)
+    product = product_called(name)
     system = with_links(_box(product, count), product)
     for part in parts:
         system = _with(system, part, product)
     guessed = ", ".join(_assumed(parts, product, count))
     return replace(system, source="its parts as they were said" + (f"; assumed: {guessed}" if guessed else ""))
+
+
+def _refuse_machines(name: str, count: int) -> None:
+    """Several machines are nodes, be they called by their name or by a GPU that is one. Raises UsageError."""
+    machine = machines.named(name)
+    if machine is None and count > 1 and (found := _called(name)) and found[0].alone:
+        machine = next((each for each in machines.table().values() if each.gpu == found[0].name), None)
+    if machine:
+        nodes = f" --nodes {count}" if count > 1 else ""
+        raise UsageError(f"--machine: {name[:40]!r} is a whole machine: give --machine {machine.name!r}{nodes}")
 
 
 def _box(product: GpuProduct, count: int) -> NodeSystem:
@@ -74,10 +97,15 @@ def _box(product: GpuProduct, count: int) -> NodeSystem:
         gpus=count,
         pcie_GBps=product.c2c_GBps or product.nccl_pcie_GBps or gpus.nccl_pcie_GBps(3, 16),
         p2p=product.p2p is not False or product.c2c_GBps is not None,
-        processor="arm" if product.c2c_GBps else "amd",
-        sockets=1 if count <= _ONE_SOCKET else 2,
+        processor="arm" if product.c2c_GBps or product.alone else "amd",
+        sockets=count if _own_processor(product) else 1 if count <= _ONE_SOCKET else 2,
         source="",
     )
+
+
+def _own_processor(product: GpuProduct) -> bool:
+    """Whether each GPU has a processor of its own, as GH200's have; two GB200 share one."""
+    return product.c2c_GBps is not None and product.wiring == "system"
 
 
 def with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
@@ -113,6 +141,8 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
         return replace(system, p2p=words == "p2p")
     if bridges := _BRIDGES.fullmatch(words):
         return _bridged(system, product, int(bridges[1] or 2))
+    if words == "mesh":
+        return _meshed(system, product)
     if words == "no nvlink":
         return replace(system, nvlinks=0, nvlink_GBps=0.0, fabric="none", domain_gpus=0, nvls=False)
     if path := _PATH.fullmatch(words):
@@ -121,13 +151,27 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
         return replace(system, processor=cast(Processor, words))
     if sockets := _SOCKETS.fullmatch(words):
         return replace(system, sockets=max(1, int(sockets[1])))
-    if nics := _NICS.fullmatch(words):
-        network = nics[3] or "ib"
-        if network in get_args(Network) and int(nics[1]) and int(nics[2]):
-            rdma = network not in ("sockets", "tcpx", "tcpxo")
-            known = cast(Network, network)
-            return replace(system, nics=int(nics[1]), nic_gbps=float(nics[2]), network=known, gdr=rdma)
+    if (nics := _NICS.fullmatch(words)) and (wired := _with_nics(system, nics)):
+        return wired
     raise UsageError(f"--machine: {part[:60]!r} is no part of a box; as in '{EXAMPLE}', or {_MORE}")
+
+
+def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
+    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE where that is one of Ethernet."""
+    count = int(nics[1]) * (system.gpus if nics[2] else 1)
+    gbps = _RATES.get(nics[3]) or (int(nics[3]) if nics[3].isdigit() else 0)
+    network = {None: "roce" if "gbe" in nics[0] else "ib", "infiniband": "ib"}.get(nics[4], nics[4])
+    if network not in get_args(Network) or not count or not gbps:
+        return None
+    rdma = network not in ("sockets", "tcpx", "tcpxo")
+    return replace(system, nics=count, nic_gbps=float(gbps), network=cast(Network, network), gdr=rdma)
+
+
+def _meshed(system: NodeSystem, product: GpuProduct) -> NodeSystem:
+    """`system` with links from each GPU to each, as on boards of up to four. Raises UsageError."""
+    if not product.nvlinks or product.wiring == "bridge" or not 1 < system.gpus <= _MESH:
+        raise UsageError(f"--machine: {system.gpus} x {product.name} are no mesh: 'NVLink bridges' may be meant")
+    return _laid(system, product, "mesh", system.gpus)
 
 
 def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSystem:
@@ -142,30 +186,70 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
 def _assumed(parts: Sequence[str], product: GpuProduct, count: int) -> Iterator[str]:
     """What was not said, and is taken to be usual."""
     said = " ".join(parts).lower()
-    if "socket" not in said:
-        yield "one socket" if count <= _ONE_SOCKET else "two sockets"
+    if not any(_SOCKETS.fullmatch(part.lower()) for part in parts):
+        yield "a processor of each GPU" if _own_processor(product) else _usual_sockets(product, count)
     if count > _ONE_SOCKET and not set(said.split()) & set(get_args(Processor)) and not product.c2c_GBps:
         yield "processors of AMD"
-    if product.wiring == "system" and (1 < count <= _MESH or count == _DGX_1) and "nvlink" not in said:
-        yield "NVLinks as on a DGX-1" if count == _DGX_1 else "NVLinks from each GPU to each"
-    if _NICS.search(said) and "nics at" not in said:
-        yield "NICs below the GPUs' PCIe switches"
-    if "p2p" not in said and not product.c2c_GBps:
+    if count > 1 and product.nvlinks and not any(word in said for word in ("nvlink", "bridge", "mesh")):
+        yield from _assumed_links(product, count)
+    if nics := next((found for part in parts if (found := _NICS.fullmatch(part.lower()))), None):
+        if not nics[4] and nics[3] not in _RATES:
+            yield "RoCE" if "gbe" in nics[0] else "InfiniBand"
+        if "nics at" not in said and not product.alone:
+            yield "NICs below the GPUs' PCIe switches"
+    if "p2p" not in said and not product.c2c_GBps and count > 1:
         known = {True: "P2P", False: "no P2P, as the stock driver has it", None: "P2P"}
         yield known[product.p2p]
 
 
+def _usual_sockets(product: GpuProduct, count: int) -> str:
+    """Between GPUs they decide: 22 GB/s over two EPYC, 40 to 46 below the switches of one (voipmonitor/rtx6kpro)."""
+    if count <= _ONE_SOCKET:
+        return "one socket"
+    decide = product.wiring in (None, "bridge") and product.p2p is not False
+    return "two sockets ('1 socket' is faster)" if decide else "two sockets"
+
+
+def _assumed_links(product: GpuProduct, count: int) -> Iterator[str]:
+    if product.wiring == "system" and (count <= _MESH or count == _DGX_1):
+        yield "NVLinks as on a DGX-1" if count == _DGX_1 else "NVLinks from each GPU to each"
+    elif product.wiring == "board" and count <= _MESH:
+        yield "NVLinks to switches"
+    elif product.wiring not in ("board", "rack"):
+        yield "no NVLink bridges" if product.wiring == "bridge" else "no NVLinks"
+
+
 def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     """The GPU that is meant, by the words of its name or of an alias. Raises UsageError with those that may be."""
-    wanted = _words(text)
-    found = [gpu for gpu in gpus.products() if _words(gpu.name, "") == _words(text, "") and not _several(gpu)]
-    if wanted and not found:
-        found = [gpu for gpu in gpus.products() if any(_has(name, wanted) for name in (gpu.name, *gpu.aliases))]
+    found = _called(text)
     if not found:
         raise UsageError(f"{flag}: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
     if len({_links(gpu) for gpu in found}) > 1:
         raise UsageError(f"{flag}: {text[:40]!r} may be {' or '.join(sorted(gpu.name for gpu in found)[:6])}")
     return found[0]
+
+
+def _called(text: str) -> Sequence[GpuProduct]:
+    wanted = _words(text)
+    found = [gpu for gpu in gpus.products() if _words(gpu.name, "") == _words(text, "") and not _several(gpu)]
+    if wanted and not found:
+        found = [gpu for gpu in gpus.products() if any(_has(name, wanted) for name in (gpu.name, *gpu.aliases))]
+    return found
+
+
+def machine_called(name: str) -> MachineType:
+    """The machine type of this name, or the one whose only GPU has it. Raises UsageError, for GPUs with what to say."""
+    found = [] if machines.named(name) else _called(name)
+    if not found:
+        return machines.find(name)
+    product = product_called(name)
+    has = [each for each in machines.table().values() if each.gpu == product.name]
+    if product.alone and len(has) == 1:
+        return has[0]
+    raise UsageError(
+        f"--machine: {name[:40]!r} is a GPU: say how many, as in '8 x {product.name}'"
+        + (f"; it is in {first_of([each.name for each in has], 6)}" if has else "")
+    )
 
 
 def _several(gpu: GpuProduct) -> bool:

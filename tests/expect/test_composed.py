@@ -2,11 +2,12 @@
 
 import pytest
 
+from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.composed import EXAMPLE, composed, is_composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
-from ncclprobe.expect.system import Shape
+from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.ops import OPS
 
 GIB = 1 << 30
@@ -49,7 +50,7 @@ def test_what_is_not_said_is_usual_and_named() -> None:
     ],
 )
 def test_a_gpu_goes_by_the_name_that_nvidia_smi_prints_or_by_words_of_it(said: str, meant: str) -> None:
-    assert composed(f"2 x {said}").gpu == meant
+    assert composed(f"1 x {said}").gpu == meant
 
 
 def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
@@ -61,6 +62,99 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
     assert half is not None
     assert (inside.bottleneck, half.busbw_GBps) == ("NVLink", inside.busbw_GBps)
     assert across.busbw_GBps < inside.busbw_GBps / 4
+
+
+@pytest.mark.parametrize(
+    ("typed", "gpus", "links", "least", "most"),
+    [
+        ("4 x V100-SXM2", 4, 6, 110, 130),  # Jean Zay reaches 124
+        ("8 x V100-SXM2-32GB", 8, 6, 110, 130),
+        ("4 x A100-SXM-64GB", 4, 12, 220, 240),  # a mesh, as Leonardo has it
+        ("8 x NVIDIA H200", 8, 18, 450, 480),
+        ("8x NVIDIA H100 80GB HBM3", 8, 18, 450, 480),
+        ("8 x A100-SXM4-80GB", 8, 12, 225, 240),
+        ("8 x B200", 8, 18, 700, 850),
+        ("4 x GH200", 4, 18, 330, 371),
+        ("4 x H200 NVL", 4, 0, 40, 53),
+        ("4 x H200 NVL bridges of 4", 4, 18, 330, 371),
+        ("2 x H100 NVL bridge", 2, 12, 220, 248),
+        ("2 x RTX 3090 NVLink bridge", 2, 4, 38, 48),
+        ("8 x A6000 bridged", 8, 4, 15, 25),  # pairs; between them the sockets decide
+        ("4 x A100-PCIE-40GB", 4, 0, 20, 27),
+        ("8 x RTX 6000 Ada", 8, 0, 15, 25),
+        ("8 x L40S, 2 sockets", 8, 0, 15, 25),
+        ("8 x RTX PRO 6000", 8, 0, 20, 24),  # direct on two EPYC
+        ("8 x RTX PRO 6000 Blackwell Max-Q, 1 socket", 8, 0, 44, 50),
+        ("8 × RTX 6000D", 8, 0, 20, 24),
+        ("8 x RTX 4090", 8, 0, 13, 16),
+        ("NVIDIA GB10", 1, 0, 18.9, 23.7),  # two of them
+        ("DGX Spark", 1, 0, 18.9, 23.7),
+    ],
+)
+def test_a_box_as_its_owner_types_it(typed: str, gpus: int, links: int, least: float, most: float) -> None:
+    box = machine_of(typed, None).system
+    assert isinstance(box, NodeSystem)
+    assert (box.gpus, box.nvlinks) == (gpus, links)
+    found = expectation("all_reduce", GIB, Shape((gpus,) if gpus > 1 else (1, 1)), box)
+    assert found is not None
+    assert least < found.value < most
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("A100 80GB", "may be NVIDIA A100 80GB PCIe or NVIDIA A100-SXM4-80GB"),
+        ("8 x V100", "may be Tesla V100-PCIE-16GB or .* or Tesla V100-SXM2-16GB"),
+        ("RTX 6000D", "say how many, as in '8 x NVIDIA RTX 6000D'$"),
+        ("A100-SXM4-80GB", "say how many, as in '8 x NVIDIA A100-SXM4-80GB'; it is in a2-ultragpu-1g"),
+        ("2 x GB10", "whole machine: give --machine 'DGX Spark' --nodes 2"),
+        ("2 x DGX Spark", "whole machine: give --machine 'DGX Spark' --nodes 2"),
+        ("1 x dgx-h100", "whole machine: give --machine 'DGX H100'$"),
+        ("8 x L40S mesh", "no mesh"),
+        ("8 x H100 80GB HBM3, mesh", "no mesh"),
+        ("8 x L40S, 0 x 200G", "no part of a box"),
+    ],
+)
+def test_what_may_be_two_things_is_asked_for(typed: str, answer: str) -> None:
+    with pytest.raises(UsageError, match=answer):
+        machine_of(typed, None)
+
+
+@pytest.mark.parametrize(
+    ("nics", "count", "gbps", "network", "assumed"),
+    [
+        ("8 x 400G IB", 8, 400, "ib", ""),
+        ("8 x NDR", 8, 400, "ib", ""),
+        ("8x CX7 400G", 8, 400, "ib", "InfiniBand"),
+        ("8 NICs x 400 Gb/s infiniband", 8, 400, "ib", ""),
+        ("2 x 200GbE", 2, 200, "roce", "RoCE"),
+        ("2 NICs per GPU x 200 roce", 16, 200, "roce", ""),
+    ],
+)
+def test_nics_are_said_as_they_are_sold(nics: str, count: int, gbps: int, network: str, assumed: str) -> None:
+    box = composed(f"8 x H200, {nics}")
+    assert (box.nics, box.nic_gbps, box.network) == (count, gbps, network)
+    assert ("InfiniBand" in box.source, "RoCE" in box.source) == (assumed == "InfiniBand", assumed == "RoCE")
+
+
+def test_what_was_assumed_of_links_is_said_and_what_was_said_is_not() -> None:
+    assert "no NVLink bridges" in composed("4 x H200 NVL").source
+    assert "bridge" not in composed("4 x H200 NVL bridges of 4").source.partition("assumed")[2]
+    assert "NVLinks to switches" in composed("4 x H100 80GB HBM3").source
+    assert "NVLink" not in composed("4 x H100 80GB HBM3, mesh").source
+    assert "a processor of each GPU" in composed("4 x GH200").source
+    assert "two sockets ('1 socket' is faster)" in composed("8 x RTX PRO 6000").source
+    assert composed("1 x GB10, 2 NICs x 100 roce").processor == "arm"
+
+
+def test_a_spark_with_one_of_its_two_ports_fails_and_healthy_ones_do_not() -> None:
+    here = machine_of("GB10", None)
+    assert isinstance(here.system, NodeSystem)
+    for op in ("all_reduce", "all_gather"):
+        found = expectation(op, GIB, Shape((1, 1)), here.system, machine=here.machine)
+        assert found is not None
+        assert found.worst == "fail"
+        assert 12.25 < found.threshold < 18.9  # one port; the slowest healthy pair of NVIDIA's dgx-spark-playbooks
 
 
 @pytest.mark.parametrize("sockets", [1, 2])

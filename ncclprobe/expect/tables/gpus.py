@@ -61,6 +61,11 @@ class GpuProduct(Struct, frozen=True):
             return None
         return nccl_pcie_GBps(self.pcie_generation, self.pcie_width)
 
+    @property
+    def alone(self) -> bool:
+        """Return whether it has neither slot nor C2C of which something is known: it is one chip with its processor."""
+        return self.pcie_generation is None and self.c2c_GBps is None
+
 
 def nccl_pcie_GBps(generation: int, width: int) -> float:
     """Return a slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. A generation unknown to it counts as

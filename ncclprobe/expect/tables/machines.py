@@ -469,17 +469,18 @@ def _inside(machine: MachineType) -> tuple[object, ...]:
     return gpus.table()[machine.gpu].nccl_nvlink_GBps, links.gpus, links.fabric, links.nvlinks, links.nvls
 
 
+def named(name: str) -> MachineType | None:
+    """The type of this name, whatever its case and hyphens."""
+    return next((machine for known, machine in table().items() if _folded(known) == _folded(name)), None)
+
+
 def find(name: str) -> MachineType:
-    """The type of this name, whatever its case and hyphens. Raises UsageError with those of similar names."""
-    machines = table()
-    folded = {_folded(known): known for known in machines}
-    if _folded(name) in folded:
-        return machines[folded[_folded(name)]]
+    """The type of this name, as `named`. Raises UsageError with those of similar names."""
+    if machine := named(name):
+        return machine
+    folded = {_folded(known): known for known in table()}
     close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
     lists = "`ncclprobe expect --list` lists them, and '8 x L40S' composes one"
-    if has := [each for each in machines.values() if _folded(name) in _folded(each.gpu).split("-")]:
-        example = f"'{has[0].links.gpus} x {name}' composes one"
-        raise UsageError(f"{name} is a GPU: {example}, and it is in {', '.join(each.name for each in has[:6])}")
     raise unknown(name, "machine type", folded, lists, [folded[word] for word in close])
 
 
