@@ -204,9 +204,9 @@ def forced_algo(
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)
-    pins: dict[str, Pin] = {}
-    for name, choices in (("NCCL_ALGO", ALGORITHMS), ("NCCL_PROTO", PROTOCOLS)):
-        pins[name] = parse_pin(settings.get(name) or "", choices, version)
+    read = {"NCCL_ALGO": ALGORITHMS, "NCCL_PROTO": PROTOCOLS}
+    pins = {name: parse_pin(settings.get(name) or "", choices, version) for name, choices in read.items()}
+    for name, choices in read.items():
         if job.backend != "nccl":
             if pins[name].error:
                 message = f"gloo does not read it; NCCL refuses it: {pins[name].error}"
@@ -216,17 +216,13 @@ def forced_algo(
         elif pins[name].every_function:
             yield _said(name, pins[name], choices, settings, gpus, nvlinks, version)
         if pins[name].ignored:
-            ignored = f"ignores {', '.join(pins[name].ignored)}"
-            yield jobs_warn(name, ignored, evidence(settings, name), _REMEDIES[name])
+            message = f"ignores {', '.join(pins[name].ignored)}"
+            yield jobs_warn(name, message, evidence(settings, name), _REMEDIES[name])
     if job.backend != "nccl" or any(pin.error for pin in pins.values()):
         return
     if forces_ll128(pins["NCCL_PROTO"]):
-        yield jobs_warn(
-            "NCCL_PROTO",
-            "forces LL128 even where NCCL would not use it",
-            evidence(settings, "NCCL_PROTO"),
-            _REMEDIES["NCCL_PROTO"],
-        )
+        message = "forces LL128 even where NCCL would not use it"
+        yield jobs_warn("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):

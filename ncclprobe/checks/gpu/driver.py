@@ -92,12 +92,10 @@ def count(
     ranks = (launch.local_world_size or 0) if isinstance(launch, Launch) else 0
     if isinstance(gpus, Absent):
         nodes = _numbered(devices)
-        if 1 < len(nodes) < ranks:
-            yield _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
-        elif not nodes and isinstance(devices, Devices) and (signs := tuple(_signs(job, pci, environment))):
-            yield _none_usable(signs, gpus.why, driver)
-        else:
+        signs = () if nodes or isinstance(devices, Absent) else tuple(_signs(job, pci, environment))
+        if not signs and not 1 < len(nodes) < ranks:
             raise Unlearned(gpus.why)
+        yield _none_usable(signs, gpus.why, driver) if signs else _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
         return
     if gpus.instead_of_nvml:
         yield note("NVML", f"could not be asked, and nvidia-smi was: {gpus.instead_of_nvml}", evidence="nvidia-smi")

@@ -193,25 +193,22 @@ def route(
         message = f"{', '.join(sorted(elsewhere))}: no route leads there"
         yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
-    if not leaves_by or chosen is None or chosen.name in leaves_by or "" in leaves_by:
-        return
+    if leaves_by and chosen is not None and chosen.name not in leaves_by and "" not in leaves_by:
+        yield _aside(chosen, leaves_by, master, interfaces)
+
+
+def _aside(chosen: Interface, leaves_by: Mapping[str, str], master: Master, interfaces: Interfaces) -> Finding:
+    """Say of the bootstrap's interface that routes leave by others: `leaves_by` has the address that each leads to."""
     message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(leaves_by)}"
     evidence = seen("/proc/net/route", next(iter(leaves_by.values())))
     if chosen.kind in _OVERLAYS:
-        yield warn(
-            chosen.name, f"{message}: a {chosen.kind} of this node", blame="job", action="fix-job", evidence=evidence
-        )
-    elif shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
-        yield warn(
-            chosen.name,
-            f"{message}, which is in {shared} too: the kernel sends what NCCL binds to one by the other",
-            blame="image",
-            action="fix-image",
-            evidence=evidence,
-            remedy=_TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by))),
-        )
-    else:
-        yield note(chosen.name, message, evidence=evidence)
+        message += f": a {chosen.kind} of this node"
+        return warn(chosen.name, message, blame="job", action="fix-job", evidence=evidence)
+    if shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
+        message += f", which is in {shared} too: the kernel sends what NCCL binds to one by the other"
+        remedy = _TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by)))
+        return warn(chosen.name, message, blame="image", action="fix-image", evidence=evidence, remedy=remedy)
+    return note(chosen.name, message, evidence=evidence)
 
 
 _TWO_IN_ONE = (

@@ -80,29 +80,30 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
             confidence=ONCE, evidence="an order of node 0 that was not answered in time",
             remedy="see what its process did: was it killed (dmesg: out of memory), stopped, or its node lost?",
         )  # fmt: skip
-    if silent:
-        return
+    if not silent and (why := _untold(rails)):
+        raise Unlearned(why)
+
+
+def _untold(rails: Every[Rails]) -> str:
+    """Return why tests that nodes made do not tell of all rails; empty: they do."""
     found = tests(rails)
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
-        raise Unlearned(f"not all tests of the plan were made, {len(found)} were: {counts}")
+        return f"not all tests of the plan were made, {len(found)} were: {counts}"
     if apart := unmet(found):
         told = "; ".join((both_ends(apart[0]), *apart[0].unmet_why))
         lacking = sorted({end.end.node for each in apart for end in each.seen} - {*rails.by_node})
         if lacking:
             told = f"what {fold(lacking)} saw is not known"
-        raise Unlearned(f"the two ends of {plural(len(apart), 'rail')} never met: {told}")
+        return f"the two ends of {plural(len(apart), 'rail')} never met: {told}"
     if alone := _alone(found, rails):
-        raise Unlearned(
-            f"{', '.join(name(end, rails) for end in alone[:4])} met no other rail, so nothing is known of it"
-        )
+        return f"{', '.join(name(end, rails) for end in alone[:4])} met no other rail, so nothing is known of it"
     if late := _late(found):
         first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
-        raise Unlearned(
-            f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}; a longer --timeout gives "
-            "every test more"
-        )
+        slow = f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}"
+        return f"{slow}; a longer --timeout gives every test more"
+    return ""
 
 
 def _late(found: Iterable[Tried]) -> list[Way]:
