@@ -11,7 +11,7 @@ import pytest
 
 from ncclprobe.host import files
 
-HOLD = "from ncclprobe.host import scratch; import time; print(scratch.make().path, flush=True); time.sleep(100)"
+HOLD = "from ncclprobe.host import files; import time; print(files.make().path, flush=True); time.sleep(100)"
 
 
 @pytest.fixture(autouse=True)
