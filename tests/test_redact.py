@@ -139,6 +139,16 @@ def test_a_list_of_nodes_is_written_out_so_that_each_can_be_compared() -> None:
     assert len({*nodes}) == 4
 
 
+def test_the_switches_that_slurm_names_have_no_names_of_the_site() -> None:
+    variables = {"SLURM_TOPOLOGY_ADDR": "spine2.rack12-leaf7.gpu7", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
+    row = json.dumps({"ask": ["env"], "said": json.dumps(variables)})
+    redacted = json.loads(json.loads(Redactor(KEY).capture(row))["said"])
+    parts = redacted["SLURM_TOPOLOGY_ADDR"].split(".")
+    assert len(parts) == 3
+    assert not {"spine2", "rack12-leaf7", "rack12", "leaf7", "gpu7"} & {*parts}
+    assert redacted["SLURM_TOPOLOGY_ADDR_PATTERN"] == "switch.switch.node"
+
+
 def test_the_questions_that_follow_from_answers_are_still_those_that_are_asked(tmp_path: Path) -> None:
     variables = json.loads(said(capture(), "env"))
     asked = [json.loads(line).get("ask") for line in Redactor(KEY).capture(capture()).splitlines()]

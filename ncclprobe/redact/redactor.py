@@ -196,7 +196,10 @@ class Redactor:
         for name, value in variables.items():
             if not isinstance(value, str):
                 continue
-            if _HOST_VARIABLE.fullmatch(name):
+            if name == "SLURM_TOPOLOGY_ADDR":
+                for part in value.split("."):  # switches and the node, which have no domain
+                    self._learn_host(part)
+            elif _HOST_VARIABLE.fullmatch(name):
                 for match in _NAME.finditer(IDENTIFIER.sub(" ", value)):
                     for host in _nodes(match["nodes"]) if match["nodes"] else (match[0],):
                         self._learn_host(host)

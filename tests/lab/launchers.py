@@ -41,12 +41,16 @@ class Slurm(Struct, frozen=True):
 
 
 @contextmanager
-def slurm(lab: Lab, *extra: str, cpus: int = 8) -> Iterator[Slurm]:
-    """A real Slurm, a slurmd on every host; `extra` are more lines of slurm.conf. LabError where it is not ready."""
+def slurm(lab: Lab, *extra: str, cpus: int = 8, switches: str = "") -> Iterator[Slurm]:
+    """A real Slurm, a slurmd on every host; `extra` are more lines of slurm.conf, `switches` those of topology.conf.
+
+    LabError where it is not ready.
+    """
     if reason := hosts.why_not(*SLURM):
         raise LabError(reason)
     cluster = Slurm(lab, lab.folder / "slurm")
-    _write_configuration(cluster, extra, cpus)
+    _write_configuration(cluster, (*extra, *(["TopologyPlugin=topology/tree"] if switches else [])), cpus)
+    (cluster.folder / "topology.conf").write_text(switches)
     daemons: list[Running] = []
     try:
         daemons.append(_start_munge(cluster))

@@ -37,6 +37,16 @@ def test_slurm_runs_a_task_on_every_host_with_its_variables_and_limits(ipv6: boo
 
 
 @need_slurm
+def test_a_node_alone_below_its_switch_is_told_by_what_slurm_says_of_switches() -> None:
+    switches = "SwitchName=leaf7 Nodes=n[0-1]\nSwitchName=leaf8 Nodes=n2\nSwitchName=spine Switches=leaf[7-8]\n"
+    doctor = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "sync.placement"]
+    with Lab(hosts=3) as lab, launchers.slurm(lab, switches=switches) as slurm:
+        done = slurm.run(["srun", "-N3", "--ntasks-per-node=1", *doctor], timeout_s=60.0)
+    assert "WARN  sync.placement  n2" in done.out, done.err
+    assert "3 nodes hang on 2 leaf switches, by itself: n2 on leaf8" in done.out
+
+
+@need_slurm
 def test_two_slurms_at_once_do_not_collide() -> None:
     with Lab(hosts=2) as one, Lab(hosts=3) as two, launchers.slurm(one) as small, launchers.slurm(two) as large:
         assert len(large.run(["srun", "-N3", "hostname"], timeout_s=30.0).out.split()) == 3
