@@ -47,8 +47,10 @@ _NICS = re.compile(
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Of InfiniBand's generations, four lanes, in Gb/s."""
 _BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?")
-_JOINED = re.compile(r" (?:with )?((?:nvlink )?bridge[ds]?(?: of [24])?|mesh|no nvlink)$", re.IGNORECASE)
-"""How GPUs are joined, said behind their name: ``2 x RTX 3090 NVLink bridge``."""
+_BEHIND = re.compile(
+    r" (?:with |on )?((?:nvlink )?bridge[ds]?(?: of [24])?|mesh|no nvlink|no p2p|\d (?:sockets?|cpus?))$", re.IGNORECASE
+)
+"""Parts that are said behind the GPUs' name without a comma: ``2 x RTX 3090 NVLink bridge``."""
 _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
 _ONE_SOCKET = 4
 _DGX_1, _MESH = 8, 4
@@ -68,7 +70,7 @@ def composed(text: str) -> NodeSystem:
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
     name, count = found[2], int(found[1])
-    if joined := _JOINED.search(name):
+    while joined := _BEHIND.search(name):
         name, parts = name[: joined.start()], [joined[1], *parts]
     _refuse_machines(name, count)
     product = product_called(name)

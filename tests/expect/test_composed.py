@@ -83,6 +83,7 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
         ("4 x A100-PCIE-40GB", 4, 0, 20, 27),
         ("8 x RTX 6000 Ada", 8, 0, 15, 25),
         ("8 x L40S, 2 sockets", 8, 0, 15, 25),
+        ("8 x L40S no P2P on 2 sockets", 8, 0, 13, 16),
         ("8 x RTX PRO 6000", 8, 0, 20, 24),  # direct on two EPYC
         ("8 x RTX PRO 6000 Blackwell Max-Q, 1 socket", 8, 0, 44, 50),
         ("8 × RTX 6000D", 8, 0, 20, 24),
