@@ -1,8 +1,13 @@
-"""Starting the ranks of a gloo_*.py program beside this file, and reading the JSON that each prints."""
+"""Starting the ranks of a gloo_*.py program beside this file, and reading the JSON that each prints.
+
+Run by itself as ``python gloo_ranks.py COUNT FOLDER PROGRAM ARGUMENTS…`` it is the process of which all ranks are
+forked: torch is imported once and not by each of them. What a rank prints goes to FOLDER/rank-N.
+"""
 
 import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,23 +22,43 @@ def printed(program: str, count: int, who: str, store: Path, *more: object) -> l
     """What every rank printed, by rank; `who`: their hosts, or how many. Fails where one ends badly or not in time."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", Path(__file__).with_name(program), str(rank), who, store, *map(str, more)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        for rank in range(count)
-    ]
+    argv = [count, store.parent, Path(__file__).with_name(program), who, store, *more]
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", __file__, *map(str, argv)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        answers = [process.communicate(timeout=DEADLINE_S) for process in processes]
+        _, told = process.communicate(timeout=DEADLINE_S)
     finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * count, "\n".join(err for _, err in answers)
-    return [json.loads(out) for out, _ in answers]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0, told
+    return [json.loads((store.parent / f"rank-{rank}").read_text()) for rank in range(count)]
+
+
+def _become(rank: int, folder: str, program: str, argv: list[str]) -> None:
+    """Play `program` as this rank, in a process of its own."""
+    os.dup2(os.open(f"{folder}/rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    sys.argv = [program, str(rank), *argv]
+    runpy.run_path(program, run_name="__main__")
+
+
+def _main(count: str, folder: str, program: str, *argv: str) -> int:
+    import torch.distributed  # before the fork
+
+    assert torch.distributed.is_available()
+    ranks = []
+    for rank in range(int(count)):
+        if not (pid := os.fork()):
+            _become(rank, folder, program, list(argv))
+            return 0
+        ranks.append(pid)
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))
