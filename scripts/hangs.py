@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from ncclprobe.commands.attach import PREPARE
 
-RANKS, VICTIM, STEPS = 3, 1, 20
+RANKS, VICTIM, STEPS = 3, 1, 6
 RANK, STEP = 0, 0
 LONG_S = 10**6
 Way = Callable[[], object]

@@ -328,7 +328,7 @@ sys.path[:] = found  # what this process starts is told the same path
 def test_a_torch_that_takes_longer_on_one_rank_is_nobodys_fault(lab: Lab, slow_rank: int, own_ranks: bool) -> None:
     """The others wait for longer than a phase, because the process that they wait for runs."""
     (lab.folder / "torch.py").write_text(_SLOW_ON_ONE.format(rank=slow_rank))
-    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "20", "--phase-timeout", "0.5"]
+    slow, limits = {"PYTHONPATH": str(lab.folder)}, ["--timeout", "12", "--phase-timeout", "0.5"]
     if own_ranks:
         own = ["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", "--json", str(lab.report_path)]
         processes = [lab.start([*own, *limits], slow)]

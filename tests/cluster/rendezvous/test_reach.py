@@ -161,7 +161,7 @@ def test_an_address_without_a_route_or_a_connection_ends_at_its_layer() -> None:
 def test_what_answers_but_is_not_ours_is_said(text: bytes, stay_s: float, outcome: str, words: str) -> None:
     async def run() -> Reach:
         async with saying(text, stay_s) as port:
-            return (await reached_by("127.0.0.1", port, 2.0))[1]
+            return (await reached_by("127.0.0.1", port, 1.0))[1]
 
     reach = asyncio.run(run())
     assert (reach.outcome, words in reach.detail) == (outcome, True), reach
