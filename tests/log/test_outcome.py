@@ -219,6 +219,8 @@ def test_figures_and_talk_of_errors_are_no_failure(tmp_path: Path, text: str) ->
         ("[9.1] Memory cgroup out of memory: Killed process 77 (python) total-vm:9kB", "job"),
         (f"{TRACE}OSError: [Errno 28] No space left on device", "unknown"),
         (f"{TRACE}ValueError: batch 17 holds no tokens", "job"),
+        (f"{TRACE}ModuleNotFoundError: No module named 'apex'", "image"),
+        (f"{TRACE}ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory", "image"),
     ],
 )
 def test_the_job_is_blamed_where_the_line_proves_it(tmp_path: Path, text: str, blame: str) -> None:

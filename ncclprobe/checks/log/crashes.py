@@ -7,6 +7,7 @@ from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
     FAILED,
+    IMAGE,
     JOB,
     NODE,
     RESTART,
@@ -384,11 +385,14 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     for event in first:
         place = f" at {event.place}" if event.place else ""
         whose = UNPROVEN if any(text in event.text for text in _OF_STORAGE) else JOB
+        whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
 
 
 _OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle")
 """What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
+_NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefined symbol: ", ": fatal error: ")
+"""What is missing where the program runs, or does not fit the rest of it."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 
 
