@@ -136,6 +136,8 @@ def test_a_log_that_is_a_device_or_a_pipe_without_a_writer_is_refused(
         blocks(Path("/dev/zero"))
     with pytest.raises(UsageError, match=r"1 file .*/dev/zero: cannot be read: a device"):
         explain.main(["/dev/zero"])
+    with pytest.raises(UsageError, match=r"/proc/kmsg: cannot be read: a file of /proc"):
+        explain.main(["/proc/kmsg"])
     assert job_files.named([str(tmp_path / "*.log")]) == ()  # of a pattern, as of a folder, no pipe is read
 
 

@@ -213,5 +213,26 @@ def test_root_starts_no_program_of_a_folder_that_others_may_write_and_says_so(
         command.run(["no-tool"], 10.0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone is careful with what others may write")
+@pytest.mark.parametrize("links", [False, True], ids=["nobody's file", "a link to nobody's file"])
+def test_root_starts_no_program_that_others_may_write_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    own, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+    for folder in (own, elsewhere):
+        folder.mkdir()
+    program = (elsewhere if links else own) / "tool"
+    program.write_text("#!/bin/sh\necho ran\n")
+    program.chmod(0o755)
+    if links:
+        (own / "tool").symlink_to(program)
+    monkeypatch.setenv("PATH", str(own))
+    assert command.run(["tool"], 10.0) == "ran\n"
+    os.chown(program, 65534, 65534)
+    command._is_own.cache_clear()
+    with pytest.raises(Denied, match=f"tool: not started by root, for other users may change {own}/tool"):
+        command.run(["tool"], 10.0)
+
+
 def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

@@ -40,25 +40,29 @@ _F_SETSIG = 10  # fcntl(2)
 def found(name: str, more: Sequence[str] = ()) -> str | None:
     """Return the program `name` in PATH, or in the folders `more`, as it may be started here; None: there is none.
 
-    Root starts what stands in folders that root alone may change. Raises PermissionError where it is in others alone.
+    Root starts what root alone may change: the program, what it is a link to, and the folders of both. Raises
+    PermissionError where there are others alone.
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    whole = [each for each in folders if each.startswith("/")]
-    own = [each for each in whole if os.geteuid() or _is_own(each)]
-    if path := shutil.which(name, path=os.pathsep.join(own) or os.pathsep):
+    there = [path for each in folders if each.startswith("/") and (path := shutil.which(name, path=each))]
+    if path := next((each for each in there if os.geteuid() or _is_own(each)), None):
         return path
-    if other := shutil.which(name, path=os.pathsep.join(whole) or os.pathsep):
-        why = f"not started by root, for other users may change {other}; put it into a folder of root's own"
+    if there:
+        why = f"not started by root, for other users may change {there[0]}; put it into a folder of root's own"
         raise PermissionError(errno.EACCES, why)
     return None
 
 
 @cache
-def _is_own(folder: str) -> bool:
+def _is_own(program: str) -> bool:
     try:
-        return bool(files.trusted_folder(Path(folder)))
-    except UsageError:
+        files.trusted_folder(Path(program).parent)
+        real = Path(program).resolve(strict=True)
+        files.trusted_folder(real.parent)
+        files.refuse_foreign(real, real.stat())
+    except (UsageError, OSError, RuntimeError):
         return False
+    return True
 
 
 def start(

@@ -195,6 +195,8 @@ def _opened(path: str) -> BufferedReader:
     why = ""
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         why = "a device, which may have no end; name a file, or - for standard input"
+    elif os.fstat(handle).st_dev == _dev_of_proc():
+        why = "a file of /proc, which may have no end; name a copy of it"
     elif stat.S_ISFIFO(mode) and not waiting.poll(1000 * PIPE_S):
         why = f"a pipe into which no process wrote anything for {PIPE_S} s"
     if why:
@@ -202,6 +204,13 @@ def _opened(path: str) -> BufferedReader:
         raise UsageError(f"{path}: cannot be read: {why}")
     os.set_blocking(handle, True)
     return raw
+
+
+def _dev_of_proc() -> int | None:
+    try:
+        return os.stat("/proc/self").st_dev  # noqa: PTH116
+    except OSError:
+        return None
 
 
 def _opener(kind: str) -> Callable[..., Any] | None:

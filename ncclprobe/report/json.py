@@ -92,7 +92,21 @@ def parse(text: str, path: str) -> Report:
     explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
     if report.exit_code not in (*_CODES.get(report.status, ()), *explains):
         raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
+    if part := _worse(report):
+        raise UsageError(f"{path}: {part} contradicts status {report.status.value}: not ours")
     return report
+
+
+def _worse(report: Report) -> str:
+    """Return a part that is worse than the whole may be; empty: there is none."""
+    if report.status is not Status.FAIL:
+        failed = [each.id for each in report.checks if each.status is Status.FAIL]
+        failed += [each.name for each in report.nodes if each.status is Status.FAIL]
+        if failed:
+            return f"the fail of {failed[0]}"
+    if report.missing_nodes and report.status in (Status.PASS, Status.WARN):
+        return f"missing node {report.missing_nodes[0]}"
+    return ""
 
 
 def recognises(text: str) -> bool:

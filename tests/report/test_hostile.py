@@ -52,6 +52,8 @@ def refusal(path: Path, data: bytes) -> str:
         (WHOLE.replace('"duration_s": 1.5', '"duration_s": null', 1), "not a whole"),
         (WHOLE.replace('"exit_code": 4', '"exit_code": ' + "9" * 6000, 1), "not a whole"),
         (WHOLE.replace('"exit_code": 4', '"exit_code": 0', 1), "contradicts status fail"),
+        (json.dumps({**json.loads(WHOLE), "status": "pass", "exit_code": 0}), "contradicts status pass"),
+        (json.dumps({**PLAIN, "missing_nodes": ["n2"]}), "missing node n2 contradicts status pass"),
         (json.dumps({"schema": "ncclprobe.report/1", "x": "y"}), "missing required field"),
         ('{"schema": "ncclprobe.report/1", "checks": ' + "[" * 100_000, "not a whole"),
         (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a whole"),
