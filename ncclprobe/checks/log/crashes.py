@@ -304,13 +304,15 @@ _NOT_OWN = (
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
     "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
-    "ncclSystemError", "libnccl", "rror: NVML", "RayTaskError", "ActorDiedError",
-    "WorkerCrashed", "ActorUnavailable", "EOFError", "Broken", "all workers",
+    "ncclSystemError", "libnccl", "rror: NVML", "RayTaskError",
+    "ActorUnavailable", "EOFError", "Broken", "all workers",
     "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
     "orovod has been shut down",
     "root cause", "tack trace", "background process", "reader raises an exception", "queue.Empty", "unexpected pos",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
+_OF_ACTORS = ("ActorDiedError", "RayActorError", "WorkerCrashedError", "NodeDiedError")
+"""What Ray raises in whoever waits for a process that has ended (ray.exceptions)."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
 """Of the program's own environment, or of its own connections to somewhere else."""
 _OF_PROGRAMS = (
@@ -342,7 +344,7 @@ def _ignored(log: JobLog, event: LogEvent) -> bool:
 def _is_own(event: LogEvent) -> bool:
     """Return whether a line is an exception, with its traceback or in torchrun's summary, of the program itself."""
     summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
-    if event.level != "EXCEPTION" and not summary:
+    if (event.level != "EXCEPTION" and not summary) or any(name in event.text for name in _OF_ACTORS):
         return False
     if (found := messages.said(event.text, event.level)) and found.codes:
         return "rank-crashed" in found.codes

@@ -115,7 +115,7 @@ _RAISED = re.compile(
     r"|[A-Z][a-z]\w{0,60}[A-Z]\w{0,60}$"
 )
 _OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
-_WRAPS = re.compile(r'Original Traceback|"""|-- Process \d{1,6} terminated')
+_WRAPS = re.compile(r"Original Traceback|-- Process \d{1,6} terminated")
 """What stands between an exception and the traceback that is its message."""
 _BLANK_LINES = 3
 _PASSED_ON, _DURING = b"direct cause of the following exception", b"During handling of the above exception"
@@ -126,6 +126,7 @@ _ITEM = re.compile(r"\[\d{1,6}\]:$")
 _OF_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
 _EXIT = re.compile(r"(-?\d{1,5}) {1,2}\(pid: (\d{1,10})\)(?: {1,2}\((SIG\w{1,12})\))?")
 _TRACEBACK = "Traceback (most recent call last)"
+_QUOTED = '"""'  # begins the traceback of another process beneath the exception that brings it, and ends it
 _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
@@ -193,7 +194,9 @@ def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator
             yield from _as_level("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
         elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
-            wraps = _WRAPS.match(text) or (said[0][1].text.endswith(":") and text.startswith(_TRACEBACK))
+            wraps = _WRAPS.match(text) or (
+                said[0][1].text.rstrip().endswith(":") and text.startswith((_TRACEBACK, _QUOTED))
+            )
             said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
         elif not said and _RAISED.match(text):

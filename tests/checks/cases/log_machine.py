@@ -45,8 +45,15 @@ CASES = {
             "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
             '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
             "  ValueError: batch 17 holds no tokens\n========\n",
+            'multiprocess.pool.RemoteTraceback: \n"""\nTraceback (most recent call last):\n'
+            '  File "/x/datasets/formatting.py", line 280, in __getitem__\n    value = self.data[key]\n'
+            'KeyError: \'conversations\'\n"""\n\nThe above exception was the direct cause of the following exception:\n'
+            '\nTraceback (most recent call last):\n  File "launcher.py", line 23, in <module>\n    launch()\n'
+            "KeyError: 'conversations'\n",
         ],
         good=[
+            'Traceback (most recent call last):\n  File "/x/ray/train/utils.py", line 43, in check\n    ray.get(ref)\n'
+            "ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n",
             "Traceback (most recent call last):\n  File \"hub.py\", line 1, in get\nKeyError: 'etag'\nretrying\n"
             + "step: loss 2\n" * 200,
             "Exception ignored in: <function Pool.__del__ at 0x7f>\nTraceback (most recent call last):\n"
