@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.host import files
+from ncclprobe.host import scratch
 
-HOLD = "from ncclprobe.host import files; import time; print(files.make().path, flush=True); time.sleep(100)"
+HOLD = "from ncclprobe.host import scratch; import time; print(scratch.make().path, flush=True); time.sleep(100)"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def age(path: Path) -> None:
 
 
 def test_a_folder_is_its_owners_alone_and_gone_with_all_that_is_in_it_when_its_block_ends(root: Path) -> None:
-    with files.scratch() as folder:
+    with scratch.scratch() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "a").mkdir()
         (folder / "a" / "file").write_text("text")
@@ -51,7 +51,7 @@ def test_the_next_run_removes_the_folder_of_a_killed_one_and_not_that_of_one_tha
     killed(dead)
     age(left)
     age(kept)
-    with files.scratch():
+    with scratch.scratch():
         assert not left.exists()
         assert kept.exists()
     killed(living)
@@ -60,7 +60,7 @@ def test_the_next_run_removes_the_folder_of_a_killed_one_and_not_that_of_one_tha
 def test_a_folder_that_was_just_made_is_left_alone_for_it_may_not_be_locked_yet(root: Path) -> None:
     process, young = held(root)
     killed(process)
-    with files.scratch():
+    with scratch.scratch():
         assert young.exists()
 
 
@@ -70,19 +70,19 @@ def test_folders_of_other_names_and_links_are_not_touched(root: Path, name: str)
     elsewhere.mkdir()
     age(elsewhere)
     (root / "ncclprobe-scratch-abcdefgh").symlink_to(elsewhere)
-    with files.scratch():
+    with scratch.scratch():
         assert elsewhere.exists()
 
 
 def test_a_child_that_inherits_the_lock_keeps_the_folder_after_its_parent(root: Path) -> None:
-    made = files.make()
+    made = scratch.make()
     assert made.lock is not None
     child = subprocess.Popen(["sleep", "100"], pass_fds=[made.lock])
     os.close(made.lock)
     age(made.path)
-    with files.scratch():
+    with scratch.scratch():
         assert made.path.exists()
     child.kill()
     child.wait()
-    with files.scratch():
+    with scratch.scratch():
         assert not made.path.exists()

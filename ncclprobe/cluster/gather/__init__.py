@@ -30,7 +30,7 @@ from ncclprobe.facts.launcher import Launch, no_master
 from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import files
 from ncclprobe.host.capture import Replay, dump, parse, save
-from ncclprobe.host.files import scratch
+from ncclprobe.host.scratch import scratch
 from ncclprobe.interrupt import ENDING, Interrupted
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot

@@ -16,7 +16,7 @@ from typing import Any
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.host import own_child
 from ncclprobe.host.command import abandon, start
-from ncclprobe.host.files import scratch
+from ncclprobe.host.scratch import scratch
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Log

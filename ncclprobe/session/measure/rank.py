@@ -16,7 +16,7 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import OUT_OF_MEMORY, HostError, ProbeError, UsageError, reason, without_torch
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.facts.run.samples import Participants, What
-from ncclprobe.host import Host, files, settings
+from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Snapshot
@@ -77,7 +77,7 @@ def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
     folder = None
     if recorder.path is None:
         try:
-            folder = files.make()
+            folder = scratch.make()
             recorder.write_to(folder.path)
         except (OSError, UsageError):
             return None

@@ -19,7 +19,7 @@ from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import NO_TORCH, UsageError
 from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
-from ncclprobe.host import files, run_log
+from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
@@ -141,10 +141,10 @@ def _publish(
     return publisher.publish(report)
 
 
-def _folder() -> files.Scratch:
+def _folder() -> scratch.Scratch:
     """Make a folder for the files of the ranks. The survivor removes it where this process cannot."""
     try:
-        return files.make()
+        return scratch.make()
     except OSError as error:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
