@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.files.texts import blocks, fields, lines
+from ncclprobe.facts.blocks import blocks, fields, lines
 from ncclprobe.model.values import Struct
 
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ncclprobe import bounds
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.files.texts import blocks, lines
+from ncclprobe.facts.blocks import blocks, lines
 from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, listed, number, several, text, unsupported
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector

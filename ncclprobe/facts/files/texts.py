@@ -1,11 +1,9 @@
-"""Reading a line, on from a literal text and by its form, and texts made of blocks, each under a heading.
+"""Reading a line: on from a literal text, and by its form; linear in its length, whatever the line holds.
 
-Linear in the length of a line, whatever it holds. Blocks are what ibstat and `nvidia-smi nvlink -s` print; there
-indentation is not looked at, since mails and forms lose it, and neither are quotation marks before a line.
+What speaks against a failure is read here too: an end that is good, a new attempt, a reaction, data that is printed.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 
 
 def between(text: str, start: str, end: str = "") -> str:
@@ -239,35 +237,3 @@ _ABOVE = re.compile(
 def refers(text: str) -> bool:
     """Return whether an error says only that its reason stands elsewhere in the log."""
     return bool(_ABOVE.search(text[:_WITHIN]))
-
-
-_QUOTE = "> \t\u00a0|#"
-_REMARK = re.compile(r"\s{2,}|\s*(?://|←)")
-
-
-def lines(text: str) -> list[str]:
-    """Return the lines that say anything, without blanks and quotation marks around them."""
-    return [line for line in (raw.lstrip(_QUOTE).rstrip() for raw in text.splitlines()) if line]
-
-
-def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
-    """Return each line that is a `heading` with the lines below it, up to the next. What stands above all is
-    left out.
-    """
-    found: list[tuple[re.Match[str], list[str]]] = []
-    for line in lines:
-        if match := heading.fullmatch(line):
-            found.append((match, []))
-        elif found:
-            found[-1][1].append(line)
-    return found
-
-
-def fields(lines: Sequence[str]) -> dict[str, str]:
-    """Return the lines of the form ``key: value``, the first of each key; wide blanks and ``//`` begin a remark."""
-    found: dict[str, str] = {}
-    for line in lines:
-        key, colon, value = line.partition(":")
-        if colon:
-            found.setdefault(key.strip().lower(), _REMARK.split(value.strip(), maxsplit=1)[0])
-    return found
