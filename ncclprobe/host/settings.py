@@ -14,6 +14,8 @@ SECRET = re.compile(
     r"|(?:x-amz-|x-goog-)?sig(?:nature)?(?=[:=]\S)|(?:set-)?cookie|credentials?(?=[:=]\S))[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
     r"|(?<!\w)(?i:authorization)[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:\w{1,16}\s{1,2})?"
     r"|(?<![\w-])--?(?i:[a-z-]{0,24}(?:password|passwd|token|secret|api-?key))\s{1,2}(?=[^\s-])"
+    r"|(?<!\w)(?:curl(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}(?:-u|--user)"
+    r"|(?:sshpass|mysql\w{0,8})(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-p)[ =]?[\"']?(?=\S)"
     r"|(?<!\w)(?i:bearer|basic)\s{1,2}(?=\S{16}))"
     r"(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|[^\s,;&\"']+)"
 )

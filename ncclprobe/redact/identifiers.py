@@ -150,20 +150,39 @@ def _held(value: int, bits: int, ranges: Iterable[Range]) -> int:
 _ISSUED = re.compile(
     r"(?<![^\W_])(gh[oprsu]_|github_pat_|gl[a-z]{2,6}-|hf_|AKIA|ASIA|xox[abeprs]-|xapp-|hooks\.slack\.com/\w{1,16}/|sk-|npm_"
     r"|[prs]k_(?:live|test)_|whsec_|pypi-|dckr_(?:pat|oat)_|do[opr]_v1_|SG\.|AIza|ya29\.|hv[bs]\.|nvapi-|r8_|glsa_|lin_api_"
-    r"|tskey-|eyJ|dapi(?=[0-9a-f]{32})|local-(?=[0-9a-f]{40}))[\w./-]{12,}"
+    r"|tskey-|eyJ|dapi(?=[0-9a-f]{32})|(?:local|pul)-(?=[0-9a-f]{40})|AGE-SECRET-KEY-1)[\w./-]{12,}"
 )
 """How what GitHub, GitLab, Hugging Face, AWS, Slack, OpenAI, npm, Stripe, PyPI, Docker, DigitalOcean, SendGrid, Google,
-Vault, NVIDIA, Replicate, Grafana, Linear, Tailscale, Databricks and Weights & Biases issue begins, and each JSON Web
-Token."""
+Vault, NVIDIA, Replicate, Grafana, Linear, Tailscale, Databricks, Weights & Biases, Pulumi and age issue begins, and
+each JSON Web Token."""
+
+_USER = r"[A-Za-z_][\w.-]{0,31}"
+_HOST = r"[A-Za-z0-9][\w-]{0,62}"
+_ASSIGNED = r"(?<![^\W_])(?i:user(?:[ _]?name|[ _]?id)?|logname|login|account)[\"']?={1,2}[\"']?"
+LOGINS = re.compile(
+    rf"/(?:home|Users)/({_USER})"
+    rf"|{_ASSIGNED}({_USER})"
+    r"|(?<![^\W_])(?i:user(?:[ _]?name|[ _]?id)?|login|account)[\"']?(?:\s{0,2}[:=]\s{0,2}|\s{1,2})"
+    r"(?:[\"'`](?=[\w.-]{3,32}[\"'`])|(?=[A-Za-z.-]{0,31}[\d_])"
+    r"|(?=[A-Za-z.-]{3,32}(?:[,;)]|\s{1,2}(?:may|can(?:not|'t)|lacks|(?:do|ha|i|wa)s no|over|exceed|reached)))"
+    rf")({_USER})"
+    rf"|(?<![^\W_])(?:[ug]id|groups)=\d{{1,10}}\(({_USER})"
+    rf"|(?<!\w)(?:ssh|scp|sftp|rsync|mosh)\s(?:[^\s@]{{1,80}}\s{{1,2}}){{0,8}}({_USER})@(?P<host>{_HOST})"
+    rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})(?=:\s?(?:~|Permission denied)|\s[^\s\]]{{1,64}}\][$#])"
+)
+"""Where a text says who a user is: his home, what is assigned, the word after ``user`` with digits, in quotes or before
+a verb, what ``id`` prints, and who logs in where."""
 IDENTIFIER = re.compile(
     r"(?P<home>/(?:home|Users)/)(?P<user>[^/\s\"',;:]+)"
     r"|(?:(?<![0-9A-Fa-f])|(?<=pod))(?P<uuid>[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12})"
     r"(?![0-9A-Fa-f])"
     r"|(?<![^\W_])(?:GPU|MIG)-(?P<short>[0-9A-Fa-f]{4,8}(?:-[0-9A-Fa-f]{1,12}){0,4})(?![\w-])"
     r"|(?i:guid)(?P<gap>:?\s{0,16}(?:0[xX])?)(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
+    rf"|(?P<says>{_ASSIGNED})(?P<login>{_USER})"
     r"|(?<![^\W_])(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?(?:\s{0,40}[:=]\s{0,8}|\s{1,4}is\s{1,4}))"
     r"(?P<serial>[^\s,;\"']+)"
-    r"|(?<!\w)(?i:board|s/n)(?P<board>[ :=]{1,4})(?P<number>[0-9A-Z]{0,8}\d{8,16})(?!\w)"
+    r"|(?<!\w)(?i:board|s/?n|serial(?:[ _]?(?:number|no))?)(?P<board>[ :=#.]{1,4})"
+    r"(?P<number>(?=(?:[A-Z-]{0,8}\d){5})[0-9A-Z-]{8,24})(?!\w)"
     rf"|(?P<secret>{SECRET.pattern})"
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
@@ -228,6 +247,8 @@ class Identifiers:
         value, kind = match[0], match.lastgroup
         if kind == "user":
             return match["home"] + self._user(match["user"])
+        if kind == "login":
+            return match["says"] + self._user(match["login"])
         if kind in ("dash", "uuid"):
             return self._new.uuid(value)
         if kind == "short":

@@ -3,9 +3,9 @@
 What is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same original has the
 same pseudonym wherever it stands, on every node whose capture was redacted under the same key.
 
-Names are known before they are replaced: those that the capture or report itself calls a host, domain or user. A name
-that any machine may have (``localhost``, ``ubuntu``) identifies no one and stays. A host or user that nothing but free
-text mentions is not recognised; addresses, UUIDs and the like are, by their form.
+Names are known before they are replaced: those that the capture or report itself calls a host, domain or user, and
+those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies no one and
+stays. A host that nothing but free text mentions is not recognised; addresses, UUIDs and the like are, by their form.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.redact.identifiers import IDENTIFIER, Identifiers, Pseudonyms, structure, without_keys
+from ncclprobe.redact.identifiers import IDENTIFIER, LOGINS, Identifiers, Pseudonyms, structure, without_keys
 
 T = TypeVar("T")
 _COMMON_WORDS = (
@@ -34,6 +34,32 @@ _COMMON_WORDS = (
 )
 _COMMON = frozenset(_COMMON_WORDS.split())
 """Names that identify no one: replacing them would hide nothing and spoil words and paths."""
+
+_NO_LOGIN_WORDS = (
+    "able access account accounting accounts action admin agent alloc allocated allocation allocations and any api"
+    " app application are argument arguments array at attempt attempts azureuser bad balance based batch bench bf bin"
+    " block buf buffer buffers but by call callback callbacks can cannot ckpt class client code coder collective comm"
+    " command communicator config configuration context count cpu create credentials ctx cu current custom data"
+    " database debug def default defined deploy dev device did dir directory disabled does domain dp driver ec email"
+    " enabled error errors event exception exists exit failed failure fd file files float flow for format found fp"
+    " from function functions gid git given grad gradient group groups guide handle has hook hpc id ids impl in info"
+    " init input instance int interface interrupt into invalid is issue jovyan kernel key keys kind latency launch"
+    " learner level limit limits list load loader local log login logs long main manager manual may mem memory message"
+    " method missing mlx mode model module mount mpi must my mysql name named names namespace namespaces network new"
+    " no not null num number of on only op opc operation option options or org out output over page pages param"
+    " parameter parameters params path pattern permission permissions pg pid ping plugin pointer policy port postgres"
+    " pp pre process processes profile program project prompt proto protocol provided ptr py queue quota raised ray"
+    " read recv reduce ref registered registration remote request requested requests reserved result ring role run"
+    " runner running script self send session set setting settings shell should signal simple size slurm sm socket"
+    " software some source space specified stack start state status step stop stopped storage str stream streams"
+    " string supplied support svm sys system table task tasks tensor tensors term text that the then there this thread"
+    " threads time timed timeout times to token tool tools torch total tp train trainer training tree type uid uint"
+    " unset usage use used users using value values variable version via vscode was what when where which who will"
+    " window with without work workers workspace would write you your"
+)
+_NO_LOGINS = frozenset(_NO_LOGIN_WORDS.split())
+"""Words that a text puts after ``user`` or where a login stands, and that would spoil it if each was replaced."""
+_NO_LOGIN_ENDING = re.compile(r"[a-z]{3,24}(?:ing|tions?|ments?)")
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
 """Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But users name
@@ -57,7 +83,6 @@ _JOB_VARIABLE = re.compile(
 )
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
-_PERSON = re.compile(r"(?:\buid=\d{1,10}\(|\b(?i:(?:for|of|by) user|user(?:name)?[:=]) {0,2}'?)([A-Za-z_][\w.-]{0,31})")
 _FILE_NAME = re.compile(r"/|[^.]\.[A-Za-z]\w*$")
 _FILE_PARTS = re.compile(r"((?:.*/)?)([^/]*?)((?:\.[A-Za-z][A-Za-z0-9]{0,9})?)", re.DOTALL)
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
@@ -80,6 +105,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
+        self._learn_logins(text)
         return _split(_KERNEL_PATH, without_keys(text), lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
@@ -105,6 +131,8 @@ class Redactor:
             self._learn_host(name)
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
+        for text in _texts(report):
+            self._learn_logins(text)
         self._of_files = bool(report.files)
         redacted = self._tree(replace(report, excerpts=()))
         return replace(redacted, command=self._command(report.command))
@@ -137,6 +165,8 @@ class Redactor:
         self._learn_host(row.get("node"))
         for measured in row[SAMPLE].values() if isinstance(row.get(SAMPLE), dict) else ():
             self._learn_sample(measured)
+        for text in _texts(structure(value) or value if isinstance(value, str) else row):
+            self._learn_logins(text)
         if not isinstance(ask, list) or not all(isinstance(part, str | int) for part in ask):
             return
         if ask[:1] == ["resolve"] and len(ask) > 1:
@@ -183,8 +213,16 @@ class Redactor:
     def _learn_kernel_text(self, text: str) -> None:
         for name in _SERVER.findall(text):
             self._learn_host(name.strip("."))
-        for name in _PERSON.findall(text):
-            self._learn(name, self._new.user)
+
+    def _learn_logins(self, text: str) -> None:
+        for match in LOGINS.finditer(text):
+            login = next(filter(None, match.groups())).strip(".-")
+            parts = re.findall(r"[a-z]{2,}", login.lower())
+            if len(login) > 2 and not all(map(_is_word, parts)):
+                self._learn(login, self._new.user)
+            host = match["host"] or match["at"] or ""
+            if len(host) > 2:
+                self._learn_host(host)
 
     def _learn_plugins(self, value: str) -> None:
         """Learn what a site calls its own plugins: the words of a file's name that are not NCCL's."""
@@ -401,6 +439,22 @@ def _split(
         new += [between(text[end : match.start()]), hit(match)]
         end = match.end()
     return "".join([*new, between(text[end:])])
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a report or a row, or in a part of one."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Struct):
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, dict):
+        value = [*value, *value.values()]
+    for item in value if isinstance(value, tuple | list) else ():
+        yield from _texts(item)
+
+
+def _is_word(part: str) -> bool:
+    return part in _NO_LOGINS or part in _COMMON or is_public(part) or bool(_NO_LOGIN_ENDING.fullmatch(part))
 
 
 def _object(line: str) -> dict[str, Any] | str:
