@@ -70,7 +70,8 @@ def _replace(changes: dict[str, object]) -> Report:
 
 
 def test_a_report_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    report = _replace({"measurements": (ROW,), "checks": (Verdict("a.b", None, Status.FAIL, "t"),)})
+    checks = (Verdict("a.b", None, Status.FAIL, "t"),)
+    report = _replace({"measurements": (ROW,), "checks": checks, "status": Status.FAIL, "exit_code": 4})
     as_json.write(report, str(tmp_path / "r.json"))
     assert as_json.read(str(tmp_path / "r.json")) == report
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
