@@ -237,45 +237,6 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
 
 
-_EVICTED = ("The node was low on resource", "pod is evicted successfully")
-_PLACED = "Successfully assigned "
-
-
-@cause(
-    code="ended-from-outside",
-    signs=(*_EVICTED, _PLACED),
-    echoes=("oom",),
-    bad=lambda: [
-        "3m  Warning  Evicted  pod/w-0  The node was low on resource: ephemeral-storage.\n"
-        "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.9]:7"
-    ],
-    good=lambda: ["3m  Warning  Evicted  pod/w-0  The node was low on resource: ephemeral-storage.\nstep 7 loss 2"],
-)
-def pod_evicted(log: JobLog) -> Iterator[Finding]:
-    """Kubernetes evicted a pod: its node was short of memory or of disk.
-
-    Right: No pod of a job that failed was evicted.
-    Why: the kubelet ends pods of a node under pressure, those first that use most above what they asked for; the other
-    ranks wait for the pod's, or lose their connections.
-    Fix: `kubectl describe node` of that node; ask for what the pod needs (ephemeral-storage, memory) in its requests,
-    and move caches and checkpoints to a volume.
-    """
-    placed = {pod: event.text.rpartition(" to ")[2] for event in log.having(_PLACED) if (pod := _pod(event.text))}
-    for event in log.having(*_EVICTED) if failed(log) else ():
-        pod = _pod(event.text)
-        host = event.host or placed.get(pod, "").strip()
-        what = between(event.text, "low on resource: ", ". ").rstrip(".")
-        message = f"Kubernetes evicted {pod or 'a pod'}" + (f": its node was low on {what}" if what else "")
-        found = said(log, event, message, nodes=(host,) if host else (), **NODE)
-        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, hosts=found.nodes))
-
-
-def _pod(text: str) -> str:
-    """Return the pod of an event or of a kubelet's line, without its namespace; empty: none is named."""
-    name = between(text, "pod/", " ") or between(text, 'pod="', '"') or between(text, _PLACED, " ")
-    return name.rpartition("/")[2]
-
-
 def _failed_by_itself(log: JobLog) -> bool:
     """Return whether a line tells of a failure that no signal from outside explains."""
     ended = (e for e in log.events if e.level in ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL"))
