@@ -376,8 +376,8 @@ def test_the_thread_that_is_in_the_call_counts_and_json_is_read_too(tmp_path: Pa
     frames = [{"name": "step", "filename": "/x/train.py", "short_filename": "train.py", "line": 9}]
     call = [{"name": "all_reduce", "filename": "/p/torch/distributed/distributed_c10d.py", "line": 7}, *frames]
     for rank in range(3):
-        threads = [{"pid": 7, "thread_name": "MainThread", "frames": frames}]
-        threads += [{"pid": 7, "thread_name": None, "frames": call}] if rank else []
+        threads = [{"pid": 7, "thread_name": "MainThread", "owns_gil": False, "frames": frames}]
+        threads += [{"pid": 7, "thread_name": None, "owns_gil": False, "frames": call}] if rank else []
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(threads))
     assert hung(tmp_path, {f"rank{rank}.json": (tmp_path / f"rank{rank}.json").read_text() for rank in range(3)})[
         "ranks"

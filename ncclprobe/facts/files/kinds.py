@@ -35,7 +35,7 @@ def kind_of(head: bytes) -> FileKind:
         return "flight-recorder"
     if text[:1] == b"{":
         return _json(text)
-    if _STACKS.match(text[:4096]) or (text[:1] == b"[" and b'"thread_name"' in text and b'"frames"' in text):
+    if _STACKS.match(text[:4096]) or (text[:1] == b"[" and b'"owns_gil"' in text):
         return "stacks"
     if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
         return "ras"
