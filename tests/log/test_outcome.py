@@ -72,6 +72,13 @@ FAILED = {
     "no attempt followed": f"{steps(0, 9)}{TRACE}FooError: x\nscontrol requeue 88\n",
     "an attempt is of a connection": f"{TRACE}FooError: x\nclient connect attempt 2\n{steps(0, 9)}",
     "the server's health is asked": f'"POST /x HTTP/1.1" 200 OK\n{TRACE}FooError: x\n"GET /health HTTP/1.1" 200 OK\n',
+    "who started it says that training is over": f"{steps(0, 9)}{TRACE}ValueError: batch 17 holds no tokens\n"
+    "2026-01-02 03:04:06,000 INFO launcher: training completed, uploading logs\n",
+    "and what the code was": f"{steps(0, 9)}{TRACE}ValueError: batch 17 holds no tokens\n"
+    "2026-01-02 03:04:06,000 INFO x: finished training\n2026-01-02 03:04:06,100 INFO x: process exited with code 1\n",
+    "what cleans up says OK": f"{steps(0, 9)}{TRACE}FooError: x\nOK\n",
+    "a probe of health passes": f"{steps(0, 9)}{TRACE}FooError: x\n[health] PASS\n",
+    "a timer is printed at the end": f"{steps(0, 9)}{TRACE}FooError: x\nTotal training time: 0:00:33\n",
     "an error was caught and the launcher saw one": f"{TRACE}FooError: x\ntrying to save\n"
     "[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",
 }

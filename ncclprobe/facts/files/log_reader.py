@@ -24,6 +24,7 @@ from ncclprobe.facts.files.texts import (
     ERROR,
     begins_anew,
     brings_result,
+    claims_end,
     form_of_failure,
     prints_data,
     refers,
@@ -302,6 +303,7 @@ _IGNORED = "Exception ignored in"
 _OF_RESULTS = re.compile(rb"train|run_?stop|RESULT,|ENDING|pass|\bOK\b|succe|complete|Tasks", re.IGNORECASE)
 """What a line has that brings a result: most ends of logs have none of it."""
 _MOST_ATTEMPTS, _EXPECTED_LINES = 64, 10
+_TESTED = re.compile(r"Ran \d{1,6} tests? in \d")  # unittest, before OK or FAILED
 _SERVED = re.compile(rb'"(?:POST|PUT) [^"]{1,160}" [24]\d\d\b')
 _CUT_BY = re.compile(rf"\[rank(\d{{1,7}})\]: ?(?={re.escape(_TRACEBACK)})")
 _LOOKUPS = ("KeyError", "LookupError", "StopIteration")
@@ -353,7 +355,7 @@ class _Reading:
         self._shapes: dict[bytes, bool] = {}
         self._anew: list[tuple[int, int | None]] = []
         """Lines at which the job was started again, and the last step before each."""
-        self._result = 0
+        self._result, self._tested = 0, False
         """The last line that says what came out of the job."""
 
     def begin(self, head: bytes) -> None:
@@ -444,9 +446,7 @@ class _Reading:
                     self.log.last[writer] = event
                     if step:
                         self.log.steps[writer] = int(step[1]), number
-                logged = line.level == "INFO" and line.time_s is not None
-                if result := number > nlines - _FEW_LAST and hint and brings_result(line.text, logged=logged):
-                    self._result = number
+                result = number > nlines - _FEW_LAST and hint and self._weighed(number, line)
                 if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
                     self.log.finished = event
         self.log.events.sort(key=lambda each: each.line)
@@ -464,6 +464,20 @@ class _Reading:
 
         _note_expected(self.log.events)
         _resolved(self.log.events)
+
+    def _weighed(self, number: int, line: LogLine) -> bool:
+        """Return whether a line says that all went well, and note up to which line it outweighs what stands before it.
+
+        A result does up to itself; a mere claim up to the last step: who raised after it may not have gone on.
+        """
+        self._tested |= bool(_TESTED.match(line.text))
+        if brings_result(line.text) or (self._tested and line.text.startswith("OK")):
+            self._result = number
+            return True
+        claimed = claims_end(line.text, logged=line.level == "INFO" and line.time_s is not None)
+        if claimed:
+            self._result = max(self._result, self.log.steps.get(-1, (0, 0))[1])
+        return claimed
 
     def _history(self) -> int:
         """Return the last line of what another attempt followed that came further, or of tests that passed."""
@@ -486,8 +500,9 @@ class _Reading:
 
 
 def _step(text: str) -> "re.Match[str] | None":
-    """Return the step that a line names; what nccl-tests says of its sizes and iterations is none."""
-    return None if "minBytes" in text else _STEP.search(text)
+    """Return the step that a line names; what nccl-tests says of its sizes is none, nor a number in an error."""
+    found = _STEP.search(text)
+    return None if found and ("minBytes" in text or form_of_failure(text) >= ERROR) else found
 
 
 def _last_served(raws: Sequence[bytes]) -> int:

@@ -137,8 +137,7 @@ _FINISHED_WITHIN = 256
 
 
 _PASSED = re.compile(
-    r"=+ (?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)(?:, | )){1,6}in \d|OK(?: \(\w+=.{1,60}\))?$"
-    r"|\[  PASSED  \] \d|\W{0,4}(?:\[[\w .-]{1,24}\] {0,2})?(?:all tests )?pass(?:ed)?\W{0,4}$"
+    r"=+ (?:\d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?)(?:, | )){1,6}in \d|\[  PASSED  \] \d"
     r"|.{0,200}(?:\bworker group successfully finished\b|\bgroup finished \(SUCCEEDED\))",
     re.IGNORECASE,
 )
@@ -149,8 +148,13 @@ _RESULT = re.compile(
     r"|\brun_stop: .{0,80}\bsuccess|^RESULT,|Out of bounds values ?: ?0 OK"
     r"|\b(?:training|run|fine-?tuning) (?:is )?(?:finished|completed?|done) after \d|\bcompleted after \d+ iterations\b"
     r"|\bdone training in \d|\[after training is done\]|^Training completed\. Do not forget|^ENDING TIMING RUN AT \d"
-    r"|^(?:Total )?[Tt]raining time:? \d|W&B process to finish\.{3} \(success\)|^State: COMPLETED\b"
+    r"|W&B process to finish\.{3} \(success\)|^State: COMPLETED\b"
     r"|^\|\W{0,4}Tasks\W{1,16}Version\b"
+)
+_CLAIM = re.compile(
+    r"OK(?: \(\w+=.{1,60}\))?$|\W{0,4}(?:\[[\w .-]{1,24}\] {0,2})?(?:all tests )?pass(?:ed)?\W{0,4}$"
+    r"|(?:Total )?training time:? \d",
+    re.IGNORECASE,
 )
 _LOGGED = re.compile(
     r"\b(?:train(?:ing)?|pre-?training|fine-?tuning)\b.{0,32}\b(?:finished|completed?|done)\b"
@@ -159,17 +163,22 @@ _LOGGED = re.compile(
 )
 
 
-def brings_result(text: str, *, logged: bool) -> bool:
+def brings_result(text: str) -> bool:
     """Return whether a program says at its end what came out: it came there, whatever its lines before sound like.
-
-    `logged`: the line has a time and a level, as a program's logger writes them.
 
     So too where who runs tests, or a node's ranks, says of all of them that they ended well: what failed before was
     provoked, or another attempt followed it. What a shell says after a program, it says of one that failed too.
     """
-    if logged and _LOGGED.search(head := text[:_FINISHED_WITHIN]) and not _UNFINISHED.search(head):
-        return True
     return bool(_RESULT.search(text[:4096]) or _PASSED.match(text))
+
+
+def claims_end(text: str, *, logged: bool) -> bool:
+    """Return whether a line claims that all went well, as who runs a program that raised may write too.
+
+    `logged`: the line has a time and a level, as a logger writes them.
+    """
+    head = text[:_FINISHED_WITHIN]
+    return bool(_CLAIM.match(head) or (logged and _LOGGED.search(head) and not _UNFINISHED.search(head)))
 
 
 _ANEW = re.compile(
