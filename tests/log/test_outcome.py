@@ -78,6 +78,8 @@ FAILED = {
     "2026-01-02 03:04:06,000 INFO x: finished training\n2026-01-02 03:04:06,100 INFO x: process exited with code 1\n",
     "what cleans up says OK": f"{steps(0, 9)}{TRACE}FooError: x\nOK\n",
     "a probe of health passes": f"{steps(0, 9)}{TRACE}FooError: x\n[health] PASS\n",
+    "another rank came to its result": f"{steps(0, 9)}[rank3]: {TRACE}[rank3]: FooError: x\n"
+    "[rank0]: {'train_runtime': 33.1, 'train_loss': 2.0}\n",
     "a timer is printed at the end": f"{steps(0, 9)}{TRACE}FooError: x\nTotal training time: 0:00:33\n",
     "an error was caught and the launcher saw one": f"{TRACE}FooError: x\ntrying to save\n"
     "[launch.py:7] ['python', 'x.py'] exits with return code = 1\n",

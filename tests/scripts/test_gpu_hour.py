@@ -137,7 +137,7 @@ def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any],
     command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
     program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)
     pid = tmp_path / "out" / "stage2" / "for ever" / "pid"
-    assert stages("processes").wait_until(pid.exists, 30.0)
+    assert stages("processes").wait_until(lambda: pid.exists() and pid.read_text(), 30.0)
     program.kill()
     program.wait()
     left = int(pid.read_text())

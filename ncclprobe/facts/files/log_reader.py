@@ -355,8 +355,11 @@ class _Reading:
         self._shapes: dict[bytes, bool] = {}
         self._anew: list[tuple[int, int | None]] = []
         """Lines at which the job was started again, and the last step before each."""
-        self._result, self._tested = 0, False
+        self._result = 0
         """The last line that says what came out of the job."""
+        self._by: int | None = None
+        """The rank that says it."""
+        self._tested = False
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -472,7 +475,7 @@ class _Reading:
         """
         self._tested |= bool(_TESTED.match(line.text))
         if brings_result(line.text) or (self._tested and line.text.startswith("OK")):
-            self._result = number
+            self._result, self._by = number, line.rank
             return True
         claimed = claims_end(line.text, logged=line.level == "INFO" and line.time_s is not None)
         if claimed:
@@ -485,7 +488,14 @@ class _Reading:
         came = max(finished, self.log.steps.get(-1, (0, 0))[1])
         made = [(each.line, each.step) for each in self.log.events if self._anew and each.step is not None]
         again = (at for at, before in self._anew if at < came or any(at < n and s != before for n, s in made))
-        return max([self._result, *again])
+        return max([min([self._result, *self._refuting()]), *again])
+
+    def _refuting(self) -> Iterator[int]:
+        """Yield the line before each exception of another rank than the result's, after which none makes a step."""
+        for each in self.log.events:
+            other = each.level in ("EXCEPTION", "FATAL") and None not in (self._by, each.rank) and each.rank != self._by
+            if other and each.line > self.log.steps.get(-1, (0, 0))[1]:
+                yield each.line - 1
 
     def _paces(self, raws: Sequence[bytes], nlines: int) -> Iterator[Pace]:
         """Yield steps of one writer with their times, evenly taken of the last lines."""
