@@ -30,6 +30,11 @@ def size(nbytes: float) -> str:
     raise AssertionError("unreachable: TiB returns")
 
 
+def three_digits(number: float) -> str:
+    """Return `number` with three digits or more, and without an exponent: ``0.135``, ``54.0``, ``392``, ``1477``."""
+    return f"{number:#.3g}" if abs(number) < 99.95 else f"{number:.0f}"
+
+
 def microseconds(seconds: float) -> float:
     """Return `seconds` in µs, to a nanosecond, which is finer than any clock here."""
     return round(seconds * 1e6, 3)

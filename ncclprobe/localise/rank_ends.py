@@ -41,6 +41,7 @@ DUMP_SIGNAL = "Received a dump signal due to a collective timeout from"
 _PASSED_ON = ("dump signal", "preparing to dump", "Stack trace of the failed collective")
 """What torch's watchdog says when another rank's gave up."""
 _OVER = (
+    "Closing env plugin",
     "finish",
     "Finish",
     "done",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ncclprobe.layout import first_of, wrap
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
-from ncclprobe.units import certain, plural, size
+from ncclprobe.units import certain, plural, size, three_digits
 
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""
@@ -21,10 +21,10 @@ def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> I
         about = f"of {size(one_way[0].latency_nbytes)}, us"
         yield _matrix(f"one-way latency {about}", one_way, ranks, lambda row: f"{row.latency_us:.1f}")
         sized = f"of {size(one_way[0].nbytes)}, GB/s, from the row's rank to the column's"
-        yield _matrix(f"bandwidth {sized}", one_way, ranks, lambda row: f"{row.GBps:#.3g}")
+        yield _matrix(f"bandwidth {sized}", one_way, ranks, lambda row: three_digits(row.GBps))
         both = [row for row in first if row.both]
         if both:
-            yield _matrix("the same, both ways at once", both, ranks, lambda row: f"{row.GBps:#.3g}")
+            yield _matrix("the same, both ways at once", both, ranks, lambda row: three_digits(row.GBps))
         rows_of_ends = sorted(one_way, key=lambda row: not row.inside)  # of a rank that has both, its end in the fabric
         ends = {row.src: row.src_end for row in rows_of_ends} | {row.dst: row.dst_end for row in rows_of_ends}
         if any(ends[rank] != f"rank {rank}" for rank in ranks):
@@ -54,7 +54,8 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
     within = ", inside nodes" if rows[0].inside else ""
     lines = [f"the slowest of {plural(len(rows), 'direction')} between {ranks} ranks{within}, {size(rows[0].nbytes)}:"]
     for row in slowest:
-        lines.append(f"  {row.src_end} to {row.dst_end}: {row.GBps:#.3g} GB/s, latency {row.latency_us:.1f} us")
+        rate = f"{three_digits(row.GBps)} GB/s, latency {row.latency_us:.1f} us"
+        lines.append(f"  {row.src_end} to {row.dst_end}: {rate}")
     return lines
 
 

@@ -5,6 +5,7 @@ from statistics import median
 
 from ncclprobe.model.pair_results import RailWay
 from ncclprobe.model.values import Struct, field
+from ncclprobe.units import three_digits
 
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
@@ -125,4 +126,4 @@ def _cell(end: RailEnd | None) -> str:
     if out is None or into is None:
         return "-"
     equal = abs(out - into) <= _EQUAL * max(out, into)
-    return f"{out:#.3g}" if equal else f"{out:#.3g} / {into:#.3g}"
+    return three_digits(out) if equal else f"{three_digits(out)} / {three_digits(into)}"

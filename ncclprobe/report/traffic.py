@@ -7,7 +7,7 @@ from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
 from ncclprobe.report.rows import ROOM_FOR_ALL
-from ncclprobe.units import size
+from ncclprobe.units import size, three_digits
 
 
 def blocks(report: Report, width: int) -> Iterator[list[str]]:
@@ -93,10 +93,10 @@ def _copy(row: CopyRow) -> Mapping[str, str]:
         "memory": numa + near,
         "concurrent": "yes" if row.concurrent else "no",
         "size": size(row.nbytes),
-        "GB/s": f"{row.GBps:#.3g}",
-        "min": f"{row.min_GBps:#.3g}",
-        "max": f"{row.max_GBps:#.3g}",
-        "threshold": "-" if row.threshold_GBps is None else f"{row.threshold_GBps:#.3g}",
+        "GB/s": three_digits(row.GBps),
+        "min": three_digits(row.min_GBps),
+        "max": three_digits(row.max_GBps),
+        "threshold": "-" if row.threshold_GBps is None else three_digits(row.threshold_GBps),
         "verdict": row.status,
     }
 

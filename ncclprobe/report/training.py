@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.layout import table, wrap
 from ncclprobe.model.traffic import GroupRow, LadderRow, StepRow
-from ncclprobe.units import size
+from ncclprobe.units import size, three_digits
 
 
 def blocks(
@@ -50,8 +50,8 @@ def _rung(row: LadderRow) -> tuple[str, ...]:
         "-" if row.speedup is None else f"{row.speedup:.2f} x",
         "-" if row.efficiency is None else f"{row.efficiency:.0%}",
         f"{row.interval[0]:.0%} to {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "-",
-        "-" if row.busbw_GBps is None else f"{row.busbw_GBps:#.3g}",
-        f"{row.expectation.value:#.3g}" if row.expectation else "-",
+        "-" if row.busbw_GBps is None else three_digits(row.busbw_GBps),
+        three_digits(row.expectation.value) if row.expectation else "-",
         row.status,
     )
 
@@ -65,9 +65,9 @@ def _group(row: GroupRow) -> tuple[str, ...]:
         str(row.groups),
         str(row.crossing),
         f"{row.alone_us:.1f}",
-        f"{row.alone_busbw_GBps:#.3g}",
+        three_digits(row.alone_busbw_GBps),
         "-" if row.together_us is None else f"{row.together_us:.1f}",
-        "-" if row.together_busbw_GBps is None else f"{row.together_busbw_GBps:#.3g}",
+        "-" if row.together_busbw_GBps is None else three_digits(row.together_busbw_GBps),
         "-" if row.slowdown is None else f"{row.slowdown:.2f} x",
     )
 

@@ -29,7 +29,7 @@ MOST_US = 2.0
 OPS = ("all_reduce", "all_gather")
 """One rank all_reduces in place without a kernel; gathering out of place it copies."""
 ROUNDS = 5
-BUILD, LIBRARIES = "build nccl-tests", "libraries"
+BUILD, LIBRARIES = "nccl-tests", "libraries"
 _ITERS = 20
 _ROUND_S = 60.0
 _FLAGS = ["-f", "2", "-g", "1", "-w", "5", "-c", "0"]

@@ -165,6 +165,22 @@ def changed(**parts: Any) -> str:
     return json.dumps({**DOCUMENT, **parts})
 
 
+def test_one_rank_in_place_is_read_whose_bandwidth_has_one_digit() -> None:
+    """Rows of nccl-tests 2.19.6 on one H100, where an all_reduce in place has nothing to do."""
+    (run,) = parse_text(
+        "# Collective test starting: all_reduce_perf\n"
+        "#  Rank  0 Group  0 Pid   1141 on         vm device  0 [0000:00:06] NVIDIA H100 80GB HBM3\n"
+        "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw"
+        "  #wrong \n"
+        "  2147483648     536870912     float     sum      -1  1421.27  1511.0    0.00    N/A     0.44   5e+06    0.00"
+        "    N/A\n"
+        "  4294967296    1073741824     float     sum      -1  2838.46  1513.1    0.00    N/A     1.25   3e+06    0.00"
+        "    N/A\n",
+        "x",
+    )
+    assert [row.time_us.mean for row in run.rows if row.place == "in"] == [0.44, 1.25]
+
+
 def test_json_with_its_quirks_is_read() -> None:
     run = parse_json(json.dumps(DOCUMENT), "j")
     (row,) = run.rows

@@ -112,7 +112,7 @@ def test_a_rank_whose_server_is_late_is_not_accused_of_a_lock_that_may_be_of_the
         (IDLE, later(IDLE, cpu_s=5.01, queued_s=0.5), "stuck outside", "waits for a lock"),
         (IDLE, later(IDLE, cpu_s=5.08), "stuck outside", "waits for a lock"),
         (IDLE, later(IDLE, held_s=0.8), "slow, not stuck", "held back by the quota of its cgroup"),
-        (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "as an endless loop does"),
+        (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "an endless loop, or a wait for its GPU"),
     ],
 )
 def test_a_rank_for_which_others_wait_is_stuck_only_if_it_does_nothing(

@@ -124,7 +124,7 @@ def doing(rank: Seen, what: Activity) -> str:
         by = "by a signal" if not at.tracer else f"by process {at.tracer}, a debugger"
         return f"is {'frozen with its cgroup' if at.frozen else f'stopped {by}'}{place}"
     if what == "spins":
-        return f"computes without reading, writing or new memory, as an endless loop does{place}"
+        return f"keeps a processor busy and reads and writes nothing: an endless loop, or a wait for its GPU{place}"
     if what == "busy":
         return f"is at work{_at_what(rank)}{place}"
     return f"{_idle(at)}{place}"
