@@ -50,6 +50,14 @@ def test_nothing_is_named_where_nothing_tells(name: str, tmp_path: Path) -> None
     assert explained(name, tmp_path, "*.log", "*.fr.json") == []
 
 
+def test_an_xid_of_a_process_that_is_no_rank_is_not_the_cause(tmp_path: Path) -> None:
+    """The driver's log holds all jobs of a host: this line was of the job before."""
+    (tmp_path / "kernel.log").write_text("[   61.981258] NVRM: Xid (PCI:0000:00:06): 31, pid=815, name=python3, MMU Fault")
+    found = explained("other-op", tmp_path, "*.log")
+    assert "Xid" not in found[0]["message"]
+    assert {"collective-desync", "rank-crashed"} == {*found[0]["could_be"]}
+
+
 @pytest.mark.parametrize("name", ["other-op", "skipped"])
 def test_a_rank_that_closed_nccl_before_it_left_did_not_end_without_a_word(name: str, tmp_path: Path) -> None:
     first = explained(name, tmp_path, "*.log")[0]

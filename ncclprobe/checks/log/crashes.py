@@ -559,5 +559,10 @@ def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
     for event in log.having("NVRM: Xid (") if kernels_alone or failed(log) else ():
         xid, pid = number(between(event.text, "): ")), number(between(event.text, "pid="))
         if xid in _WILD_XIDS:
-            ranks = tuple(r.rank for r in log.ranks.values() if r.pid == pid is not None and r.host in ("", event.host))
-            yield said(log, event, f"the driver reports Xid {xid}: the program's own access", ranks=ranks, **JOB)
+            here = [rank for rank in log.ranks.values() if not event.host or rank.host in ("", event.host)]
+            ranks = tuple(rank.rank for rank in here if rank.pid == pid is not None)
+            if ranks or pid is None or not here or any(rank.pid is None for rank in here):
+                yield said(log, event, f"the driver reports Xid {xid}: the program's own access", ranks=ranks, **JOB)
+            else:  # another job's, or numbered in another namespace
+                message = f"the driver reports Xid {xid} of process {pid}, which no log of this job names"
+                yield said(log, event, message, severity=Severity.WARN, **UNPROVEN)

@@ -70,6 +70,10 @@ def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
 _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "errno: 98")
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
+_FREE = (
+    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one node "
+    "`torchrun --standalone`, or `--rdzv-endpoint=localhost:0`)."
+)
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
 
 
@@ -94,8 +98,8 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
     Right: Every port that the job asked for was free.
     Why: rank 0 listens on MASTER_PORT; what listens there already is another job on this host, or a process of an
     earlier start that did not end, and ranks may even meet the wrong store.
-    Fix: `ss -ltnp 'sport = :29500'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one
-    node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
+    Fix: `ss -ltnp` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one node `torchrun
+    --standalone`, or `--rdzv-endpoint=localhost:0`).
     """
     given_up = {event.stream for event in log.having(_NO_ADDRESS) if not warned(event)}
     for event in log.having(*_IN_USE):
@@ -105,7 +109,7 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
             continue
         port = number(between(event.text, "port: ")) or number(between(event.text, "]:"))
         message = f"port {port} is already taken" if port else "a port is already taken"
-        yield said(log, event, message, **JOB)
+        yield said(log, event, message, remedy=_FREE.format(port=port) if port else "", **JOB)
 
 
 _DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission denied", "name: EACCES", "[Errno 13]")

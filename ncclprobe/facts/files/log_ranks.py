@@ -302,7 +302,11 @@ def of_launcher(event: LogEvent) -> bool:
 
 
 def _of_others(event: LogEvent) -> bool:
-    return of_launcher(event) or event.text.startswith(OF_SLURM)
+    """Return whether a line is no word of the rank's program: a launcher's, or a frame of a stack that was asked for
+    (faulthandler: ``File "a.py", line 3 in f``, without the comma that a traceback has).
+    """
+    asked_for = event.text.lstrip().startswith('File "') and ", in " not in event.text
+    return asked_for or of_launcher(event) or event.text.startswith(OF_SLURM)
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
