@@ -52,10 +52,11 @@ def test_nothing_is_named_where_nothing_tells(name: str, tmp_path: Path) -> None
 
 def test_an_xid_of_a_process_that_is_no_rank_is_not_the_cause(tmp_path: Path) -> None:
     """The driver's log holds all jobs of a host: this line was of the job before."""
-    (tmp_path / "kernel.log").write_text("[   61.981258] NVRM: Xid (PCI:0000:00:06): 31, pid=815, name=python3, MMU Fault")
-    found = explained("other-op", tmp_path, "*.log")
-    assert "Xid" not in found[0]["message"]
-    assert {"collective-desync", "rank-crashed"} == {*found[0]["could_be"]}
+    line = "[   61.981258] NVRM: Xid (PCI:0000:00:06): 31, pid=815, name=python3, channel 0x00000044, MMU Fault"
+    (tmp_path / "kernel.txt").write_text(line)
+    first = explained("other-op", tmp_path, "*.log", "kernel.txt")[0]
+    assert {"collective-desync", "rank-crashed"} == {*first["could_be"]}
+    assert "no log of this job names" not in first["message"]
 
 
 @pytest.mark.parametrize("name", ["other-op", "skipped"])

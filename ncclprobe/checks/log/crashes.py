@@ -23,7 +23,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 

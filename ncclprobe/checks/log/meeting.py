@@ -71,8 +71,8 @@ _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "er
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
 _FREE = (
-    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one node "
-    "`torchrun --standalone`, or `--rdzv-endpoint=localhost:0`)."
+    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one "
+    "node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`)."
 )
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
 
