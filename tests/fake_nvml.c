@@ -1,6 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1, for tests of the real nvidia-ml-py above it. What box it shows is said by variables
  * FAKE_NVML_…: those of cuda_stand_in/machine.h, LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
- * CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
+ * CUDA (12080: what the driver has), CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
  * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM), P2P (0: none),
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
@@ -117,12 +117,19 @@ static int version(const char *function, char *text, unsigned int length, const 
     return refused(function);
 }
 
-int nvmlSystemGetDriverVersion(char *text, unsigned int length) { return version(__func__, text, length, "570.86.15"); }
-int nvmlSystemGetNVMLVersion(char *text, unsigned int length) { return version(__func__, text, length, "12.570.86.15"); }
+static int new_driver(void) { return setting("FAKE_NVML_CUDA", 12080) >= 13000; }
+
+int nvmlSystemGetDriverVersion(char *text, unsigned int length) {
+    return version(__func__, text, length, new_driver() ? "580.65.06" : "570.86.15");
+}
+
+int nvmlSystemGetNVMLVersion(char *text, unsigned int length) {
+    return version(__func__, text, length, new_driver() ? "13.580.65.06" : "12.570.86.15");
+}
 
 int nvmlSystemGetCudaDriverVersion(int *number) {
     logged(__func__);
-    *number = 12080;
+    *number = (int)setting("FAKE_NVML_CUDA", 12080);
     return refused(__func__);
 }
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME, MEMORY_MB, LINKS = "NVIDIA H100 80GB HBM3", 81559, 18
+CUDA = 13000
+"""What the driver of `_DRIVER` has, as torch's build for CUDA 13 needs."""
 _SWITCHES = 4
 _DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build"
 _ENTER = """set -e
@@ -62,6 +64,7 @@ def variables(lib: Path, out: Path, gpus: int = 8, host: int = 0) -> dict[str, s
         "FAKE_NVML_BUS": ",".join(buses),
         "FAKE_NVML_LINKS": LINKS,
         "FAKE_NVML_SWITCHED": 1,
+        "FAKE_NVML_CUDA": CUDA,
         "FAKE_NVML_NAME": NAME,
         "FAKE_NVML_MEMORY_MB": MEMORY_MB,
         "FAKE_NVML_HOST": host,
