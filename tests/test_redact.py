@@ -108,6 +108,13 @@ def test_versions_devices_and_settings_are_what_they_were(tmp_path: Path) -> Non
     assert [i.name for i in interfaces.all] == ["lo", "ib0"]  # though /etc/hosts calls a host ib0
 
 
+def test_the_devices_of_drivers_keep_their_names() -> None:
+    """Which of them are there is what a redacted capture of a GPU machine is asked."""
+    names = ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps-imex-channels", "nvidia-nvswitch0"]
+    row = json.dumps({"ask": ["list", "/dev", "nvidia*"], "said": json.dumps(names)})
+    assert json.loads(json.loads(Redactor("key").capture(row))["said"]) == names
+
+
 def test_the_relations_between_addresses_guids_and_names_stay(tmp_path: Path) -> None:
     seen = facts(tmp_path)
     device = seen[Fabric].devices[0]

@@ -505,21 +505,25 @@ _SYSTEM = (
     " versions vmlinuz volume volumes work workdir workspace x86 x8664 xml yaml zfs"
 )
 _PROGRAMS = (
-    "abi amazon amzn2023 apptainer aws azure besteffort buildkit burstable c10 cloud containerd cri crio cu11 cu12"
-    " cu13 cublas cuda cudart cudnn cufft cupti curand cusolver cusparse cusparselt cxxabi docker driver drivers dt"
-    " dynamic efa enroot ext fabricmanager fastrak fi frontend gcc generic gib glibc glibcxx google gpu gpudirect"
-    " guaranteed hcoll hostengine hotplug hpc hpcx ib ibverbs intel internal jax json kubelet kubepods kubernetes"
-    " libc libc10 libcrypto libcublas libcublaslt libcuda libcudadevrt libcudart libcudnn libcufft libcufile"
-    " libcupti libcurand libcusolver libcusparse libcusparselt libdl libefa libfabric libgcc libgomp libhwloc"
-    " libibverbs libm libmlx5 libmpi libnccl libnl libnuma libnvidia libnvjitlink libnvrtc libnvshmem libpod libpsm2"
-    " libpthread librdmacm librt libssl libstdc libtorch libucp libucs libuct libz lxc m main ml mlnx mlx5 mofed mpi"
-    " nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia nvme nvml nvshmem nvtx oci ofed ofi openib openmpi oracle"
-    " pingpong pip pmix pod podman profiler prrte psm2 pytorch rdma relr rw sharp singularity slurm slurmd"
-    " slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow topo topology torch torchrun torchvision triton tuner"
-    " ubuntu ucc uccl ucp ucx uid unified verbs virtme wheel wheels x zg"
+    "abi amazon amzn2023 apptainer aws azure besteffort buildkit burstable c10 caps channels cloud containerd cri"
+    " crio cu11 cu12 cu13 cublas cuda cudart cudnn cufft cupti curand cusolver cusparse cusparselt cxxabi docker"
+    " driver drivers dt dynamic efa enroot ext fabricmanager fastrak fi frontend gcc generic gib glibc glibcxx"
+    " google gpu gpudirect guaranteed hcoll hostengine hotplug hpc hpcx ib ibverbs imex intel internal jax json"
+    " kubelet kubepods kubernetes libc libc10 libcrypto libcublas libcublaslt libcuda libcudadevrt libcudart"
+    " libcudnn libcufft libcufile libcupti libcurand libcusolver libcusparse libcusparselt libdl libefa libfabric"
+    " libgcc libgomp libhwloc libibverbs libm libmlx5 libmpi libnccl libnl libnuma libnvidia libnvjitlink libnvrtc"
+    " libnvshmem libpod libpsm2 libpthread librdmacm librt libssl libstdc libtorch libucp libucs libuct libz lxc m"
+    " main ml mlnx mlx5 mofed mpi nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia nvidiactl nvme nvml nvshmem"
+    " nvtx oci ofed ofi openib openmpi oracle pingpong pip pmix pod podman profiler prrte psm2 pytorch rdma relr rw"
+    " sharp singularity slurm slurmd slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow tools topo topology"
+    " torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified uverbs uvm verbs virtme wheel"
+    " wheels x zg"
 )
 _PUBLIC = frozenset(f"{_SYSTEM} {_PROGRAMS}".split())
-_VERSION = re.compile(r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?|(?:cu|cuda|cp|py|python|cudnn|gcc|rocm|sm|pci|gpu|nic)\d{1,6}")
+_VERSION = re.compile(
+    r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?"
+    r"|(?:cu|cuda|cp|py|python|cudnn|gcc|rocm|sm|pci|gpu|nic|nvidia|nvswitch|uverbs|channel)\d{1,6}"
+)
 _PSEUDONYM = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}")
 _KERNEL_FILE = re.compile(r"(?:cgroup|cpu|cpuacct|cpuset|hugetlb|io|memory|misc|pids|rdma)\.[a-z0-9_.]{1,60}")
 _PIECES = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}(?![^\W_])|[^\W_]+|[\W_]+")
