@@ -75,8 +75,8 @@ def measured(python: Path, lib: Path, folder: Path, **extra: str) -> tuple[list[
     shown = machine.variables(lib, folder, 2)
     env = {**os.environ, **FAST, **shown, "PATH": f"{python / 'bin'}:{os.environ['PATH']}", **extra}
     report = folder / "report.json"
-    command = machine.inside(["python", *JOB, "--json", report, "--timeout", "80"])
-    return ranks(command, 2, env, folder, 100.0), json.loads(report.read_text())
+    command = machine.inside(["python", *JOB, "--json", report, "--timeout", "240"])
+    return ranks(command, 2, env, folder, 260.0), json.loads(report.read_text())
 
 
 def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, tmp_path: Path) -> None:
