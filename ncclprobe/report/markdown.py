@@ -14,7 +14,7 @@ from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.report import causes, digest, pairs, training
+from ncclprobe.report import causes, digest, pairs, traffic
 from ncclprobe.report.digest import verdict_line
 from ncclprobe.units import plural, printable, size
 
@@ -127,7 +127,7 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
     tables = [
-        line for block in training.blocks(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
+        line for block in traffic.of_training(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
     ]
     yield Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)

@@ -12,7 +12,7 @@ from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic, training
+from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic
 from ncclprobe.report.digest import Problem
 from ncclprobe.units import plural, printable, size
 
@@ -49,7 +49,7 @@ def render(
         *pairs.blocks(report.pairs, report.localisation, width),
         *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
-        *training.blocks(report.groups, report.steps, report.ladder, width),
+        *traffic.of_training(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],

@@ -1,4 +1,6 @@
-"""Pairs as a heat map: who sends in rows, who receives in columns, the suspects' cells framed."""
+"""Pairs and rails as heat maps: of pairs, who sends in rows and who receives in columns, the suspects' cells framed; of
+rails, nodes in rows and rails in columns, what each sends as a share of the usual.
+"""
 
 import itertools
 import math
@@ -6,14 +8,16 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median
 
 from markupsafe import Markup
 
-from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
+from ncclprobe.model.pair_results import Blamed, Localisation, PairRow, RailWay
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
 from ncclprobe.report.pairs import description
+from ncclprobe.report.rails import RailEnd, by_node, ends, shown
 from ncclprobe.units import plural, size
 
 MOST_ENDS = 64
@@ -292,3 +296,54 @@ def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, 
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]
+
+
+_WIDE, _HIGH, _ABOVE_RAILS = 58, 26, 24
+_LETTER = 7
+
+
+def rail_maps(rows: Sequence[RailWay]) -> list[Map]:
+    """Return the map of all rails; none where none were tried."""
+    every = ends(rows)
+    rates = [each.rate(each.out) for each in every]
+    known = [value for value in rates if value]
+    if not every or not known:
+        return []
+    nodes, usual = by_node(every), median(known)
+    kept, numbers = shown(nodes), sorted({each.rail for each in every})
+    left = _LETTER * max(map(len, kept)) + 14
+    parts = [
+        svg.text(left + (n + 0.5) * _WIDE, _ABOVE_RAILS - 8, f"rail {rail}", "x") for n, rail in enumerate(numbers)
+    ]
+    for row, node in enumerate(kept):
+        top = _ABOVE_RAILS + row * _HIGH
+        parts.append(svg.text(left - 6, top + _HIGH / 2 + 4, printable(node), "y"))
+        for column, rail in enumerate(numbers):
+            parts += _rail(nodes[node].get(rail), left + column * _WIDE, top, usual)
+    picture = svg.drawing(
+        left + len(numbers) * _WIDE + 8, _ABOVE_RAILS + len(kept) * _HIGH + 8, "heat", _RAILS_SPOKEN, parts
+    )
+    less = (
+        f"{len(nodes) - len(kept):,} of {len(nodes):,} nodes are left out: they are no worse."
+        if kept != [*nodes]
+        else ""
+    )
+    return [Map("What each rail sends, GB/s", picture, len(kept), f"{rate(usual)} GB/s", less)]
+
+
+_RAILS_SPOKEN = "Heat map of rails by node; the table below has the same numbers"
+
+
+def _rail(end: RailEnd | None, x: float, y: float, usual: float) -> list[Markup]:
+    if end is None:
+        return [svg.box(x, y, _WIDE - 2, _HIGH - 2, "unmeasured", "not tried")]
+    value = end.rate(end.out) or 0.0
+    shade = 0 if end.state != "ok" else round(_SHADES * min(1.0, value / usual))
+    words = end.state if end.state != "ok" else rate(value)
+    why = "; ".join(dict.fromkeys(way.why for way in end.bad if way.why))
+    hover = "\n".join(filter(None, (printable(end.name, 60), printable(end.choices, 200), printable(why, 200))))
+    middle = x + _WIDE / 2 - 1
+    return [
+        svg.box(x, y, _WIDE - 2, _HIGH - 2, f"h{shade}", hover),
+        svg.text(middle, y + _HIGH / 2 + 3, words, "cell"),
+    ]

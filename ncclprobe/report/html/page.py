@@ -15,7 +15,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.report import trends
 from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
-from ncclprobe.report.html import charts, findings, fleet, legible, matrix, over_time, rails, tables
+from ncclprobe.report.html import charts, findings, fleet, legible, matrix, over_time, tables
 from ncclprobe.report.html.findings import Cards, Given
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
 from ncclprobe.report.html.tables import ORDER, Row, blind, rows, where
@@ -194,7 +194,7 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 
 def _measured(report: Report, history: Sequence[Past]) -> dict[str, Any]:
     plots, more = charts.charts(report.measurements, charts.of(report, history))
-    heat, of_rails = matrix.maps(report.pairs, report.localisation), rails.maps(report.rails)
+    heat, of_rails = matrix.maps(report.pairs, report.localisation), matrix.rail_maps(report.rails)
     signs = {kind: f'class="{kind}"' for kind in ("confirmed", "suspected", "unmeasured")} | {"cleared": "•"}
     drawn = {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)}
     return {
