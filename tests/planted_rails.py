@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from fleets.captures import capture
 
-from ncclprobe.checks.ib.selection import distances, groups, serving
+from ncclprobe.checks.ib import distances, groups, serving
 from ncclprobe.engine.collect import Traces
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge

@@ -1,1 +1,121 @@
-"""InfiniBand and RoCE: the NICs and ports that NCCL's own transport takes, one at a time and against each other."""
+"""InfiniBand and RoCE: the NICs and ports that NCCL's own transport takes, one at a time and against each other.
+
+Here: which ports the checks are about, which of them serve the GPUs, and what the others of their kind are like.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci
+from ncclprobe.model.registry import applies
+from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import Struct
+from ncclprobe.nccl.hcas import LAYERS, select
+from ncclprobe.topology.paths import PathType, Topology, of_machine
+
+SYSFS = "/sys/class/infiniband"
+
+
+@applies
+def rdma_job(job: Job, fabric: Fabric) -> bool:
+    """to jobs on GPUs (--backend nccl) where there are RDMA devices that NCCL's own transport can take."""
+    return job.backend == "nccl" and any(_ours(port) for device in hardware(fabric) for port in device.ports)
+
+
+@applies
+def rdma_or_soft_job(job: Job, fabric: Fabric) -> bool:
+    """to jobs on GPUs (--backend nccl) where there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
+    return job.backend == "nccl" and any(_ours(port) for port in meant(fabric).ports)
+
+
+def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
+    """Return the devices without those that are software only: soft-RoCE has no place on any bus."""
+    return tuple(device for device in fabric.devices if device.pci is not None)
+
+
+def meant(fabric: Fabric) -> Fabric:
+    """Return the devices that a job is meant to use: those that are software only where there are no others."""
+    return Fabric(hardware(fabric) or fabric.devices)
+
+
+def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
+    """Return the ports that NCCL would take if they were all active: of a layer it knows, and not kept out by
+    NCCL_IB_HCA.
+    """
+    found = select(meant(fabric), settings.get("NCCL_IB_HCA") or "")
+    parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
+    wanted = {port.name for part in parts for port in part}
+    return tuple(port for port in fabric.ports if port.name in wanted)
+
+
+def _ours(port: Port) -> bool:
+    return isinstance(port.link_layer, Absent) or port.link_layer in LAYERS
+
+
+def active(ports: Iterable[Port]) -> tuple[Port, ...]:
+    """Return the ports that carry data."""
+    return tuple(port for port in ports if port.state == "ACTIVE")
+
+
+def kind(fabric: Fabric, port: Port) -> tuple[str, str, int]:
+    """Return what makes ports siblings: the same board, link layer and number."""
+    device = next(device for device in fabric.devices if device.name == port.device)
+    names = [text for text in (device.board, device.model) if isinstance(text, str) and text]
+    layer = port.link_layer if isinstance(port.link_layer, str) else ""
+    return (names[0] if names else "", layer, port.number)
+
+
+def single_node(launch: Launch | Absent) -> bool:
+    """Return whether the job is known to stay on this node, where NCCL needs no NIC."""
+    return isinstance(launch, Launch) and launch.nnodes == 1
+
+
+def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topology:
+    """Return how far GPUs and NICs are apart; empty where that cannot be known."""
+    if isinstance(pci, Absent) or isinstance(gpus, Absent):
+        return Topology()
+    return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)
+
+
+class Group(Struct, frozen=True):
+    """GPUs that have the same nearest NICs: within a PCI switch or on one Grace. No `nics`: they are farther away."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+
+    def share(self, working: Collection[str]) -> float:
+        """Return how many of the NICs that are `working` there are for each of the GPUs."""
+        return sum(nic in working for nic in self.nics) / len(self.gpus)
+
+
+def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
+    """Return the GPUs by the nearest of `nics`. GPUs of which no distance is known are left out."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for gpu in topology.gpus:
+        known = {nic: path for nic in nics if (path := topology.paths.get((gpu, nic))) is not None}
+        if known:
+            best = min(known.values())
+            near = tuple(nic for nic, path in known.items() if path == best) if best <= PathType.P2C else ()
+            found.setdefault(near, []).append(gpu)
+    return tuple(Group(tuple(gpus), near) for near, gpus in found.items())
+
+
+def typical(found: Sequence[Group], working: Collection[str]) -> float:
+    """Return the share that at least half of the GPUs have."""
+    from statistics import median_low  # with its fractions and decimals it is slow to import
+
+    shares = [group.share(working) for group in found for _ in group.gpus]
+    return median_low(sorted(shares)) if shares else 0.0
+
+
+def serving(found: Iterable[Group]) -> frozenset[str]:
+    """Return the NICs that are the nearest of some GPU."""
+    return frozenset(nic for group in found for nic in group.nics)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names for a person: ``GPU0``, ``GPU0 and GPU1``, ``GPU0, GPU1 and GPU2``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1] if names else "")))

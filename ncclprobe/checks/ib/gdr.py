@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ncclprobe.checks.env import as_evidence
+from ncclprobe.checks.ib import active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fabric, gpus, pci, port
-from ncclprobe.checks.ib.selection import active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from ipaddress import ip_interface
 from typing import Any
 
-from ncclprobe.checks.ib.fixtures import PLAIN, TWO_NODES, device, fabric, gpus, having, interfaces, pci, port, roce
-from ncclprobe.checks.ib.selection import (
+from ncclprobe.checks.ib import (
     SYSFS,
     Group,
     active,
@@ -21,6 +20,7 @@ from ncclprobe.checks.ib.selection import (
     taken,
     typical,
 )
+from ncclprobe.checks.ib.fixtures import PLAIN, TWO_NODES, device, fabric, gpus, having, interfaces, pci, port, roce
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from ncclprobe.checks import several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN
-from ncclprobe.checks.ib.selection import taken
+from ncclprobe.checks.ib import taken
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import System

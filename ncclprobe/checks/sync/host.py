@@ -9,8 +9,8 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, port
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
+from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.ib.selection import meant
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.errors import Unlearned

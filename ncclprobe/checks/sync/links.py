@@ -7,7 +7,7 @@ from typing import Any
 from ncclprobe.checks import several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
-from ncclprobe.checks.ib.selection import active, listed, taken
+from ncclprobe.checks.ib import active, listed, taken
 from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.addresses import data_interfaces
