@@ -17,7 +17,7 @@ from ncclprobe.engine.collect import Facts, collect
 from ncclprobe.engine.diagnose import Known, Topic, unchanged
 from ncclprobe.engine.judge import conclude, shares, worst
 from ncclprobe.errors import ParseError
-from ncclprobe.expect import copies, expected, expected_of_run
+from ncclprobe.expect import copies, expected
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.infiniband import Fabric
@@ -97,15 +97,15 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     if asked is None or who is None or who.backend != "nccl":
         return run
     shape = Shape(tuple(Counter(who.hosts).values()))
-    nodes = {s.node: expected_of_run.describe(s.facts) for s in snapshots if s.node in who.hosts}
-    unseen = expected_of_run.Described(None, why="there is no capture of it")
+    nodes = {s.node: expected.describe(s.facts) for s in snapshots if s.node in who.hosts}
+    unseen = expected.Described(None, why="there is no capture of it")
     nodes |= {host: unseen for host in who.hosts if host not in nodes}
-    found = expected_of_run.expecting(asked.ops, asked.sizes, asked.itemsize, shape, nodes)
+    found = expected.expecting(asked.ops, asked.sizes, asked.itemsize, shape, nodes)
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})
     again = Notes((*notes.texts, f"judged again: {found.note}"))
     bands = (*found.bands, *(found.node_bands if "ladder" in asked.what else ()))
     if pairs := _rows(run, MeasuredPairs):
-        bands = (*bands, *expected_of_run.expecting_pairs(pairs[0].nbytes, shape, nodes).bands)
+        bands = (*bands, *expected.expecting_pairs(pairs[0].nbytes, shape, nodes).bands)
     return {**run, Expected: Expected(bands), ExpectedCopies: by_slot, Notes: again}
 
 

@@ -10,8 +10,8 @@ import pytest
 from ncclprobe.commands import pairs
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import observe
-from ncclprobe.expect import expected_of_run
-from ncclprobe.expect.expected_of_run import Expecting
+from ncclprobe.expect import expected
+from ncclprobe.expect.expected import Expecting
 from ncclprobe.expect.system import Shape
 from ncclprobe.host import Host
 from ncclprobe.host.capture import load
@@ -130,16 +130,14 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
 
 def test_of_nodes_that_differ_the_slowest_is_expected_and_named() -> None:
     collectors = discover("ncclprobe.facts", Collector)
-    seen = expected_of_run.describe(observe.of_capture(load(CAPTURES / "hgx-h100.jsonl"), collectors).facts)
+    seen = expected.describe(observe.of_capture(load(CAPTURES / "hgx-h100.jsonl"), collectors).facts)
     assert seen.system
     whole = replace(seen, machine=None)
     slow = replace(whole, system=replace(seen.system, nics=4), why="this is the slow one")
     shape = Shape((8, 8))
 
-    def at_1_gib(*nodes: expected_of_run.Described) -> tuple[float, str]:
-        found = expected_of_run.expecting(
-            ["all_reduce"], [1 << 30], 4, shape, dict(zip(("n0", "n1"), nodes, strict=True))
-        )
+    def at_1_gib(*nodes: expected.Described) -> tuple[float, str]:
+        found = expected.expecting(["all_reduce"], [1 << 30], 4, shape, dict(zip(("n0", "n1"), nodes, strict=True)))
         return found.bands[0].expectation.value, found.note
 
     alike, differs, both_slow = at_1_gib(whole, whole), at_1_gib(whole, slow), at_1_gib(slow, slow)
@@ -149,7 +147,7 @@ def test_of_nodes_that_differ_the_slowest_is_expected_and_named() -> None:
 
 
 def test_a_node_that_did_not_say_what_it_is_leaves_nothing_to_expect() -> None:
-    found = expected_of_run.expecting(
-        ["all_reduce"], [1 << 30], 4, Shape((8,)), {"n0": expected_of_run.Described(None, why="no GPU")}
+    found = expected.expecting(
+        ["all_reduce"], [1 << 30], 4, Shape((8,)), {"n0": expected.Described(None, why="no GPU")}
     )
     assert found == Expecting(note="nothing is expected: n0: no GPU")

@@ -15,7 +15,7 @@ import msgspec
 
 from ncclprobe.expect import baselines, sockets
 from ncclprobe.expect.baselines import digest_of, load, same_machine, unknown_parts
-from ncclprobe.expect.expected_of_run import Expecting
+from ncclprobe.expect.expected import Expecting
 from ncclprobe.expect.system import Shape
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.machine import Machine
@@ -138,25 +138,25 @@ def expecting(run: RankContext) -> Expecting:
 
 def _of_nccl(run: RankContext) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
-    from ncclprobe.expect import expected_of_run
+    from ncclprobe.expect import expected
 
     options, look = run.options, run.look
-    mine = msgspec.to_builtins(expected_of_run.describe(look.snapshot().facts)) if look else None
+    mine = msgspec.to_builtins(expected.describe(look.snapshot().facts)) if look else None
     received = run.exchange.collect(mine)
     if received is None:
         return Expecting()
     nodes = {
-        host: msgspec.convert(each, expected_of_run.Described, strict=False)
+        host: msgspec.convert(each, expected.Described, strict=False)
         for host, each in zip(run.hosts, received, strict=True)
         if each is not None
     }
     shape = Shape(tuple(Counter(run.hosts).values()))
     collectives, pairs = Expecting(), Expecting()
     if "collectives" in options.what:
-        collectives = expected_of_run.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
+        collectives = expected.expecting(options.ops, options.sizes_for("nccl"), options.itemsize, shape, nodes)
     if "pairs" in options.what:
         nbytes = options.pair_sizes[1] if len(options.pair_sizes) > 1 else USUAL_NBYTES["nccl"]
-        pairs = expected_of_run.expecting_pairs(nbytes, shape, nodes)
+        pairs = expected.expecting_pairs(nbytes, shape, nodes)
     bands = (*collectives.bands, *pairs.bands)
     return Expecting(bands, collectives.note or pairs.note, collectives.node_bands)
 
