@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from fleets.recorded import HELD_BACK, Replay, recorded_sets
 
-from ncclprobe.localise.pairs.likelihood import noise_floor, noise_limit, retest_noise
+from ncclprobe.localise.pairs.causes import noise_floor, noise_limit, retest_noise
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, verdict

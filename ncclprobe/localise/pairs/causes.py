@@ -1,14 +1,31 @@
-"""List what could be wrong: each cause names the pairs it would make slow, so that samples speak for or against it."""
+"""List what could be wrong, and weigh how strongly samples speak for it.
 
+Each cause names the pairs it would make slow: weighed is how many of its samples are slow, and how often healthy ones
+are.
+
+A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
+whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same
+way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer
+in five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+
+The noise of a run is measured by its own repetitions: what was measured again, against what it was the last time. A
+loss that lasts is in both and cancels out, so that no healthy part need be known. The spread is robust: a quarter of
+the repetitions may be as wild as they like.
+"""
+
+import heapq
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, product
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise, product
+from statistics import median, median_high
 from typing import Literal
 
-from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals
+from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals, way
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field
+from ncclprobe.stats import percentile
 
 Kind = Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
 Direction = Literal["both", "out", "into"]
@@ -117,9 +134,9 @@ def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[obje
         yield "between", *sorted((layout.leaf[src.node], layout.leaf[dst.node]))
     if entry.crossing:
         return
-    for way, end in (("out", src), ("into", dst)):
-        yield "node", way, end.node, None
-        yield "rail", way, end.node, end.rail
+    for direction, end in (("out", src), ("into", dst)):
+        yield "node", direction, end.node, None
+        yield "rail", direction, end.node, end.rail
     yield "pair", src.node, dst.node, None
     if src.rail == dst.rail:
         yield "pair", src.node, dst.node, src.rail
@@ -199,3 +216,201 @@ def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
     """Return the log odds: the expected faults of this kind in a fleet, shared among all it could be."""
     share = rules.faults / many[cause.kind]
     return math.log(share / (1 - share))
+
+
+_MOST_ENDS = 80
+"""Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
+_ENOUGH, _NOISIER = 3, 3.0
+"""So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
+_FEW = 6
+"""Of fewer unsuspected entries nothing is concluded."""
+_WIDE = {"leaf", "uplink", "plane"}
+
+
+class Weight(Struct, frozen=True):
+    """What speaks for a cause.
+
+    `loss` is the logarithm of the ratio it shows, `limit` what that must be below; `slow` of `tests` samples are slow,
+    with so many `partners`; `prior`, `round_robin_odds` and `retest_odds` are log odds: before all samples, from the
+    round-robin, and from retests.
+    """
+
+    loss: float
+    limit: float
+    slow: int
+    tests: int
+    partners: int
+    retests: int
+    prior: float
+    round_robin_odds: float
+    retest_odds: float
+
+    @property
+    def log_odds(self) -> float:
+        """Return the log odds of all samples together."""
+        return self.prior + self.round_robin_odds + self.retest_odds
+
+    @property
+    def confidence(self) -> float:
+        """Return the odds as a probability."""
+        return 1 / (1 + math.exp(-max(-700.0, min(700.0, self.log_odds))))
+
+
+class Scale:
+    """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part.
+
+    `sigma` is the noise of one sample of each way (:func:`retest_noise`): a cause must show more.
+    """
+
+    def __init__(self, evidence: Evidence, usual: Collection[int], rules: Rules, sigma: Mapping[Way, float]) -> None:
+        self._evidence, self._rules, self._usual = evidence, rules, frozenset(usual)
+        self._sigma = {entry.way: sigma.get(entry.way, noise_floor(rules)) for entry in evidence.entries}
+        self._logs = [entry.log_ratio for entry in evidence.entries]
+        self._pool: defaultdict[Way, list[float]] = defaultdict(list)
+        self._all: defaultdict[Way, list[float]] = defaultdict(list)
+        for place in sorted(range(len(self._logs)), key=self._logs.__getitem__):
+            self._all[evidence.entries[place].way].append(self._logs[place])
+            if place in self._usual:
+                self._pool[evidence.entries[place].way].append(self._logs[place])
+
+    def weigh(self, cause: Cause, prior: float, taken: Collection[int] = ()) -> Weight:
+        """Weigh `cause` by the entries it covers, without those `taken` by another."""
+        places = [place for place in self._evidence.covered(cause) if place not in taken]
+        quiet, sigma = self._quiet(places)
+        loss = self._loss(cause, quiet)
+        slowest = noise_limit(len(quiet), sigma, self._rules)
+        if cause.other and self._evidence.layout.leaves == 2:
+            slowest = math.log(self._rules.uplink_ratio)
+        limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
+        by_way: defaultdict[Way, list[int]] = defaultdict(list)
+        for place in places:
+            by_way[self._evidence.entries[place].way].append(place)
+        odds = [0.0, 0.0]
+        slow = retests = 0
+        for each, those in by_way.items():
+            for_it, against = self._odds(limit, each, those)
+            for place in those:
+                is_slow, is_retest = self._logs[place] <= limit, bool(self._evidence.entries[place].step)
+                odds[is_retest] += for_it if is_slow else against
+                slow += is_slow
+                retests += is_retest
+        entries = [self._evidence.entries[place] for place in places]
+        partners = {entry.dst.node if entry.src.node in cause.nodes else entry.src.node for entry in entries}
+        return Weight(loss, slowest, slow, len(places), len(partners), retests, prior, odds[0], odds[1])
+
+    def _quiet(self, places: Sequence[int]) -> tuple[Sequence[int], float]:
+        """Return those of `places` whose way is not much noisier than the quietest, and the noise of these."""
+        ways = Counter(self._evidence.entries[place].way for place in places)
+        enough = [way for way, count in ways.items() if count >= _ENOUGH] or list(ways)
+        most = _NOISIER * min((self._sigma[way] for way in enough), default=0.0)
+        quiet = [place for place in places if self._sigma[self._evidence.entries[place].way] <= most]
+        return quiet, max((self._sigma[self._evidence.entries[place].way] for place in quiet), default=0.0)
+
+    def _odds(self, limit: float, way: Way, places: Sequence[int]) -> tuple[float, float]:
+        """Return what one slow entry adds to the log odds, and one that is not, among entries of this way."""
+        chance, hit = self._chance(limit, way, places), self._rules.hit
+        return math.log(hit / chance), math.log((1 - hit) / (1 - chance))
+
+    def _loss(self, cause: Cause, places: Sequence[int]) -> float:
+        """Return what is typical of the entries; of a wide cause what nearly all of its ends show."""
+        if cause.kind not in _WIDE:
+            return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
+        by_end: defaultdict[End, list[float]] = defaultdict(list)
+        leaf, entries = self._evidence.layout.leaf, self._evidence.entries
+        for place in places:
+            entry = entries[place]
+            for end in (entry.src, entry.dst):
+                if not cause.leaf or leaf.get(end.node) == cause.leaf:
+                    by_end[end].append(entry.log_ratio)
+        if len({end.node for end in by_end}) < 2:
+            return 0.0
+        return percentile([median_high(logs) for logs in by_end.values()], _MOST_ENDS)
+
+    def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
+        """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
+
+        Where nearly every end is a suspect, all entries that the cause does not cover are counted, slow ones as well.
+        No healthy pair is lost by chance.
+        """
+        if limit == -math.inf:
+            return self._rules.floor
+        pool = self._pool[way]
+        covered_logs = [self._logs[place] for place in places if place in self._usual]
+        if len(pool) - len(covered_logs) < _FEW:
+            pool, covered_logs = self._all[way], [self._logs[place] for place in places]
+        as_slow = bisect_right(pool, limit) - sum([log <= limit for log in covered_logs])
+        among = len(pool) - len(covered_logs)
+        return min(max((as_slow + 1) / (among + 2), self._rules.floor), 1 - self._rules.floor)
+
+    def weigh_all(self, candidates: Mapping[Cause, float], before: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
+        """Weigh all of them, from the prior log odds of each; reuse the weight of one with no more entries."""
+        found = {}
+        for cause, prior in candidates.items():
+            known = before.get(cause)
+            same = known and len(list(self._evidence.covered(cause))) == known.tests
+            found[cause] = known if known and same else self.weigh(cause, prior)
+        return found
+
+    def explain(self, candidates: Mapping[Cause, float], weighed: Mapping[Cause, Weight]) -> dict[Cause, Weight]:
+        """Choose the likeliest cause, then the likeliest of what it leaves unexplained, and so on while any is likely.
+
+        `candidates`: each with its prior log odds; `weighed`: each by all that it covers. Those whose samples are not
+        slow, or speak against it, are left out.
+        """
+        taken: set[int] = set()
+        chosen: dict[Cause, Weight] = {}
+        order = {cause: number for number, cause in enumerate(sorted(candidates, key=str))}
+        weights = dict(weighed)
+        heap = [(-weight.log_odds, order[cause], cause) for cause, weight in weights.items()]
+        heapq.heapify(heap)
+        while heap:
+            before, _, cause = heapq.heappop(heap)
+            weight = weights[cause]
+            if not taken.isdisjoint(self._evidence.covered(cause)):  # else it is the same
+                weight = weights[cause] = self.weigh(cause, candidates[cause], taken)
+            if not weight.slow or weight.loss > weight.limit or weight.log_odds <= weight.prior:
+                continue
+            if heap and -weight.log_odds > max(before, heap[0][0]) + 1e-9:
+                heapq.heappush(heap, (-weight.log_odds, order[cause], cause))
+                continue
+            chosen[cause] = weight
+            taken |= set(self._evidence.covered(cause))
+        return chosen
+
+
+_MAD_TO_SIGMA = 1.4826
+_OF_MEDIAN = 1.2533
+"""The error of a median of n samples is this times their sigma, divided by the root of n."""
+_FEWEST = 6
+"""Of fewer repetitions a spread says nothing."""
+
+
+def retest_noise(results: Iterable[Result], layout: Layout, rules: Rules) -> dict[Way, float]:
+    """Return the sigma of the logarithm of one sample of each way, by the repetitions among `results`.
+
+    No fleet counts as quieter than the rules' floor; a way of which too little was repeated is not in it.
+    """
+    logs: defaultdict[tuple[Way, End, End], list[float]] = defaultdict(list)
+    for result in results:
+        if isinstance(result, Sample):
+            logs[way(result, layout), result.src, result.dst].append(math.log(result.GBps))
+    changes: defaultdict[Way, list[float]] = defaultdict(list)
+    for (key, _, _), those in logs.items():
+        changes[key] += [after - before for before, after in pairwise(those)]
+    return {key: max(noise_floor(rules), _sigma(those)) for key, those in changes.items() if len(those) >= _FEWEST}
+
+
+def noise_floor(rules: Rules) -> float:
+    """Return the least sigma that counts."""
+    return _MAD_TO_SIGMA * rules.mad_floor
+
+
+def _sigma(changes: Sequence[float]) -> float:
+    middle = median(changes)
+    return _MAD_TO_SIGMA * median(abs(change - middle) for change in changes) / math.sqrt(2)
+
+
+def noise_limit(count: int, sigma: float, rules: Rules) -> float:
+    """Return the logarithm of the ratio below which the median of `count` samples is slow, with this noise."""
+    noise = rules.slow_z * sigma * min(1.0, _OF_MEDIAN / math.sqrt(max(1, count)))
+    return min(math.log(rules.slow_ratio), noise)

@@ -14,7 +14,19 @@ from statistics import median, median_high
 from typing import Literal
 
 from ncclprobe.localise.pairs import leaves, rounds
-from ncclprobe.localise.pairs.causes import Cause, Entry, Evidence, Kind, add_evidence, candidates
+from ncclprobe.localise.pairs.causes import (
+    Cause,
+    Entry,
+    Evidence,
+    Kind,
+    Scale,
+    Weight,
+    add_evidence,
+    candidates,
+    noise_floor,
+    noise_limit,
+    retest_noise,
+)
 from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
 from ncclprobe.localise.pairs.leaves import (
     FEWEST_EQUAL,
@@ -24,7 +36,6 @@ from ncclprobe.localise.pairs.leaves import (
     leaf_of_equally_slow,
     measured_layout,
 )
-from ncclprobe.localise.pairs.likelihood import Scale, Weight, noise_floor, noise_limit, retest_noise
 from ncclprobe.localise.pairs.rounds import PairRound, Participants
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field, replace
