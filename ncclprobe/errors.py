@@ -20,7 +20,7 @@
     ├─ CannotListen    rank 0 cannot have the port                   run_coordinator(): this node is judged alone
     └─ StoreError      torchrun's store did not serve                run_coordinator(), run_worker(): judged alone
 
-The last five live where they are raised: ``wire``, ``mesh.probe`` and ``rendezvous``.
+The last five live where they are raised: ``wire``, ``mesh.walk`` and ``rendezvous``.
 
 Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
 """

@@ -1,21 +1,395 @@
 """Make all of one node's calls: concurrently, failures a second time, then the streams; end by the deadline.
 
+A call goes to a listener from the local interface of that role, checks its node, and sees what passes and how fast.
+
+The kernel's view of a connection is read by the offsets of struct tcp_info (include/uapi/linux/tcp.h), which only ever
+grew, so that an offset holds for every kernel; an older one returns fewer bytes.
+
+What one stream carries is measured in short turns, until two agree, and alone at both of its ends: a node sends one
+stream at a time, and its listener queues those of others (:mod:`ncclprobe.cluster.mesh.listeners`), so that no two
+nodes need to agree on when. A bad result of one pair cannot say which end it is: each node streams to two others, and
+two others stream to it.
+
 A call that got no answer while this process itself could not run says nothing of the other node: it is made again and
 does not count. What was slow or lost packets is measured again, alone: the first measurement shared the nodes' time. On
 the first paths of a node on which large messages stall, the size of packets that pass is looked for.
 """
 
 import asyncio
+import contextlib
+import ipaddress
+import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from statistics import median_high
 
-from ncclprobe.cluster.mesh.listeners import Listeners
+from ncclprobe import wire
+from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S, WHOLE_S, Listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan
-from ncclprobe.cluster.mesh.probe import Caller, sized, stream_to_neighbours, untried, walk_path
+from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import MeshListener, Path, Paths
-from ncclprobe.localise.reach import LEAST_GBPS, LOSSY, LOSSY_RESENT
-from ncclprobe.model.values import replace
+from ncclprobe.localise.reach import LEAST_BYTES, LEAST_GBPS, LOSSY, LOSSY_RESENT
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.wire import Wire, WireError
+
+TRY_S = 2.0
+"""For connecting, the handshake and the echoes. A lost SYN is sent again after one second (RFC 6298)."""
+
+LARGE_S = 2.0
+"""For 256 KiB each way: a link of 10 Mbit/s takes 0.2 s."""
+
+_SIZE_S = 1.0
+"""For the same in one direction, where a healthy path takes milliseconds."""
+_SIZES = (576, 1280, 1360, 1400, 1420, 1450, 1472, 1480, 1492, 1500, 2044, 4000, 4200, 8000, 8500, 8900, 8950, 9000)
+"""Packets of tunnels, clouds and LANs: RFC 791, RFC 8200, VXLAN, WireGuard, PPPoE, Ethernet, IPoIB, jumbo frames."""
+_MAY_FRAGMENT = ((socket.IPPROTO_IP, 10, 0),)  # IP_MTU_DISCOVER, IP_PMTUDISC_DONT: ip(7)
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_HEADERS = {4: 40, 6: 60}  # of IP and TCP
+_ECHOES = 5
+_ANSWER_BYTES = 1024
+_DETAIL_CHARACTERS = 160
+
+
+class Caller(Struct, frozen=True):
+    """The run's key, and the time by which all calls must be over."""
+
+    key: bytes
+    deadline: float
+
+    def limit(self, seconds: float) -> float:
+        """Return the end of a step that may take `seconds`."""
+        return min(self.deadline, time.monotonic() + seconds)
+
+    def outcome(self, error: WireError, limit: float) -> str:
+        """Return how a path ended; ``late`` where this run's own time ended, which never blames the other side."""
+        return "late" if error.kind in ("filtered", "silent") and limit >= self.deadline else error.kind
+
+
+class WrongPeer(NcclprobeError):
+    """Another node of this run answers at the address."""
+
+
+class _Stopped(NcclprobeError):
+    """The connection ended: `outcome` is a path's outcome, the message says it in words."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
+    """Try one path, once. A failure is an outcome, never an error."""
+    path = untried(call, local)
+    if time.monotonic() >= caller.deadline:
+        return path
+    path = replace(path, tries=1, detail="")
+    if _family(local.address) != _family(call.address):
+        return replace(path, outcome="unreachable", detail=f"from {local.address}: IPv4 and IPv6 do not meet")
+    limit = caller.limit(TRY_S)
+    try:
+        connection = await reach(caller, call, local, limit)
+    except WrongPeer as error:
+        return replace(path, outcome="wrong-peer", detail=str(error))
+    except WireError as error:
+        return replace(path, outcome=caller.outcome(error, limit), detail=str(error)[:_DETAIL_CHARACTERS])
+    try:
+        return await _measured(caller, path, connection)
+    finally:
+        connection.close()
+
+
+def untried(call: Call, local: MeshListener) -> Path:
+    """Return the row of a path for which there was no time."""
+    return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tried: no time left", 0)
+
+
+async def reach(
+    caller: Caller, call: Call, local: MeshListener, deadline: float, options: wire.SocketOptions = ()
+) -> Wire:
+    """Connect to the node that `call` means. Raises WireError, WrongPeer."""
+    address = _with_scope(call.address, local)  # a listener of this run: it has all of the time to greet
+    connection = await wire.connect(
+        address, call.port, caller.key, deadline, local.address, options=options, patience_s=TRY_S
+    )
+    try:
+        who = await connection.receive(deadline, _ANSWER_BYTES)
+    except BaseException:  # cancelled as well: what was opened goes with it, and the error goes on
+        connection.close()
+        raise
+    if who.get("node") != call.to:
+        connection.close()
+        raise WrongPeer(f"node {who.get('node')!s:.20}, {who.get('name')!s:.80}, answers there")
+    return connection
+
+
+async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> Path:
+    """Return `path`, on which large messages stalled on their way out, with the size of packets that do pass.
+
+    As RFC 8899 searches, with sizes that networks have; each takes a connection whose packets are no larger.
+    """
+    largest = path.path_mtu or _SIZES[-1]
+    sizes = [size for size in _SIZES if size < largest]
+    if _refused_here(call, local, largest):
+        return replace(path, drops="here", stops=largest)
+    first, behind = 0, len(sizes)  # all below `first` pass, and those from `behind` do not
+    while first < behind and time.monotonic() < caller.deadline:
+        middle = (first + behind) // 2 if first else 0
+        if await _passes(caller, call, local, wire.segments_of(sizes[middle] - _HEADERS[_family(call.address)])):
+            first = middle + 1
+        else:
+            behind = middle
+    if not first:  # it is not for the size of its packets: a stream tells how slow it is
+        return replace(path, outcome="ok")
+    whole = _family(call.address) == 4 and await _passes(caller, call, local, _MAY_FRAGMENT)
+    stops = sizes[first] if first < len(sizes) else largest
+    return replace(path, passes=sizes[first - 1], stops=stops, drops="whole" if whole else "any")
+
+
+async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire.SocketOptions) -> bool:
+    """Return whether a large message arrives there, over a connection with these options."""
+    try:
+        connection = await reach(caller, call, local, caller.limit(TRY_S), options)
+    except (WireError, WrongPeer):
+        return False
+    try:
+        await _send_large(connection, caller.limit(_SIZE_S))
+    except WireError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
+    """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
+
+    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP. Nobody listens there.
+    """
+    with contextlib.suppress(OSError), socket.socket(_FAMILIES[_family(call.address)], socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind((local.address, 0))
+        sock.sendto(b"", (call.address, call.port))
+        try:
+            sock.sendto(bytes(nbytes - _HEADERS[_family(call.address)] + 12), (call.address, call.port))
+        except PermissionError:
+            return True
+    return False
+
+
+async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
+    """Measure round trips of small messages, then a large one there, then one back."""
+    outcome, detail, trips = "ok", "", [float("inf")]
+    try:
+        await _by(caller, TRY_S, lambda limit: _round_trips(connection, trips, limit))
+        await _by(caller, LARGE_S, lambda limit: _send_large(connection, limit), "stalled-out")
+        await _by(caller, LARGE_S, lambda limit: _receive_large(connection, limit), "stalled-back")
+    except _Stopped as error:
+        outcome, detail = error.outcome, str(error)[:_DETAIL_CHARACTERS]
+    kernel = tcp_info(connection)
+    return replace(
+        path,
+        outcome=outcome,
+        detail=detail,
+        rtt_s=kernel.rtt_s or (trips[-1] if len(trips) > 1 else None),
+        path_mtu=kernel.path_mtu,
+        resent=kernel.resent,
+        segments=kernel.segments,
+    )
+
+
+async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[None]], silent: str = "silent") -> None:
+    """Run one step in its time. Raises _Stopped, with the outcome `silent` where no answer came."""
+    limit = caller.limit(seconds)
+    try:
+        await step(limit)
+    except WireError as error:
+        outcome = caller.outcome(error, limit)
+        raise _Stopped(silent if outcome == "silent" else outcome, str(error)) from None
+
+
+async def _round_trips(connection: Wire, trips: list[float], limit: float) -> None:
+    """Keep the shortest so far at the end of `trips`."""
+    for number in range(_ECHOES):
+        began = time.monotonic()
+        await connection.send({"echo": number}, limit)
+        if (await connection.receive(limit, _ANSWER_BYTES)).get("echo") != number:
+            raise WireError("garbled", "answers something else than it was asked")
+        trips.append(min(trips[-1], time.monotonic() - began))
+
+
+async def _send_large(connection: Wire, limit: float) -> None:
+    await connection.send({"do": "take"}, limit)
+    await connection.send_filler(FILLER, limit)
+    await connection.receive(limit, _ANSWER_BYTES)
+
+
+async def _receive_large(connection: Wire, limit: float) -> None:
+    await connection.send({"do": "give"}, limit)
+    await connection.discard(CHUNK_BYTES, limit)
+
+
+def _family(address: str) -> int:
+    return ipaddress.ip_address(address.partition("%")[0]).version
+
+
+def _with_scope(address: str, local: MeshListener) -> str:
+    """Give a link-local address of the other side this node's name of the link."""
+    bare = address.partition("%")[0]
+    return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
+
+
+_PMTU, _TOTAL_RETRANS, _BYTES_ACKED, _SEGS_OUT, _MIN_RTT, _BUSY, _RWND_LIMITED = 60, 100, 120, 136, 148, 168, 176
+_NBYTES = 184
+_NO_RTT = 0xFFFFFFFF
+
+
+class TcpInfo(Struct, frozen=True):
+    """`path_mtu` in bytes; `resent` of `segments` that this side sent; the shortest round trip that the kernel saw.
+
+    `acked_bytes` have arrived at the other side's kernel. The kernel's round trips do not wait for a process to be
+    scheduled. For `waiting_s` the path alone was waited for: something was sent, and the other side had room for it.
+    None: this kernel does not say.
+    """
+
+    path_mtu: int | None = None
+    resent: int | None = None
+    segments: int | None = None
+    rtt_s: float | None = None
+    acked_bytes: int | None = None
+    waiting_s: float | None = None
+
+
+def tcp_info(connection: Wire) -> TcpInfo:
+    """Return the kernel's current view of this connection."""
+    return parse(connection.option(socket.IPPROTO_TCP, socket.TCP_INFO, _NBYTES) or b"")
+
+
+def parse(answer: bytes) -> TcpInfo:
+    """Parse the bytes that getsockopt(TCP_INFO) returned."""
+    micros, busy, full = _at(answer, _MIN_RTT), _at(answer, _BUSY, 8), _at(answer, _RWND_LIMITED, 8)
+    return TcpInfo(
+        path_mtu=_at(answer, _PMTU) or None,
+        resent=_at(answer, _TOTAL_RETRANS),
+        segments=_at(answer, _SEGS_OUT),
+        rtt_s=None if micros is None or micros == _NO_RTT else max(1, micros) / 1e6,
+        acked_bytes=_at(answer, _BYTES_ACKED, 8),
+        waiting_s=None if busy is None or full is None else (busy - full) / 1e6,
+    )
+
+
+def _at(answer: bytes, offset: int, nbytes: int = 4) -> int | None:
+    field = answer[offset : offset + nbytes]
+    return int.from_bytes(field, sys.byteorder) if len(field) == nbytes else None
+
+
+PARTNERS = 2
+STREAM_BYTES = 8 << 20
+"""At most, in a stream of at most STREAM_SECONDS: 10 Gbit/s need 7 ms, 100 Mbit/s fill the time."""
+
+STREAM_SECONDS = 0.25
+MAX_STREAMS = 5
+AGREE = 0.8
+"""Two streams whose rates are within this factor are trusted; a scheduler's pause makes one of them slower."""
+
+_WAITING = 0.8  # of the time, as the kernel counts it: else a process was too busy to send or to take
+_QUEUE_S = 5.0  # for a turn: others may stream to the same node, each for as long as a listener lets them
+
+
+class Rate(Struct, frozen=True):
+    """What the best stream carried, in 1e9 bit/s of payload, and the retransmitted TCP segments of all streams."""
+
+    rate_gbps: float
+    resent: int | None
+    segments: int | None
+
+
+class _TooSlow(NcclprobeError):
+    """A stream did not end in time, nor did its connection; `rate_gbps` is what was acknowledged."""
+
+    def __init__(self, rate_gbps: float) -> None:
+        super().__init__(f"{rate_gbps:g} Gbit/s")
+        self.rate_gbps = rate_gbps
+
+
+async def stream_to_neighbours(
+    caller: Caller, calls: list[Call], listeners: Mapping[str, MeshListener], whole: bool = False
+) -> dict[Call, Rate]:
+    """Return the rates of the first PARTNERS of `calls` per role that carry a stream; `whole`: all of it must."""
+    measured: dict[Call, Rate] = {}
+    for call in calls:
+        done = sum(call.role == other.role for other in measured)
+        if done < PARTNERS and time.monotonic() < caller.deadline:
+            rate = await _stream(caller, call, listeners[call.role], whole)
+            if rate is not None:
+                measured[call] = rate
+                whole = whole and rate.rate_gbps >= LEAST_GBPS  # once shown, a short look is enough for the others
+    return measured
+
+
+async def _stream(caller: Caller, call: Call, local: MeshListener, whole: bool) -> Rate | None:
+    """Stream to one node; return None without a result: whether the node answers is judged elsewhere."""
+    try:
+        connection = await reach(caller, call, local, caller.limit(TRY_S))
+    except (WireError, WrongPeer):
+        return None
+    rates: list[float] = []
+    try:
+        most = 2 if whole else MAX_STREAMS
+        while len(rates) < 2 or (len(rates) < most and not _agree(rates)):
+            rates.append(await _once(connection, caller, whole))
+    except WireError:
+        pass
+    except _TooSlow as error:
+        rates.append(error.rate_gbps)
+    finally:
+        kernel = tcp_info(connection)
+        connection.close()
+    return Rate(max(rates), kernel.resent, kernel.segments) if rates else None
+
+
+def _agree(rates: list[float]) -> bool:
+    *_, second, best = sorted(rates)
+    return second >= AGREE * best
+
+
+async def _once(connection: Wire, caller: Caller, whole: bool) -> float:
+    """Send one stream, timed where it arrives; timed here where it did not all arrive in time."""
+    seconds = WHOLE_S if whole else STREAM_S
+    await connection.send({"do": "stream", "whole": whole}, caller.limit(TRY_S))
+    await connection.receive(caller.limit(_QUEUE_S + PARTNERS * WHOLE_S * whole), _ANSWER_BYTES)
+    limit, began, before = caller.limit(seconds), time.monotonic(), tcp_info(connection)
+    try:
+        return await _poured(connection, limit, began, LEAST_BYTES if whole else 0)
+    except WireError as error:
+        after, took_s = tcp_info(connection), time.monotonic() - began
+        if error.kind != "silent" or limit >= caller.deadline or not _is_the_path(before, after, took_s, whole):
+            raise
+        raise _TooSlow(((after.acked_bytes or 0) - (before.acked_bytes or 0)) * 8 / took_s / 1e9) from None
+
+
+def _is_the_path(before: TcpInfo, after: TcpInfo, took_s: float, whole: bool) -> bool:
+    """Return whether it is known how much arrived, and that it was not for a busy process at either end."""
+    if before.acked_bytes is None or after.acked_bytes is None:
+        return False
+    if not whole:
+        return after.acked_bytes > before.acked_bytes
+    return after.waiting_s is not None and after.waiting_s - (before.waiting_s or 0) >= _WAITING * took_s
+
+
+async def _poured(connection: Wire, limit: float, began: float, least: int) -> float:
+    nbytes = 0
+    while nbytes < least or (nbytes < STREAM_BYTES and time.monotonic() - began < STREAM_SECONDS):
+        await connection.send({"do": "take"}, limit)
+        await connection.send_filler(FILLER, limit)
+        nbytes += CHUNK_BYTES
+    await connection.send({"do": "done"}, limit)
+    answer = await connection.receive(limit, _ANSWER_BYTES)
+    seconds = answer.get("seconds")
+    if answer.get("nbytes") != nbytes or not isinstance(seconds, float) or seconds <= 0:
+        raise WireError("garbled", "counted something else than was sent")
+    return nbytes * 8 / seconds / 1e9
+
 
 AT_ONCE = 16
 """Calls of one node at a time (docs/how/manners.md)."""

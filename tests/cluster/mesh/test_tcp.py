@@ -5,7 +5,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.cluster.mesh.probe import TcpInfo, parse
+from ncclprobe.cluster.mesh.walk import TcpInfo, parse
 
 
 def info(**fields: int) -> bytes:
