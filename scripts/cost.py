@@ -34,8 +34,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fleets import captures
 
-from ncclprobe.engine import diagnose, observe
-from ncclprobe.engine.collect import collect
+from ncclprobe.engine import diagnose
+from ncclprobe.engine.collect import collect, recordable, replayed
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.capture import Recorder, load
 from ncclprobe.host.live import LiveHost
@@ -102,7 +102,7 @@ def local() -> None:
         elif event == "subprocess.Popen":
             commands.append(Path(os.fsdecode(arguments[0])).name)
 
-    live = LiveHost(observe.recordable(), looks_like_ours)
+    live = LiveHost(recordable(), looks_like_ours)
     watch = Stopwatch(live)
     host = Recorder(watch)
     sys.addaudithook(audit)
@@ -167,7 +167,7 @@ def processor_s(command: Sequence[str]) -> float:
 def many(folder: Path) -> dict[str, float]:
     """Read, replay and judge the captures in `folder`."""
     started, cpu_s = time.perf_counter(), time.process_time()
-    snapshots = observe.replayed(sorted(folder.iterdir()), COLLECTORS)
+    snapshots = replayed(sorted(folder.iterdir()), COLLECTORS)
     verdicts = judge(snapshots, CHECKS, Job())
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_s

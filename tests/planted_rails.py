@@ -15,11 +15,10 @@ import msgspec
 from fleets.captures import capture
 
 from ncclprobe.checks.ib import distances, groups, serving
-from ncclprobe.engine.collect import Traces
+from ncclprobe.engine.collect import Traces, of_capture
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import HostError
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.env.fixtures import having, nccl
-from ncclprobe.engine.collect import collect
-from ncclprobe.engine.observe import observed
+from ncclprobe.engine.collect import collect, observed
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric

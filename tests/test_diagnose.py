@@ -13,7 +13,7 @@ import pytest
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
-from ncclprobe.engine import observe
+from ncclprobe.engine import collect
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
 from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.judge import judge
@@ -41,7 +41,7 @@ RUN_CHECKS = [c for c in every_check(MEASURED) if c.of_run]
 @cache
 def machine() -> Snapshot:
     """A node with eight GPUs and their NICs."""
-    found = observe.of_capture(load(CAPTURES / "hgx-h100.jsonl"), discover("ncclprobe.facts", Collector, MACHINE))
+    found = collect.of_capture(load(CAPTURES / "hgx-h100.jsonl"), discover("ncclprobe.facts", Collector, MACHINE))
     return Snapshot("hgx", found.facts, found.ranks)
 
 

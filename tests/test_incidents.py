@@ -9,10 +9,9 @@ import pytest
 import tomllib
 import zoo
 
-from ncclprobe.engine.collect import with_choices
+from ncclprobe.engine.collect import Traces, of_capture, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.observe import Traces, of_capture
 from ncclprobe.errors import Missing
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.findings import Finding, Severity

@@ -188,7 +188,7 @@ def test_a_redacted_capture_is_judged_as_the_original(planted: dict[Question, An
 
 
 def test_this_machines_own_capture_is_judged_as_the_original(tmp_path: Path) -> None:
-    from ncclprobe.engine.observe import observed
+    from ncclprobe.engine.collect import observed
 
     seen, answers = observed(discover("ncclprobe.facts", Collector), float("inf"))
     assert_judged_alike(dump(answers, seen.node), tmp_path)

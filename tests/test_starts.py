@@ -9,9 +9,9 @@ from zoo import findings
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, having
 from ncclprobe.engine import diagnose
+from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.engine.observe import replayed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces

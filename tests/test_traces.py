@@ -8,10 +8,9 @@ import zoo
 from fleets.captures import capture
 from zoo import findings
 
-from ncclprobe.engine.collect import Traces, collect
+from ncclprobe.engine.collect import Traces, collect, of_capture
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, shares
-from ncclprobe.engine.observe import of_capture
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import Replay, load, parse

@@ -10,9 +10,9 @@ import tomllib
 import zoo
 
 from ncclprobe.checks.env.fixtures import having
+from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.observe import replayed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings

@@ -86,9 +86,9 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
 
 def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
     from ncclprobe.engine import running
+    from ncclprobe.engine.collect import observed
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.engine.job_files import JobFiles
-    from ncclprobe.engine.observe import observed
     from ncclprobe.host import SAMPLE, files
     from ncclprobe.host.capture import dump
     from ncclprobe.report.progress import Waiting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ncclprobe import run_clock
 from ncclprobe.commands import arguments
-from ncclprobe.engine.observe import observed
+from ncclprobe.engine.collect import observed
 from ncclprobe.errors import OutOfTime
 from ncclprobe.host.capture import dump, save
 from ncclprobe.model.findings import ExitCode

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from ncclprobe import bounds, interrupt
 from ncclprobe.commands import arguments, nodes, rail_options
 from ncclprobe.engine import diagnose, doctor
-from ncclprobe.engine.observe import observed, of_capture, replayed
+from ncclprobe.engine.collect import observed, of_capture, replayed
 from ncclprobe.errors import OutOfTime, UsageError, unknown
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, rated, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect

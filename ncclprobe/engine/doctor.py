@@ -8,10 +8,9 @@ from typing import Any
 from ncclprobe.checks.rail import choices, name
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import inventory
-from ncclprobe.engine.collect import with_choices
+from ncclprobe.engine.collect import observed, replayed, with_choices
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
-from ncclprobe.engine.observe import observed, replayed
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.launcher import Launch

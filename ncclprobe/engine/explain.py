@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
 from ncclprobe.engine.job_files import JobFiles, excerpts, looked_at, refuse_nothing_read
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.observe import replayed
 from ncclprobe.facts.files import messages
 from ncclprobe.host import job_files
 from ncclprobe.model.causes import Cause

@@ -1,16 +1,18 @@
 """From the files that a job left to facts, verdicts, and the sections of a report that say why.
 
-Each file is read by its kind, logs on all cores. What a running job says of itself is judged and told the same way.
+Each file is read by its kind, which it shows by what it holds, since people choose its name; logs on all cores. What a
+running job says of itself is judged and told the same way.
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,9 +22,8 @@ from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import HostError, ParseError, UsageError
-from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, read_dumps
+from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, is_dump, read_dumps
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, ReadLog
-from ncclprobe.facts.files.kinds import HEAD, KINDS, FileKind, kind_of
 from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader
@@ -60,6 +61,61 @@ from ncclprobe.model.report import Excerpt
 from ncclprobe.model.snapshot import Job, learned
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import plural, size
+
+FileKind = Literal["log", "flight-recorder", "ras", "stacks", "capture", "report", "binary", "empty"]
+
+KINDS: dict[FileKind, str] = {
+    "log": "log",
+    "flight-recorder": "flight-recorder dump",
+    "ras": "RAS answer",
+    "stacks": "py-spy dump",
+    "capture": "ncclprobe capture",
+    "report": "ncclprobe report",
+    "binary": "file without text",
+    "empty": "empty file",
+}
+"""Each kind as a person reads it."""
+
+_STACKS = re.compile(
+    rb"(?:[^\n]{0,400}\n){0,6}Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
+)
+HEAD = 64 << 10
+"""Bytes of the beginning that :func:`kind_of` wants to see."""
+
+
+def kind_of(head: bytes) -> FileKind:
+    """Return the kind of a file that begins with `head`."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    if not text:
+        return "binary" if head else "empty"
+    if is_dump(head):
+        return "flight-recorder"
+    if text[:1] == b"{":
+        return _json(text)
+    if _STACKS.match(text[:4096]) or (text[:1] == b"[" and b'"owns_gil"' in text):
+        return "stacks"
+    if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
+        return "ras"
+    return "binary" if _binary(head) else "log"
+
+
+def _json(text: bytes) -> FileKind:
+    start = text[:4096]
+    if b'"ncclprobe.report/' in start:
+        return "report"
+    if b'"capture"' in start[:64]:
+        return "capture"
+    if b'"nccl_version"' in start and b'"communicators"' in text:
+        return "ras"
+    return "log"
+
+
+def _binary(head: bytes) -> bool:
+    """Return whether this is no text: many control characters that are not NUL, which broken logs hold too."""
+    sample = head[:4096]
+    odd = sum(byte < 32 and byte not in b"\0\t\n\r\x0b\x0c\x1b\x08\x07" for byte in sample)
+    return odd > len(sample) // 10 or head.startswith((b"\x7fELF", b"\x89PNG", b"PK\x03\x04", b"%PDF"))
+
 
 _ALONE_BYTES = 48 << 20
 """Logs of no more than this together are read here: starting processes takes longer."""

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from ncclprobe import bounds
-from ncclprobe.engine import observe
+from ncclprobe.engine import collect
 from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed
 from ncclprobe.expect.pinned import pinned
@@ -32,8 +32,8 @@ def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -
         return ExpectationContext(machine.system(), machine, f"{machine.title or machine.name}, as described")
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
     if capture:
-        return expectation_context(observe.replayed([capture], collectors)[0].facts)
-    return expectation_context(observe.observed(collectors, time.monotonic() + look_s)[0].facts)
+        return expectation_context(collect.replayed([capture], collectors)[0].facts)
+    return expectation_context(collect.observed(collectors, time.monotonic() + look_s)[0].facts)
 
 
 def outlook(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ncclprobe.engine.collect import of_capture
 from ncclprobe.engine.job_files import JobFiles
-from ncclprobe.engine.observe import of_capture
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand

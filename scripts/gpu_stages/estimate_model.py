@@ -51,7 +51,7 @@ class Model:
 
 def here(rehearse: bool) -> Any:
     """This machine as the cost model sees it, as a node of one GPU. Raises Refused."""
-    from ncclprobe.engine import observe
+    from ncclprobe.engine import collect
     from ncclprobe.expect.recognise import expectation_context
     from ncclprobe.expect.tables import machines
     from ncclprobe.model.registry import Collector, discover
@@ -61,7 +61,7 @@ def here(rehearse: bool) -> Any:
     if rehearse:
         return replace(machines.find("dgx-h100").system(), gpus=1, nics=1, network="sockets")
     collectors = discover("ncclprobe.facts", Collector, {"machine"})
-    system = expectation_context(observe.observed(collectors, time.monotonic() + 30.0)[0].facts).system
+    system = expectation_context(collect.observed(collectors, time.monotonic() + 30.0)[0].facts).system
     if isinstance(system, Absent):
         raise Refused(system.why)
     return replace(system, gpus=1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ncclprobe.engine.job_files import kind_of
 from ncclprobe.facts.files.flight_child import MAX_FRAMES, dump
 from ncclprobe.facts.files.flight_records import (
     COMPLETED,
@@ -19,7 +20,6 @@ from ncclprobe.facts.files.flight_records import (
     rank_of,
     read_dumps,
 )
-from ncclprobe.facts.files.kinds import kind_of
 
 RECORDED = sorted((Path(__file__).resolve().parents[1] / "data" / "failures").glob("*/fr_trace_rank_*.gz"))
 

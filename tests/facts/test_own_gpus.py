@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ncclprobe.engine.observe import of_capture
+from ncclprobe.engine.collect import of_capture
 from ncclprobe.errors import Failed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvlink import NvLinks

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.log import silence as checks
+from ncclprobe.engine.job_files import kind_of
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.files.kinds import kind_of
 from ncclprobe.facts.files.ras import RasProcess, RasStatus, read_answer
 
 HEAD = (

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.engine import observe
+from ncclprobe.engine import collect
 from ncclprobe.host.capture import load
 from ncclprobe.localise.pairs.rounds import Nic
 from ncclprobe.model.registry import Collector, discover
@@ -15,7 +15,7 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 def looked_at(name: str) -> dict[str, Any]:
-    snapshot = observe.of_capture(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
+    snapshot = collect.of_capture(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
     return rank_nics.of_snapshot(snapshot)
 
 

@@ -4,10 +4,9 @@ from functools import cache
 from pathlib import Path
 
 import zoo
-from ncclprobe.engine.collect import with_choices
+from ncclprobe.engine.collect import replayed, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.engine.observe import replayed
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot

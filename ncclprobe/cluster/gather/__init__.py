@@ -24,7 +24,7 @@ from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over
-from ncclprobe.engine.observe import Heard, heard_by_rank, observed
+from ncclprobe.engine.collect import Heard, heard_by_rank, observed
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, no_master
 from ncclprobe.facts.reach import RollCall

@@ -23,9 +23,8 @@ from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.cluster.rendezvous.reach import Resolve, addresses_of
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
-from ncclprobe.engine.collect import Traces
+from ncclprobe.engine.collect import Heard, Traces, of_capture
 from ncclprobe.engine.judge import Share
-from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.reach import MeshListener, Paths, Trouble

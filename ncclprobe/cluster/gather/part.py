@@ -13,8 +13,8 @@ from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rails.lead import RailsWanted
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
+from ncclprobe.engine.collect import Heard, of_capture
 from ncclprobe.engine.judge import Share
-from ncclprobe.engine.observe import Heard, of_capture
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, dump

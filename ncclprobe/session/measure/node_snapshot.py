@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe import bounds
-from ncclprobe.engine.observe import Heard, heard_by_rank, observed, of_capture
+from ncclprobe.engine.collect import Heard, heard_by_rank, observed, of_capture
 from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
