@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.commands import arguments, nodes, rail_options
+from ncclprobe.commands import arguments, nodes
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.collect import observed, of_capture, replayed
 from ncclprobe.errors import OutOfTime, UsageError, unknown
@@ -133,8 +133,8 @@ def main(argv: Sequence[str]) -> int:
     refuse(options)
     if options.rails and (options.captures or options.local):
         raise UsageError("--rails is for several nodes at once: captures hold what a run with --rails measured")
-    if rail_options.given(options) and not options.rails:
-        raise UsageError(f"{rail_options.given(options)[0]} says how --rails works, which is not given")
+    if nodes.rail_words(options) and not options.rails:
+        raise UsageError(f"{nodes.rail_words(options)[0]} says how --rails works, which is not given")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
@@ -171,15 +171,15 @@ def _look_and_judge(
         return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
     given = _given(options, flags)
     if options.rails and not launch.several_nodes and not launch.problems:
-        raise UsageError(f"--rails: {rail_options.ALONE}")
+        raise UsageError(f"--rails: {nodes.ALONE}")
     if not nodes.in_company(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)
     words = list(shared(options))
     words += ["--code", str(options.code)] if options.code else []
-    words += ["--rails", *rail_options.given(options)] if options.rails else []
-    wanted = rail_options.wanted(options) if options.rails else None
+    words += ["--rails", *nodes.rail_words(options)] if options.rails else []
+    wanted = nodes.rails_wanted(options) if options.rails else None
     return nodes.meet(options, launch, question, given, ("doctor", *words), wanted, waiting)
 
 
@@ -282,7 +282,7 @@ def _parser() -> argparse.ArgumentParser:
     nodes.options(parser)
     add("--rails", action="store_true",
         help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
-    rail_options.options(parser)
+    nodes.rail_options(parser)
     options(parser)
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.commands import arguments, nodes, rail_options
+from ncclprobe.commands import arguments, nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, detect
@@ -39,12 +39,12 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     if not nodes.in_company(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
-        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else rail_options.ALONE)
+        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else nodes.ALONE)
     interrupt.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
-    words = ("rails", *rail_options.given(options))
-    return nodes.meet(options, launch, question, said, words, rail_options.wanted(options))
+    words = ("rails", *nodes.rail_words(options))
+    return nodes.meet(options, launch, question, said, words, nodes.rails_wanted(options))
 
 
 def _show_plan(options: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def _show_plan(options: argparse.Namespace) -> int:
     if not options.nnodes or options.nnodes < 2:
         raise UsageError("--plan: give --nnodes N, 2 or more")
     plan = partial(plan_rails, options.nnodes, options.rails_per_node, options.rate)
-    said = in_words(plan(rail_options.budget(options), cross=options.cross_rails))
+    said = in_words(plan(nodes.rail_budget(options), cross=options.cross_rails))
     print(*wrap("", said, delivery.width()), sep="\n")
     return ExitCode.OK
 
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Plan for so many ports of a node (default: %(default)s); a run counts them.")  # fmt: skip
     add("--rate", type=arguments.positive, default=PLAN_GBPS, metavar="GBPS",
         help="Plan for ports of so many Gb/s (default: %(default)g); a run reads it.")  # fmt: skip
-    rail_options.options(parser)
+    nodes.rail_options(parser)
     nodes.options(parser)
     arguments.selection(parser)
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
