@@ -13,7 +13,7 @@ from statistics import fmean, median
 from ncclprobe.model.measurement import Skew
 from ncclprobe.model.values import Struct
 from ncclprobe.probes.clock import Clock
-from ncclprobe.probes.probe import Call
+from ncclprobe.probes.collectives import Call
 from ncclprobe.units import microseconds
 
 WAIT_S = 4e-3

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.model.values import Struct
-from ncclprobe.probes.probe import Call
+from ncclprobe.probes.collectives import Call
 
 
 class Clock(Protocol):

@@ -14,7 +14,7 @@ import torch
 
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.values import Struct
-from ncclprobe.probes.probe import Part
+from ncclprobe.probes.collectives import Part
 
 PERIOD = 1021
 """Elements after which values repeat: a prime, so that no share of a buffer is a multiple of it by accident."""

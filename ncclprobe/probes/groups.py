@@ -20,8 +20,8 @@ from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import Clock, clock_of, time_batch
+from ncclprobe.probes.collectives import BufferView, Call, Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.probes.probe import BufferView, Call, Probe
 from ncclprobe.training import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
 
 BATCHES = 7

@@ -23,7 +23,7 @@ from ncclprobe.probes import nccl_library
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
 from ncclprobe.probes.clock import Clock
-from ncclprobe.probes.probe import BufferView
+from ncclprobe.probes.collectives import BufferView
 
 BATCH_S = 5e-3
 """How long a batch should last: a hundred times what ranks leave a barrier apart, for that is part of its time."""

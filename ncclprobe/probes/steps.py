@@ -19,8 +19,8 @@ from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.buffers import Buffers, allocate
 from ncclprobe.probes.clock import Clock, clock_of
+from ncclprobe.probes.collectives import BufferView
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.probes.probe import BufferView
 from ncclprobe.training import Call, Compute, Model, Step, Strategy
 from ncclprobe.units import microseconds
 

@@ -26,6 +26,7 @@ from ncclprobe.probes import arrival_skew
 from ncclprobe.probes.arrival_skew import Arrival, skew
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
 from ncclprobe.probes.clock import Batch, Clock, clock_of, time_batch
+from ncclprobe.probes.collectives import BufferView, Call, Probe
 from ncclprobe.probes.data import Pattern, pattern
 from ncclprobe.probes.plan import (
     PLACES,
@@ -39,7 +40,6 @@ from ncclprobe.probes.plan import (
     more_batches,
     phase,
 )
-from ncclprobe.probes.probe import BufferView, Call, Probe
 from ncclprobe.units import microseconds
 
 _MOST_SAMPLES = 1000

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ncclprobe.errors import ProbeError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.probes.clock import CpuClock, CudaClock, clock_of, time_batch
-from ncclprobe.probes.probe import Call
+from ncclprobe.probes.collectives import Call
 
 
 class SimulatedLink:

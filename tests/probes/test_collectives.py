@@ -8,7 +8,7 @@ import torch.distributed as dist
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
 from ncclprobe.probes import collectives
-from ncclprobe.probes.probe import Probe
+from ncclprobe.probes.collectives import Probe
 
 PROBES = discover("ncclprobe.probes", Probe)
 

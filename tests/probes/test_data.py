@@ -8,9 +8,18 @@ import pytest
 import torch
 
 from ncclprobe.ops import DTYPES, OPS, REDOPS
-from ncclprobe.probes.collectives import all_gather, all_to_all, gather, reduce, reduce_scatter, scatter, sendrecv
+from ncclprobe.probes.collectives import (
+    ROOT,
+    Part,
+    all_gather,
+    all_to_all,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+    sendrecv,
+)
 from ncclprobe.probes.data import PERIOD, Pattern, pattern
-from ncclprobe.probes.probe import ROOT, Part
 
 CPU = torch.device("cpu")
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

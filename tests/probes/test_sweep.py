@@ -13,9 +13,9 @@ from ncclprobe.model.measurement import Library, Measurement, SkippedRow
 from ncclprobe.model.registry import discover
 from ncclprobe.ops import OPS
 from ncclprobe.probes import nccl_library
+from ncclprobe.probes.collectives import Call, Probe
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.probes.plan import Plan
-from ncclprobe.probes.probe import Call, Probe
 from ncclprobe.probes.sweep import run
 from probes.plans import KiB, plan
 

@@ -25,8 +25,8 @@ from ncclprobe.model.traffic import AffinityRow
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of, time_batch
+from ncclprobe.probes.collectives import Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
-from ncclprobe.probes.probe import Probe
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.ranks.identity import RankIdentity, pci_address
 from ncclprobe.topology.paths import ranges

@@ -25,8 +25,8 @@ from ncclprobe.model.snapshot import learned
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.buffers import free_bytes
+from ncclprobe.probes.collectives import Call
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
-from ncclprobe.probes.probe import Call
 from ncclprobe.session.measure import affinity
 from ncclprobe.session.measure.affinity import bound
 from ncclprobe.session.measure.context import RankContext

@@ -18,9 +18,8 @@ from ncclprobe.model.values import Struct
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import clock_of, time_batch
-from ncclprobe.probes.collectives import all_reduce
+from ncclprobe.probes.collectives import BufferView, all_reduce
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.probes.probe import BufferView
 from ncclprobe.probes.steps import Bench, Work, play_step, views_of
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of

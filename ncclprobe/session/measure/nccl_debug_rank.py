@@ -13,8 +13,8 @@ from ncclprobe.model.registry import discover
 from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes.buffers import allocate, footprint, gpu_free_bytes
 from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.collectives import BufferView, Probe
 from ncclprobe.probes.plan import TORCH_REDOPS
-from ncclprobe.probes.probe import BufferView, Probe
 from ncclprobe.session.measure.nccl_debug_pass import Task
 
 

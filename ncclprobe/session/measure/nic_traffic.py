@@ -30,8 +30,8 @@ from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, attribute_bytes, t
 from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.collectives import Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
-from ncclprobe.probes.probe import Probe
 from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import RankContext
 
