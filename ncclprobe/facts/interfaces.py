@@ -7,7 +7,7 @@ sees its own veth, and neither the NICs nor the bond below it.
 import contextlib
 import json
 import re
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from ncclprobe.errors import HostError, Missing, ParseError
@@ -59,6 +59,12 @@ class Interface(Struct, frozen=True):
     master: str = ""
     operstate: str = ""
     carrier_changes: int | None = None
+
+    @property
+    def subnets(self) -> set[str]:
+        """Return those of its IPv4 addresses: ``192.0.2.0/24``."""
+        own = [a for a in self.addresses if a.family == "inet" and a.netmask]
+        return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in own}
 
     @property
     def running(self) -> bool:

@@ -67,6 +67,11 @@ class Machine(Struct, frozen=True):
     hypervisor: str = ""
 
 
+def is_virtual(machine: object) -> bool:
+    """Return whether `machine` is known to be a virtual one; what is absent is not."""
+    return isinstance(machine, Machine) and machine.virtual is True
+
+
 @collector
 def machine(host: Host) -> Machine:
     """Read seven small files, or the device tree's; /proc/cpuinfo for the hypervisor flag; Xen's type. For

@@ -7,7 +7,6 @@ container they are then not known, though they hold there too.
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from ipaddress import ip_interface
 from typing import TypeVar
 
 from ncclprobe.errors import ParseError
@@ -72,14 +71,9 @@ def sharing_a_subnet(interfaces: Interfaces) -> list[Interface]:
     """Return the interfaces that have an IPv4 address in a subnet of another one: there ARP and filters choose the
     wrong.
     """
-    subnets = {i.name: _subnets(i) for i in interfaces.all if not i.loopback}
+    subnets = {i.name: i.subnets for i in interfaces.all if not i.loopback}
     owners = Counter(subnet for found in subnets.values() for subnet in found)
     return [i for i in interfaces.all if any(owners[subnet] > 1 for subnet in subnets.get(i.name, ()))]
-
-
-def _subnets(interface: Interface) -> set[str]:
-    own = [a for a in interface.addresses if a.family == "inet" and a.netmask]
-    return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in own}
 
 
 def _ipv4(host: Host, name: str) -> Ipv4Settings:

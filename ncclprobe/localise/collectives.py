@@ -265,6 +265,11 @@ def folded(ranks: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
+def of_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 3``, ``ranks 0-5, 7``."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {folded(ranks)}"
+
+
 _PEER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 Call = tuple[object, ...]
 """A call that ranks meet in: ("collective", lane, number) or ("p2p", group, sender, receiver)."""

@@ -18,7 +18,7 @@ from ncclprobe.layout import first_of
 from ncclprobe.localise.collectives import Entered, entered
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.units import whole_words
 
@@ -77,7 +77,7 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
         yield "explain the logs of the ranks together with these files"
         return
     if missing := missing_ranks(log):
-        yield f"explain the logs of {_ranks(missing)} too: what they said last is not known"
+        yield f"explain the logs of {fold_ranks(missing)} too: what they said last is not known"
     if not records and any(_waited(each) for each in found):
         yield RECORDS
     if not any(event.level == "INFO" and event.pid is not None for event in log.events):
@@ -96,11 +96,6 @@ def _waited(cause: Cause) -> bool:
     """Return whether a line speaks of a collective that took too long."""
     texts = [each.text for each in cause.evidence] + [e.text for c in cause.consequences for e in c.evidence]
     return any("Watchdog" in text or "imeout" in text or "imed out" in text for text in texts)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    numbers = fold([str(rank) for rank in ranks]).strip("[]")
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 MOST_MOMENTS = 2000
@@ -283,10 +278,9 @@ def _not_here(log: JobLog) -> Iterator[str]:
     """Yield which ranks of the job no line is of, where others have lines."""
     missing = missing_ranks(log)
     if missing and 0 < len(log.ranks) < (log.world_size or 0):
-        numbers = fold([str(rank) for rank in missing]).strip("[]")
         yield (
-            f"of {log.world_size} ranks {len(log.ranks)} wrote a line: there is none of "
-            f"{'rank' if len(missing) == 1 else 'ranks'} {numbers}, which did not come, or whose logs are not here"
+            f"of {log.world_size} ranks {len(log.ranks)} wrote a line: there is none of {fold_ranks(missing)}, which "
+            "did not come, or whose logs are not here"
         )
 
 
@@ -346,9 +340,8 @@ def _nwriters(seen: LastSeen) -> int:
 
 
 def _named(seen: LastSeen) -> str:
-    ranks = fold([str(rank) for rank in seen.ranks]).strip("[]")
     rest = first_of(seen.sources, 3)
-    return ", ".join(filter(None, (f"{'rank' if len(seen.ranks) == 1 else 'ranks'} {ranks}" if ranks else "", rest)))
+    return ", ".join(filter(None, (fold_ranks(seen.ranks) if seen.ranks else "", rest)))
 
 
 def _slower(paces: Sequence[Pace], name: str) -> str:

@@ -67,6 +67,17 @@ def fold(names: Iterable[str]) -> str:
     return ",".join(sorted((*plain, *folded)))
 
 
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """Return ``0-2,5``."""
+    return fold(map(str, numbers)).strip("[]")
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """Return ``rank 5``, ``ranks 0-3,7``."""
+    text = fold_numbers(ranks)
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+
+
 def _folded(stem: str, width: int, numbers: list[int]) -> str:
     def text(number: int) -> str:
         return str(number).zfill(width)

@@ -127,7 +127,7 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
     devices = list(fabric.devices)
     if pci_order and reaches(version, _PCI_ORDER):
         devices.sort(key=lambda device: device.pci if isinstance(device.pci, str) else "~")
-    ports = [(device, port) for device in devices for port in device.ports if _layer_fits(port)]
+    ports = [(device, port) for device in devices for port in device.ports if layer_fits(port)]
     chosen = [(device, port) for device, port in ports if selector.takes(port.device, port.number)]
     opened = [port for device, port in chosen if _opens(device)]
     active = [port for port in opened if port.state == "ACTIVE"]
@@ -151,7 +151,8 @@ def select_by(fabric: Fabric, settings: Settings, version: Version | None) -> Se
     return select(fabric, settings.get("NCCL_IB_HCA") or "", version, ordered)
 
 
-def _layer_fits(port: Port) -> bool:
+def layer_fits(port: Port) -> bool:
+    """Return whether NCCL's own transport takes ports of this link layer, or the layer is not known."""
     return isinstance(port.link_layer, Absent) or port.link_layer in LAYERS
 
 

@@ -361,6 +361,11 @@ def passed(report: Report) -> dict[str, str]:
     return {verdict.id: verdict.title for verdict in fine if verdict.id not in spoiled}
 
 
+def yes(answer: bool | None) -> str:
+    """Return the answer in a word."""
+    return "unknown" if answer is None else "yes" if answer else "no"
+
+
 def on(nodes: Sequence[str], report: Report) -> str:
     """Where something holds, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; else nothing."""
     if not nodes or len(report.nodes) < 2:

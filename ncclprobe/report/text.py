@@ -298,7 +298,7 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
         ("HCAs", made.hcas, _hca),
         ("left out", made.hcas_left_out, _hca),
         ("GIDs", made.gids, lambda each: ("", f"{each.port} index {each.index} ({each.type or '?'} {each.address})")),
-        ("GPUDirect", made.gpudirect, lambda each: (_yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
+        ("GPUDirect", made.gpudirect, lambda each: (digest.yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
         ("GPU pairs", made.p2p, lambda each: (each.transport or "unknown", _pairs(each, made.p2p))),
     ]
     lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
@@ -313,7 +313,7 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
             for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
                 lines += wrap(f"  {label:<11}", row, width)
-    return [*lines, *wrap(f"  {'NVLS':<11}", f"{_yes(made.nvls.available)}: {made.nvls.why}", width)]
+    return [*lines, *wrap(f"  {'NVLS':<11}", f"{digest.yes(made.nvls.available)}: {made.nvls.why}", width)]
 
 
 def _hca(port: HcaChoice) -> tuple[str, str]:
@@ -324,10 +324,6 @@ def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
     if part.chosen == (peers,) and peers.pairs[1:]:
         return f"all {len(peers.pairs)}"
     return first_of(map("-".join, peers.pairs), 3)
-
-
-def _yes(answer: bool | None) -> str:
-    return "unknown" if answer is None else "yes" if answer else "no"
 
 
 def _setting(setting: Setting) -> str:

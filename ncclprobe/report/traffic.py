@@ -150,12 +150,12 @@ _STEPS = (
 
 
 _LADDER = ("rung", "ranks", "groups", "step ms", "speed-up", "efficiency", "between", "GB/s", "expected", "status")
-_RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
+RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
 
 
 def _rung(row: LadderRow) -> tuple[str, ...]:
     return (
-        _RUNGS[row.rung],
+        RUNGS[row.rung],
         str(row.ranks),
         str(row.groups),
         _ms(row.step_us),

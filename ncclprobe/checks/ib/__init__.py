@@ -13,7 +13,7 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl.hcas import LAYERS, select
+from ncclprobe.nccl.hcas import layer_fits, select
 from ncclprobe.topology.paths import PathType, Topology, of_machine
 
 SYSFS = "/sys/class/infiniband"
@@ -22,13 +22,13 @@ SYSFS = "/sys/class/infiniband"
 @applies
 def rdma_job(job: Job, fabric: Fabric) -> bool:
     """to jobs on GPUs (--backend nccl) where there are RDMA devices that NCCL's own transport can take."""
-    return job.backend == "nccl" and any(_ours(port) for device in hardware(fabric) for port in device.ports)
+    return job.backend == "nccl" and any(layer_fits(port) for device in hardware(fabric) for port in device.ports)
 
 
 @applies
 def rdma_or_soft_job(job: Job, fabric: Fabric) -> bool:
     """to jobs on GPUs (--backend nccl) where there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
-    return job.backend == "nccl" and any(_ours(port) for port in meant(fabric).ports)
+    return job.backend == "nccl" and any(layer_fits(port) for port in meant(fabric).ports)
 
 
 def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
@@ -49,10 +49,6 @@ def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
     parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
     wanted = {port.name for part in parts for port in part}
     return tuple(port for port in fabric.ports if port.name in wanted)
-
-
-def _ours(port: Port) -> bool:
-    return isinstance(port.link_layer, Absent) or port.link_layer in LAYERS
 
 
 def active(ports: Iterable[Port]) -> tuple[Port, ...]:

@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from ipaddress import ip_interface
 from typing import Any
 
 from ncclprobe.checks.ib import (
@@ -445,7 +444,7 @@ def same_subnet(
     shared: dict[str, list[str]] = defaultdict(list)
     for each in _rails(fabric, settings):
         owner = _interface(each, found)
-        for subnet in _subnets(owner) if owner else ():
+        for subnet in owner.subnets if owner else ():
             if owner and owner.name not in shared[subnet]:
                 shared[subnet].append(owner.name)
     for subnet, names in shared.items():
@@ -459,11 +458,6 @@ def same_subnet(
         message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)
-
-
-def _subnets(interface: Interface) -> set[str]:
-    own = [a for a in interface.addresses if a.family == "inet" and a.netmask]
-    return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in own}
 
 
 def _answers_for_others(sysctls: Sysctls | Absent, name: str) -> bool:

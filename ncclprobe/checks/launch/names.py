@@ -1,6 +1,6 @@
 """MASTER_ADDR and this node's own name, and nodes that are one machine or look like one."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
 from ncclprobe.checks import several
@@ -26,7 +26,7 @@ from ncclprobe.facts.rank import OwnGpus, RankProcess
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
@@ -398,7 +398,7 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
             message = f"are on one machine and do not share {' and '.join(split)}"
             nodes = tuple(sorted(on[identity]))
             seen = ("/proc/self/ns", "st_dev of /dev/shm")
-            yield warn(_listed(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
+            yield warn(fold_ranks(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 
 
 def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
@@ -416,12 +416,6 @@ def _surroundings(ranks: dict[int, RankProcess]) -> dict[str, set[int]]:
             if isinstance(inode, int):
                 found[what].add(inode)
     return found
-
-
-def _listed(ranks: Iterable[int]) -> str:
-    """Return ``rank 5``, ``ranks 0-3,7``."""
-    text = fold(map(str, ranks)).strip("[]")
-    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
 
 
 _EIGHT: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8)})
@@ -468,7 +462,7 @@ def dup_gpu(
     for gpu, ranks in users.items():
         if len(ranks) > 1:
             nodes = tuple(dict.fromkeys(node for node, _ in ranks))
-            message = f"would be used by {_listed(rank for _, rank in ranks)} of {fold(nodes)}"
+            message = f"would be used by {fold_ranks(rank for _, rank in ranks)} of {fold(nodes)}"
             seen = "LOCAL_RANK and CUDA_VISIBLE_DEVICES of each rank"
             yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
 

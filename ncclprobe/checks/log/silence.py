@@ -11,7 +11,7 @@ from ncclprobe.facts.files.log_reader import read
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasStatus, by_operation, read_answer
 from ncclprobe.facts.files.texts import ERROR, address_of, between, form_of_failure
 from ncclprobe.facts.files.torch_lines import timed_out_work
-from ncclprobe.localise.collectives import folded
+from ncclprobe.localise.collectives import of_ranks
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
@@ -363,7 +363,7 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
         first = behind[ranks[0]]
         processes = [each for rank in ranks for each in behind[rank].processes if each.rank == rank]
         yield fail(
-            f"ranks {folded(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}",
+            of_ranks(ranks),
             f"launched only {first.value} operations{f' {first.operation}' if first.operation else ''} of communicator "
             f"{first.comm}, fewer than the others: {', '.join(map(_process, processes[:8]))}",
             blame="job",
@@ -444,7 +444,7 @@ def _process(process: RasProcess) -> str:
 def _subject(*processes: RasProcess) -> str:
     ranks = [each.rank for each in processes if each.rank is not None]
     if ranks:
-        return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {folded(ranks)}"
+        return of_ranks(ranks)
     return ", ".join(dict.fromkeys(each.host for each in processes[:4])) or "a process"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ncclprobe.facts.infiniband import Fabric, Port
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Pci, normal
 from ncclprobe.model.registry import applies
@@ -14,11 +14,6 @@ from ncclprobe.model.snapshot import Absent, Job
 def bare_metal(job: Job, machine: Machine | Absent) -> bool:
     """to jobs on GPUs, where this is not a virtual machine."""
     return job.backend == "nccl" and not is_virtual(machine)
-
-
-def is_virtual(machine: Machine | Absent) -> bool:
-    """Return whether this is known to be a virtual machine."""
-    return isinstance(machine, Machine) and machine.virtual is True
 
 
 def gpu_devices(pci: Pci | Absent, gpus: Gpus | Absent) -> dict[str, Device]:

@@ -6,10 +6,10 @@ from typing import TypeVar
 
 from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.pci import bare_metal, gpu_devices, is_virtual, rdma_cards, same_slot
+from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards, same_slot
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PcieSettings, PciPosition
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn

@@ -8,12 +8,12 @@ from itertools import combinations, takewhile
 from ncclprobe.checks.gpu import blanks, gpu_job
 from ncclprobe.checks.gpu.siblings import TREE, TWO
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
-from ncclprobe.checks.pci import bare_metal, gpu_devices, is_virtual, rdma_cards
+from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards
 from ncclprobe.checks.pci.links import FULL, nic
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition

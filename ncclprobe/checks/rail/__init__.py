@@ -1,13 +1,11 @@
 """The rails between nodes: RDMA ports, connected as NCCL would, in the words of what both ends chose."""
 
-from collections.abc import Iterable
-
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Broken, Seen, Tried, gid_address
 from ncclprobe.localise.reach import Suspect
 from ncclprobe.model.findings import Certainty
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.units import plural
@@ -37,11 +35,6 @@ def subject(each: Broken, rails: Every[Rails]) -> str:
         return f"all nodes{which}"
     device = _device(suspect.nodes[0], numbers[0], rails) if len(suspect.nodes) == len(numbers) == 1 else ""
     return f"{fold(suspect.nodes)}{which}{device}"
-
-
-def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return ``0-2,5``."""
-    return fold([str(number) for number in numbers]).strip("[]")
 
 
 def name(end: End, rails: Every[Rails]) -> str:

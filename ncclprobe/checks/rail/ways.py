@@ -10,7 +10,6 @@ from ncclprobe.checks.rail import (
     choices,
     connected,
     counted,
-    fold_numbers,
     name,
     named,
     subject,
@@ -36,7 +35,7 @@ from ncclprobe.localise.rails import (
 )
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every

@@ -1,6 +1,6 @@
 """Ranks and their nodes: did all come and stay, set alike, in groups that fit, and is one slow by itself?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median_low
 from typing import Any
 
@@ -25,7 +25,7 @@ from ncclprobe.facts.run.samples import (
 )
 from ncclprobe.localise.collectives import folded
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
@@ -259,7 +259,9 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
 def in_words(each: DifferingSetting) -> str:
     """Return the values with their ranks, the most usual first, and what becomes of ranks that disagree."""
     ordered = sorted(each.values, key=lambda value: -len(value[1]))
-    words = ", ".join(f"{value if value == UNSET else f'is {value}'} on {_listed(ranks)}" for value, ranks in ordered)
+    words = ", ".join(
+        f"{value if value == UNSET else f'is {value}'} on {fold_ranks(ranks)}" for value, ranks in ordered
+    )
     parameter = table().get(each.name)
     return f"{words} ({parameter.hazard})" if parameter and parameter.hazard else words
 
@@ -268,11 +270,6 @@ def ranks_that_differ(each: DifferingSetting) -> tuple[int, ...]:
     """Return the ranks whose value is not the most usual one."""
     usual = max(each.values, key=lambda value: len(value[1]))
     return tuple(sorted(rank for value in each.values if value is not usual for rank in value[1]))
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    text = fold(map(str, ranks)).strip("[]")
-    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
 
 
 _WITHIN = GroupRow(

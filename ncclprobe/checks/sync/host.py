@@ -17,7 +17,7 @@ from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import CMDLINE, Dmi, KernelOptions, Machine
+from ncclprobe.facts.machine import CMDLINE, Dmi, KernelOptions, Machine, is_virtual
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
@@ -322,7 +322,7 @@ def topology(
     shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
     for part in of_one_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
         # The tree of a virtual machine is what its hypervisor shows.
-        tell = note if any(_virtual(machines.by_node.get(node)) for node in part) else warn
+        tell = note if any(is_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
         placed = vote({node: shape.roots for node, shape in part.items()})
         seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
@@ -334,10 +334,6 @@ def topology(
             outliers = placed.outliers
             message = describe(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
             yield tell(named(outliers), message, action="repair", nodes=outliers, evidence=seen)
-
-
-def _virtual(machine: Machine | Absent | None) -> bool:
-    return isinstance(machine, Machine) and machine.virtual is True
 
 
 def _devices(tree: Pci) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from ncclprobe.localise.collectives import (
     SideBySide,
     blocked,
     caller,
-    folded,
     judge,
+    of_ranks,
     roots,
     waits,
 )
@@ -300,7 +300,7 @@ def function(where: str) -> str:
 def named(ranks: Sequence[int]) -> str:
     """Return ``rank 3``, ``ranks 0-5, 7``, ``process 4242``."""
     known = [rank for rank in ranks if rank >= 0]
-    parts = [f"rank {known[0]}" if len(known) == 1 else f"ranks {folded(known)}"] if known else []
+    parts = [of_ranks(known)] if known else []
     return ", ".join((*parts, *(f"process {-rank}" for rank in ranks if rank < 0)))
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from markupsafe import Markup
 
 from ncclprobe.model.causes import Cause, Moment, RankState
-from ncclprobe.model.hostlist import fold
+from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report.causes import blamed, class_rows, headline, looked, suspected, who
@@ -70,7 +70,7 @@ def _ranks(report: Report) -> list[tuple[str, str, RankState]]:
         groups.setdefault((each.state, each.last_collective, _DIGITS.sub("0", said)), []).append(each)
     return [
         (
-            fold(str(each.rank) for each in group).strip("[]"),
+            fold_numbers(each.rank for each in group),
             f"{group[0].host}:{group[0].pid}"
             if not group[1:] and group[0].pid
             else fold(each.host for each in group if each.host),

@@ -15,6 +15,7 @@ from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
+from ncclprobe.report.traffic import RUNGS
 from ncclprobe.units import plural, size
 
 T = TypeVar("T")
@@ -176,11 +177,10 @@ def _step(row: StepRow) -> Iterator[str]:
 
 
 _LADDER = "State|Rung|>Ranks|>Groups|>Step|>Speed-up|>Efficiency|>Between|>GB/s|>Expected"
-_RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
 
 
 def _rung(row: LadderRow) -> Iterator[str]:
-    yield from (row.status, _RUNGS[row.rung], str(row.ranks), str(row.groups), micros(row.step_us))
+    yield from (row.status, RUNGS[row.rung], str(row.ranks), str(row.groups), micros(row.step_us))
     yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
     yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
     yield f"{row.interval[0]:.0%} – {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "–"
@@ -438,13 +438,13 @@ def _rows(made: Choices) -> Iterable[Choice]:
         ("HCAs", made.hcas, _hca),
         ("HCAs left out", made.hcas_left_out, _hca),
         ("GIDs", made.gids, lambda each: f"{each.port} index {each.index} ({each.type or '?'} {each.address})"),
-        ("GPUDirect", made.gpudirect, lambda each: f"{each.gpu} {'/'.join(each.nics)}: {_yes(each.receives)}"),
+        ("GPUDirect", made.gpudirect, lambda each: f"{each.gpu} {'/'.join(each.nics)}: {digest.yes(each.receives)}"),
         ("GPU pairs", made.p2p, _peers),
     ]
     for name, part, shown in parts:
         if part.chosen or name in ("Bootstrap", "HCAs", "GPUDirect"):
             yield _row(name, part, shown)
-    yield Choice("NVLS", _yes(made.nvls.available), made.nvls.why)
+    yield Choice("NVLS", digest.yes(made.nvls.available), made.nvls.why)
 
 
 def _row(name: str, part: Part[Any], shown: Callable[[Any], str]) -> Choice:
@@ -460,7 +460,3 @@ def _hca(port: HcaChoice) -> str:
 
 def _peers(peers: PeerChoice) -> str:
     return f"{peers.transport or 'unknown'} {first_of(map('-'.join, peers.pairs), 4)}"
-
-
-def _yes(answer: bool | None) -> str:
-    return "unknown" if answer is None else "yes" if answer else "no"
