@@ -27,10 +27,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ncclprobe import bounds
 from ncclprobe.errors import HostError, ParseError, UsageError
-from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.rank import together
 from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import Recorder, Replay, load
 from ncclprobe.interrupt import NO_MEMORY
@@ -457,6 +455,8 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
 
     The node has the GPUs of all its ranks, of which each may see its own alone.
     """
+    from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
+
     whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
     facts = collect(whole, collectors, traces=traces)
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
@@ -466,6 +466,8 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:
     """Return the rank that speaks for the node is one of its ranks, if a launcher made it one."""
+    from ncclprobe.facts.launcher import Launch
+
     launch = facts.get(Launch)
     if not isinstance(launch, Launch) or launch.rank is None:
         return {}
