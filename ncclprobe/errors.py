@@ -33,6 +33,8 @@ _LAST_ERROR, _TRACE = "Last error:", ("Exception raised from ", "frame #")
 _MOST_LINES, _MOST_OF_A_LINE, _MOST_OF_A_REASON = 50, 4000, 600
 OUT_OF_MEMORY = "out of memory: "
 _NO_MEMORY = ("out of memory", "can't allocate memory")
+NCCL_NO_MEMORY = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
+"""What NCCL says of an allocation that failed (src/include/alloc.h): for want of memory, or of a GPU that answers."""
 _SIZE = r"(\d{1,20}(?:\.\d{1,3})? \w{1,5})"
 _ASKED = re.compile(rf"Tried to allocate {_SIZE}\.")
 _ROOM = re.compile(rf"GPU (\d{{1,4}}) has a total capacity of {_SIZE} of which {_SIZE} is free")

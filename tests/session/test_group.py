@@ -181,3 +181,32 @@ def test_a_recorder_that_never_answers_costs_a_moment(monkeypatch: pytest.Monkey
 
 def test_the_recorder_of_this_torch_can_be_read() -> None:
     assert group.in_flight("gloo") == ""
+
+
+_FAILED = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\nLast error:\n{}"
+
+
+@pytest.mark.parametrize(
+    ("last", "free", "begins", "tells"),
+    [
+        ("Failed to CUDA calloc async 40 bytes", 3 << 20, "out of memory: ", "of the 80 GiB of GPU 1 3 MiB are free"),
+        ("Cuda failure 2 'out of memory'", 3 << 20, "out of memory: ", "of the 80 GiB of GPU 1 3 MiB are free"),
+        ("Failed to CUDA calloc async 40 bytes", 70 << 30, "NCCL error in", "70 GiB are free"),
+        ("Failed to CUDA calloc async 40 bytes", None, "NCCL error in", "40 bytes"),
+        ("Cuda failure 700 'an illegal memory access was encountered'", 3 << 20, "NCCL error in", "encountered'"),
+    ],
+)
+def test_an_allocation_that_fails_within_nccl_is_for_want_of_memory_where_the_gpu_is_full(
+    monkeypatch: pytest.MonkeyPatch, last: str, free: int | None, begins: str, tells: str
+) -> None:
+    import torch
+
+    def asked(device: int) -> tuple[int, int]:
+        if free is None:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return free, 80 << 30
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked)
+    said = group.why(RuntimeError(_FAILED.format(last)), "nccl", 1)
+    assert said.startswith(begins)
+    assert said.endswith(tells)

@@ -15,6 +15,7 @@ from ncclprobe.checks.log.lines import (
     of_no_rank,
     warned,
 )
+from ncclprobe.errors import NCCL_NO_MEMORY
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
@@ -88,12 +89,11 @@ _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
 _OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
         "RESOURCE_EXHAUSTED: Out of memory")  # fmt: skip
-_NCCL_OOM = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
 
 
 @cause(
     code="oom",
-    signs=(*_OOM, *_NCCL_OOM, *CUDA_SIGNS),
+    signs=(*_OOM, *NCCL_NO_MEMORY, *CUDA_SIGNS),
     doctor="gpu.busy",
     bad=lambda: ["[rank2]: RuntimeError: CUDA error: out of memory"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 2 'out of memory'"],
@@ -116,7 +116,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     for event in cuda_errors(log, "out of memory"):
         if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
             yield said(log, event, "a GPU's memory is full", **JOB)
-    yield from each(log, _NCCL_OOM, "a GPU has no memory left for NCCL's buffers", **JOB)
+    yield from each(log, NCCL_NO_MEMORY, "a GPU has no memory left for NCCL's buffers", **JOB)
 
 
 def _full(text: str) -> str:

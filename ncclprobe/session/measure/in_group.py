@@ -127,7 +127,7 @@ def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float, began: 
     try:
         return until(end - reserved_s / 2, partial(run.play, prepare))
     except RuntimeError as error:  # torch's, for a peer or a store that is gone
-        raise ProbeError(f"rank {who.own}: {reason(error)}") from error
+        raise ProbeError(f"rank {who.own}: {groups.why(error, who.backend, who.device)}") from error
     except TimeoutError:
         raise ProbeError(f"rank {who.own}: {run.phase} had not ended after {timeout_s:g} s") from None
     finally:

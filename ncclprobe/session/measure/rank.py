@@ -1,6 +1,5 @@
 """One rank in a run, from meeting the others to the verdict."""
 
-import contextlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import OUT_OF_MEMORY, HostError, ProbeError, UsageError, reason, without_torch
+from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
@@ -45,7 +44,6 @@ from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
-from ncclprobe.units import size
 
 
 def devices(host: Host) -> Devices:
@@ -135,6 +133,7 @@ class Rank:
         self._options, self._identity, self._host = options, identity, host
         self._hostname = socket.gethostname()
         self._backend: Backend | None = None  # once its group is made
+        self._device = 0  # until this rank has chosen its own
         self._gpu: str | None = None  # the identity of the GPU that it measures with
         self._progress = Progress(wanted=identity.rank == 0 and not options.output.quiet)
         self._rank_file = _rank_file(identity.rank, self._hostname)
@@ -179,21 +178,10 @@ class Rank:
         except group.MissedBarrier as error:
             self._watchdog.failed(str(error), error.ranks)
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
-            self._watchdog.failed(self._reason(error))
+            self._watchdog.failed(group.why(error, self._backend, self._device))
         finally:
             self._watchdog.stop()
         leave(code)
-
-    def _reason(self, error: Exception) -> str:
-        """Return what `error` says, and the memory that is free where NCCL, which does not tell it, found none."""
-        text = reason(error)
-        if OUT_OF_MEMORY in text and "are free" not in text and self._backend == "nccl":
-            import torch
-
-            with contextlib.suppress(RuntimeError):
-                free, total = map(size, torch.cuda.mem_get_info(self._device))
-                text += f"; of the {total} of GPU {self._device} {free} are free"
-        return text
 
     def _show_phase(self, phase: str) -> None:
         if self._rank_file:

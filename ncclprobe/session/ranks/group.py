@@ -11,11 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ncclprobe.errors import ProbeError
+from ncclprobe.errors import NCCL_NO_MEMORY, OUT_OF_MEMORY, ProbeError, reason
 from ncclprobe.facts.environment import MEASURING
 from ncclprobe.facts.files.flight_child import Refusing, loaded
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import connect, key
+from ncclprobe.units import size
 
 _DUMPS: dict[Backend, tuple[str, ...]] = {
     "nccl": ("_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"),
@@ -26,6 +27,9 @@ before that as a pickle; what gloo and other backends do is in a general one, si
 _SEQ = ("collective_seq_id", "p2p_seq_id")
 ABORT_S = 2.0
 """For NCCL to abort its communicator, or the flight recorder to answer. The process ends all the same."""
+
+_FULL_BYTES = 1 << 30
+"""With less than this free, it was for want of memory that an allocation of NCCL failed: all its buffers take less."""
 
 
 class MissedBarrier(ProbeError):
@@ -103,6 +107,22 @@ def stuck(record: Mapping[str, Any]) -> str:
     more = f"; {len(rest) - 1} more wait behind it" if len(rest) > 1 else ""
     sizes, state = first.get("input_sizes"), first.get("state")
     return f"{name}, call {number} of its group, sizes {sizes}, is {state} and not over{more}"
+
+
+def why(error: BaseException, backend: Backend | None, device: int) -> str:
+    """Return what `error` says and, of memory that NCCL did not get, how much GPU `device` has free."""
+    text = reason(error)
+    of_nccl = any(sign in text for sign in NCCL_NO_MEMORY)
+    if backend != "nccl" or "are free" in text or not (of_nccl or OUT_OF_MEMORY in text):
+        return text
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:  # CUDA's: the GPU, or this process's context on it, is lost
+        return text
+    full = of_nccl and OUT_OF_MEMORY not in text and free < _FULL_BYTES
+    return f"{OUT_OF_MEMORY * full}{text}; of the {size(total)} of GPU {device} {size(free)} are free"
 
 
 def aborter(group: Any = None) -> Callable[[], object] | None:
