@@ -463,7 +463,19 @@ def _watts(milliwatts: Any) -> int:
 
 
 def _violated_s(status: dict[str, Any]) -> int:
-    return round(number(status["violationTime"]) / 1e9)
+    return round(_heated(status))
+
+
+def _heated(status: dict[str, Any]) -> float:
+    return number(status["violationTime"]) / 1e9  # nvmlViolationTime_t: ns
+
+
+def heated_s(host: Host) -> dict[int, float]:
+    """Return the seconds in which heat has lowered the clocks of each GPU so far, of those that tell."""
+    count = attempt(lambda: ask(host, number, "nvmlDeviceGetCount"))
+    gpus = range(min(count, bounds.NVML_DEVICES) if isinstance(count, int) else 0)
+    told = {index: learn(host, _heated, "nvmlDeviceGetViolationStatus", index, _THERMAL) for index in gpus}
+    return {index: seconds for index, seconds in told.items() if not isinstance(seconds, Absent)}
 
 
 def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:

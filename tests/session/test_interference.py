@@ -9,11 +9,21 @@ from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import notes, rows_of
 from ncclprobe.errors import Missing
 from ncclprobe.expect.bands import judge_rows
+from ncclprobe.facts.nvml import Gpu, Gpus, heated_s
 from ncclprobe.facts.run.samples import Expected, Participants, Rows
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure.joining import Reading, falsifying, of_all_hosts, of_processors, of_settings, parse
+from ncclprobe.session.measure.joining import (
+    Heat,
+    Reading,
+    falsifying,
+    of_all_hosts,
+    of_gpus,
+    of_processors,
+    of_settings,
+    parse,
+)
 from ncclprobe.session.measure.recorder import Recorder
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
@@ -157,3 +167,40 @@ def test_what_merely_slows_a_run_down_excuses_no_row_that_passes() -> None:
     rows = Rows((replace(ROW, busbw_GBps=100.0),), disturbances=(Disturbance("a busy host", 0.5),))
     (row,) = judge_rows(rows, Expected((band,)))
     assert row.status == "pass"
+
+
+_COOL = Heat(100.0, {0: 7.0, 1: 3.0})
+
+
+@pytest.mark.parametrize(
+    ("heat", "throttle", "found"),
+    [
+        (Heat(160.0, {0: 7.0, 1: 3.0}), ("gpu-idle",), []),
+        (Heat(160.0, {0: 7.0, 1: 4.0}), ("gpu-idle",), []),  # one second of sixty
+        (Heat(160.0, {0: 7.0, 1: 33.0}), ("gpu-idle",), ["GPU1 of n0 lowered its clocks (for heat, 50% of the time)"]),
+        (Heat(160.0, {0: 7.0, 1: 3.0}), ("hw-slowdown",), ["GPU1 of n0 lowered its clocks (hw-slowdown)"]),
+        (
+            Heat(160.0, {1: 63.0}),
+            ("hw-thermal-slowdown",),
+            ["GPU1 of n0 lowered its clocks (hw-thermal-slowdown, for heat, 100% of the time)"],
+        ),
+        (Heat(160.0, {0: 7.0, 1: 3.0, 2: 900.0}), ("gpu-idle",), []),  # not told before: nothing to subtract
+    ],
+)
+def test_a_gpu_that_was_hot_while_it_worked_is_named_though_it_has_cooled_down(
+    heat: Heat, throttle: tuple[str, ...], found: list[str]
+) -> None:
+    gpus = Gpus((Gpu(0, throttle=("gpu-idle",)), Gpu(1, throttle=throttle)), "570", (12, 8))
+    assert [each.what for each in of_gpus("n0", _COOL, heat, gpus)] == found
+
+
+def test_the_counters_of_heat_are_read_gpu_by_gpu_and_one_that_does_not_tell_is_left_out() -> None:
+    host = answers(
+        {
+            ("nvml", "nvmlDeviceGetCount"): "2",
+            ("nvml", "nvmlDeviceGetViolationStatus", 0, 1): '{"referenceTime": 9, "violationTime": 2500000000}',
+            ("nvml", "nvmlDeviceGetViolationStatus", 1, 1): Missing("Not Supported"),
+        }
+    )
+    assert heated_s(host) == {0: 2.5}
+    assert heated_s(answers({("nvml", "nvmlDeviceGetCount"): Missing("no NVML")})) == {}

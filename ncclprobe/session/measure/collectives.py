@@ -20,7 +20,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import phase
 from ncclprobe.session.measure import joining
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.joining import Reading
+from ncclprobe.session.measure.joining import Heat, Reading
 from ncclprobe.session.measure.nic_traffic import TransportDetection
 
 MOST = 64
@@ -89,6 +89,7 @@ def sweep(run: RankContext) -> None:
     """
     plan, recorder, exchange = run.plan(), run.recorder, run.exchange
     before = joining.read(run.host)
+    heat = joining.heat(run.host) if plan.backend == "nccl" else None
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
     reach = recorder.progress.reach if recorder else _unheard
@@ -112,23 +113,23 @@ def sweep(run: RankContext) -> None:
                         recorder.add_retest(row)
             except UsageError as error:  # on all ranks: the memory that the row had is no longer free
                 run.note(f"{op} {units.size(nbytes)} was not measured again: {error}")
-    _look_for_disturbances(run, plan.backend, before)
+    _look_for_disturbances(run, before, heat)
 
 
 def _unheard(_row: str, _precision: float) -> None:
     """Show nothing: only rank 0 has a line of progress."""
 
 
-def _look_for_disturbances(run: RankContext, backend: str, before: Reading | None) -> None:
+def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat | None) -> None:
     """Record what disturbed the run, as every rank sees it, where rows still fail."""
     recorder = run.recorder
     if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return
     run.set_phase("look for disturbances")
     after, here = joining.read(run.host), socket.gethostname()
-    gpus = joining.gpus_now(run.host) if backend == "nccl" else None
-    throttled = [asdict(each) for each in joining.of_gpus(here, gpus)] if gpus else []
-    received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), throttled])
+    gpus = joining.of_gpus(here, heat, joining.heat(run.host), joining.gpus_now(run.host)) if heat else ()
+    slowed = [asdict(each) for each in gpus]
+    received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), slowed])
     if received and recorder:
         recorder.disturbed(_merged(received))
 
@@ -139,5 +140,5 @@ def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
         (name, Reading(**first) if first else None, Reading(**last) if last else None)
         for name, first, last, _ in received
     ]
-    gpus = [Disturbance(**each) for *_, throttled in received for each in throttled]
+    gpus = [Disturbance(**each) for *_, slowed in received for each in slowed]
     return tuple(dict.fromkeys([*joining.of_all_hosts(readings), *gpus]))

@@ -16,7 +16,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
-from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml import Gpus, heated_s
 from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
@@ -37,6 +37,8 @@ _LEAST_LEFT = 0.25
 """The share of the speed that a busy host leaves at least: what is slower has another cause."""
 _SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
 """NVML's reasons for lower clocks other than the user's settings and idling."""
+_HOT = 0.05
+"""The share of a run in which heat must have lowered a GPU's clocks to be reported."""
 _MOST_CHARACTERS = 64
 """Of a setting's value."""
 _HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
@@ -85,15 +87,33 @@ def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[fl
     return Disturbance(", ".join(words), max(_LEAST_LEFT, 1 - 2 * (others + stolen)))
 
 
-def of_gpus(host: str, gpus: Gpus) -> list[Disturbance]:
-    """Return which GPUs of `host` have lowered their clocks."""
-    found = []
-    for gpu in gpus.all:
+class Heat(Struct, frozen=True):
+    """When it was read, in seconds, and for how many seconds heat had lowered the clocks of each GPU until then."""
+
+    at_s: float
+    by_gpu: Mapping[int, float]
+
+
+def heat(host: Host) -> Heat:
+    """Read NVML's counters of heat. A GPU cools within a second of its last call, and then names no reason any more."""
+    return Heat(time.monotonic(), heated_s(host))
+
+
+def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Disturbance]:
+    """Return which GPUs of `host` had lowered their clocks between two readings, or have now, as `gpus` say."""
+    told: dict[int, list[str]] = {}
+    for gpu in gpus.all if gpus else ():
         throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
-        reasons = [reason for reason in throttle if reason in _SLOWED]
-        if reasons:
-            found.append(Disturbance(f"GPU{gpu.index} of {host} has lowered its clocks ({', '.join(reasons)})", 0.25))
-    return found
+        told[gpu.index] = [reason for reason in throttle if reason in _SLOWED]
+    for index, until_s in after.by_gpu.items():
+        share = (until_s - before.by_gpu.get(index, until_s)) / max(after.at_s - before.at_s, 1e-9)
+        if share >= _HOT:
+            told.setdefault(index, []).append(f"for heat, {min(share, 1.0):.0%} of the time")
+    return [
+        Disturbance(f"GPU{index} of {host} lowered its clocks ({', '.join(reasons)})", _LEAST_LEFT)
+        for index, reasons in told.items()
+        if reasons
+    ]
 
 
 def gpus_now(host: Host) -> Gpus | None:
