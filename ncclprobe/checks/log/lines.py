@@ -6,6 +6,7 @@ from typing import Any
 
 from ncclprobe.checks.log import said
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
@@ -85,6 +86,11 @@ def each(
     for event in log.having(*signs):
         if not demoted(event) and not any(text in event.text for text in but):
             yield said(log, event, message, **details)
+
+
+def rdma_found(log: JobLog) -> bool:
+    """Return whether a rank found an InfiniBand or RoCE device: without any, NCCL writes "Using" and no name."""
+    return any(used(event.text) for event in log.having("NET/IB : Using"))
 
 
 def informed(log: JobLog, signs: tuple[str, ...], message: str, **details: Any) -> Iterator[Finding]:

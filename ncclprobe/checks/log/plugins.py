@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, NODE, demoted, each, failed, informed
+from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, NODE, demoted, each, failed, informed, rdma_found
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
@@ -443,7 +443,7 @@ _WANTED = (
 
 def rdma_wanted(log: JobLog) -> bool:
     """Return whether the job's settings, or other ranks' choices, say that it was to use InfiniBand or RoCE."""
-    return any(True for _ in log.having(*_WANTED, "Using network IB", "NET/IB : Using"))
+    return rdma_found(log) or any(True for _ in log.having(*_WANTED, "Using network IB"))
 
 
 @cause(

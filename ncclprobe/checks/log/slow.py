@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed
+from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed, rdma_found
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
@@ -37,8 +37,7 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
     "Using network".
     """
-    there = any(used(event.text) for event in log.having("NET/IB : Using"))
-    there = there or any(True for _ in log.having("GPU Direct RDMA Enabled"))
+    there = rdma_found(log) or any(True for _ in log.having("GPU Direct RDMA Enabled"))
     switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
     if there or switched_off:
         message = "sockets are used although RDMA devices are there"

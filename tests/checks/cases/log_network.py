@@ -362,7 +362,10 @@ CASES = {
         ],
         good=[
             "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs2\n"
-            "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>"
+            "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+            "n0:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+            "n0:7:7 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>\n"
+            "n1:8:8 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn1:8:8 [0] NCCL INFO Using network Socket",
         ],
     ),
     "log.no-device-of-that-name": Cases(
