@@ -1,5 +1,6 @@
 """What becomes of a run whose ranks were started here, from what they left: every way to end, without processes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,9 +17,10 @@ from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
+from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.launch import RanksEnd, _complete_log
+from ncclprobe.session.ranks.launch import RanksEnd, _complete_log, _publish, _resumed
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.watchdog.ending import Ending
 
@@ -50,12 +52,13 @@ class Run:
             patch.setenv(rank_files.FOLDER, str(self.folder))
             self.zero.close()
 
-    def settles(self, end: RanksEnd) -> RunLog | int:
-        return _complete_log(self.folder / FILE, self.folder, 2, "h0", end, asked(self.options, "gloo"))
+    def settles(self, end: RanksEnd) -> RunLog:
+        log = _resumed(self.folder / FILE, asked(self.options, "gloo"), 2, "h0")
+        _complete_log(log, self.folder, 2, "h0", end)
+        return log
 
     def settle(self, end: RanksEnd) -> Report:
         log = self.settles(end)
-        assert isinstance(log, RunLog)
         again = RunLog.read(self.folder / FILE)
         assert run_facts(again) == run_facts(log)  # what is left is what the report is made of
         return diagnose(self.question(), (), run_facts(log))
@@ -100,7 +103,6 @@ def test_a_rank_zero_is_not_lost_because_the_time_of_another_ran_out(run: Run) -
     run.rank_files[0].set_phase(rank_files.IMPORTING)
     run.rank_files[1].leave("--timeout ran out while this rank was in phase 'reach the store at h0:1'", 3)
     log = run.settles(LATE)
-    assert isinstance(log, RunLog)
     report = diagnose(run.question(), (), run_facts(log))
     assert (report.exit_code, findings(report)) == (3, [])
     assert "--timeout ran out before rank 0 had imported torch" in why(report, "run.init")
@@ -177,7 +179,6 @@ def test_a_run_that_was_cut_short_blames_nobody(run: Run, end: RanksEnd, words: 
 def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> None:
     (run.folder / FILE).unlink()
     log = run.settles(RanksEnd({1: -9}))
-    assert isinstance(log, RunLog)
     report = diagnose(run.question(), (), run_facts(log))
     assert (report.exit_code, [subject for subject, _ in findings(report)]) == (4, ["rank 1"])
 
@@ -191,7 +192,14 @@ def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run)
 
 @pytest.mark.parametrize(("codes", "code"), [({0: 2}, 2), ({0: 2, 1: -15}, 2), ({0: 1}, 1)])
 def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
-    run: Run, codes: dict[int, int], code: int, capsys: pytest.CaptureFixture[str]
+    run: Run, codes: dict[int, int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run.settles(RanksEnd(codes)) == code
-    assert capsys.readouterr() == ("", "")
+    path = tmp_path / "report.json"
+    options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
+    run.zero.keep(Ending(why="64 GiB: two buffers need 128 GiB and rank 1 has only 8 GiB free"))
+    waiting = Waiting("", wanted=False)
+    published = _publish(options, run.question(), 2, RanksEnd(codes), run.folder, run.folder / FILE, waiting)
+    assert (published, capsys.readouterr()) == (code, ("", ""))
+    report = json.loads(path.read_text())
+    assert (report["exit_code"], len(report["measurements"])) == (3, 1)  # what was measured is kept
+    assert "rank 1 has only 8 GiB free" in path.read_text()

@@ -5,6 +5,7 @@ their own. Rank 0 writes the run log, and this process makes the report from it.
 rank ended badly after that, the log is completed from the files of the ranks.
 """
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -128,12 +129,15 @@ def _publish(
     options: Options, question: Question, nproc: int, end: RanksEnd, folder: Path, log: Path, waiting: Waiting
 ) -> int:
     """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code."""
-    host = socket.gethostname()
-    record = _complete_log(log, folder, nproc, host, end, asked(options, options.backend or "gloo"))
-    if isinstance(record, int):
-        return record
+    host, publisher = socket.gethostname(), Publisher(options)
+    record = _resumed(log, asked(options, options.backend or "gloo"), nproc, host)
+    if record.end is None and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*end.codes.values()}):
+        record.close(record.foreseen)
+        with contextlib.suppress(UsageError):  # what is wrong has been printed, by the rank that found it
+            publisher.write(diagnose(question, (), run_facts(record)))
+        return int(min(own))
+    _complete_log(record, folder, nproc, host, end)
     captures = captures_in(folder)
-    publisher = Publisher(options)
     if options.keep:
         publisher.lose(write_captures(options.keep, captures))
     report = diagnose(question, replayed_nodes(captures), run_facts(record))
@@ -149,13 +153,9 @@ def _folder() -> scratch.Scratch:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
 
-def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: RanksEnd, request: Asked) -> RunLog | int:
-    """Return the run log, completed with its end; or an exit code, where a rank has already printed what is wrong."""
-    codes = end.codes
-    record = RunLog.resume(log) if log.exists() else _new_log(request, nproc, host)
-    whole = record.end is not None
-    if not whole and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*codes.values()}):
-        return int(min(own))
+def _complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: RanksEnd) -> None:
+    """Complete the run log with the ranks that were lost, and with its end."""
+    codes, whole = end.codes, record.end is not None
     known = learned(run_facts(record), Attendance)
     named = known and known.lost
     states = {rank: rank_files.read_state(folder, rank, host) for rank in range(nproc)}
@@ -167,11 +167,12 @@ def _complete_log(log: Path, folder: Path, nproc: int, host: str, end: RanksEnd,
         record.add("lost", asdict(rank))
     if not whole:
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
-    return record
 
 
-def _new_log(request: Asked, nproc: int, host: str) -> RunLog:
-    """Return the log of a run whose rank 0 has written none."""
+def _resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
+    """Return the run log that rank 0 has written; if none, one that says what was asked for."""
+    if log.exists():
+        return RunLog.resume(log)
     record = RunLog()
     record.add("asked", asdict(request))
     record.add("participants", asdict(Participants("self", nproc, (host,), request.backend or "gloo", nnodes=1)))
