@@ -17,6 +17,7 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
 from ncclprobe.ops import OPS
 from ncclprobe.session.measure import nccl_debug_pass
+from ncclprobe.session.measure.collectives import log_pass_s
 from ncclprobe.session.measure.nccl_debug_pass import Task, run_task
 from ncclprobe.session.ranks.identity import RankIdentity
 
@@ -140,3 +141,8 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
     assert nccl_debug_rank.fitting(calls, None) == calls
     with pytest.raises(ValueError, match="no call of the sweep fits into the memory that is free, 1 B"):
         nccl_debug_rank.fitting(calls, 1)
+
+
+@pytest.mark.parametrize(("phase_s", "left_s", "pass_s"), [(60.0, 285.0, 30.0), (60.0, 30.0, 10.0), (60.0, 0.0, 0.0)])
+def test_most_of_a_short_run_is_left_for_its_rows(phase_s: float, left_s: float, pass_s: float) -> None:
+    assert log_pass_s(phase_s, left_s) == pass_s

@@ -70,7 +70,8 @@ def play(run: RankContext) -> bool:
     plan, options, recorder = run.plan(), run.options, run.recorder
     detection = TransportDetection(run)
     if options.transport:
-        detection.before(plan, options.phase_timeout_s / 2)
+        assert run.watchdog  # of ranks that a launcher started
+        detection.before(plan, log_pass_s(options.phase_timeout_s, run.watchdog.left_s()))
         if recorder:
             recorder.with_transport = detection.with_transport
     sweep(run)
@@ -80,6 +81,11 @@ def play(run: RankContext) -> bool:
             recorder.add_traffic(counted)
     run.note(detection.note)
     return True
+
+
+def log_pass_s(phase_s: float, left_s: float) -> float:
+    """Return how long NCCL's own log may take of a phase's `phase_s` and of the `left_s` of the run, before any row."""
+    return min(phase_s / 2, left_s / 3)
 
 
 def sweep(run: RankContext) -> None:

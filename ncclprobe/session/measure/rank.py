@@ -268,7 +268,7 @@ class Rank:
         """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""
         if len(self._options.what) < 2:
             return True
-        skipped = too_late(part, self._deadline - time.monotonic(), self._options.timeout_s)
+        skipped = too_late(part, self._watchdog.left_s(), self._options.timeout_s)
         skipped = skipped if intact else without_all(part)
         begins = bool(exchange.share(skipped is None))
         if skipped and self._recorder:

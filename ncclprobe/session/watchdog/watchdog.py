@@ -172,6 +172,10 @@ class Watchdog:
             if self._signal:
                 wait_for_the_end()
 
+    def left_s(self) -> float:
+        """Return the seconds that are left of the run."""
+        return max(0.0, self._limits.deadline - time.monotonic())
+
     def unreachable(self) -> frozenset[int]:
         """Return, on rank 0, the ranks that will not answer any more, as far as heartbeats show."""
         return self._unreachable
