@@ -45,7 +45,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NoReturn
 
-from ncclprobe.facts.run.samples import FAILED, LostRank
+from ncclprobe.facts.run.samples import FAILED, Attendance, LostRank
 from ncclprobe.interrupt import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
@@ -243,7 +243,7 @@ class Watchdog:
             silent = f"{self._store_host()} has not answered for {self._heartbeat_age_s:.0f} s"
             return Ending(why=f"{silent} {self._where()}")
         if late:
-            return self._out_of_time()
+            return self._stood_still() or self._out_of_time()
         longest_s = self._limits.phase_s + self.late_s + (_STUCK_S if attached else 0.0)
         if now > self._phase_began + longest_s and not self._preparing and not self._may_come(now, attached):
             return Ending(why=f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s")
@@ -267,6 +267,14 @@ class Watchdog:
         cold = ", which takes minutes from a cold network file system; start again, or raise --timeout"
         why = f"--timeout ran out {self._where()}{cold if self._preparing else ''}"
         return Ending(why=why, code=ExitCode.INCONCLUSIVE)
+
+    def _stood_still(self) -> Ending | None:
+        """Return, on rank 0, that it was itself stopped for longer than a phase may last; None: it was not."""
+        if self._identity.rank or self._paused_s <= self._limits.phase_s:
+            return None
+        why = f"this rank itself stood still for {self._paused_s:.0f} s, and --timeout ran out"
+        lost = LostRank(0, self._host, self._phase, why)
+        return Ending(attendance=Attendance(self._identity.ranks, (lost,)))
 
     def _note_pause(self, waited_s: float) -> None:
         """Keep how long this process itself was stopped, from how long one of its threads waited to run."""
@@ -345,7 +353,7 @@ class Watchdog:
         if attendance:
             self._leave(Ending(attendance=attendance), store)
         if out_of_time:
-            self._leave(Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
+            self._leave(self._stood_still() or Ending(why=f"--timeout ran out in phase {self._phase!r}"), store)
         if self._signal:
             self._end_after_signal(store)
 
