@@ -10,6 +10,7 @@ Slow results are related to findings on machines that may explain them; no findi
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from ncclprobe.engine import doctor, inventory
@@ -300,6 +301,7 @@ def notes(run: Facts) -> Iterator[str]:
     yield from (learned(run, Notes) or Notes()).texts
     yield from _left_out(_rows(run, Skipped))
     yield from imprecise(rows, accepts=_accepts(run))
+    yield from _stood_still(rows)
     yield from _judged_by(asked, rows) if asked else ()
 
 
@@ -313,6 +315,20 @@ def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
             reasons.setdefault(each.why, []).append(f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}")
     for why, names in reasons.items():
         yield f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} left out: {why}"
+
+
+def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
+    """Where one batch took so much longer than the others of its row that something must have stopped meanwhile."""
+    for row in rows:
+        batches = row.samples.by_batch if row.samples else ()
+        usual_us = median(batches) if batches else 0.0
+        for number, each_us in enumerate(batches, 1):
+            longer_s = (each_us - usual_us) * row.iters / 1e6
+            if longer_s >= _STOPPED_S and each_us > 2 * usual_us:
+                yield (
+                    f"{row.op} {size(row.nbytes)}: batch {number} of {len(batches)} took {longer_s:.1f} s longer than "
+                    "is usual of this row; a rank, its host or a link stood still meanwhile"
+                )
 
 
 def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
@@ -346,6 +362,8 @@ def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
         )
 
 
+_STOPPED_S = 1.0
+"""What no scheduler and no collector of garbage takes."""
 _MOST = 8
 """Reasons that one symptom names; the others are findings of the report like any."""
 

@@ -11,7 +11,7 @@ from ncclprobe.errors import Missing
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.nvml import Gpu, Gpus, heated_s
 from ncclprobe.facts.run.samples import Expected, Participants, Rows
-from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
+from ncclprobe.model.measurement import Band, Disturbance, Expectation, Samples, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from ncclprobe.session.measure.joining import (
@@ -76,6 +76,27 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     record.disturbed((Disturbance("GPU3 of n0 has lowered its clocks", 0.5),))
     assert record.failing(9) == []
     assert "GPU3 of n0" in rows_of(record.facts())[0].inconclusive_why
+
+
+@pytest.mark.parametrize(
+    ("by_batch", "said"),
+    [
+        ((100.0, 101.0, 60_000.0, 99.0, 100.0), ["batch 3 of 5 took 1.2 s longer than is usual of this row"]),
+        ((100.0, 101.0, 20_000.0, 99.0, 100.0), []),
+        ((100_000.0, 101_000.0, 160_000.0), []),  # a slow link, and a third of it more
+        ((), []),
+    ],
+)
+def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not_show_it(
+    by_batch: tuple[float, ...], said: list[str]
+) -> None:
+    asked = options([])
+    question = ask(asked.judging, (), Job(), MEASURED)
+    record = Recorder(asked, question, Participants("single", 8, ("n0",) * 8, "nccl"), ())
+    record.add(replace(ROW, iters=20, samples=Samples(by_rank=(100.0,) * 8, by_batch=by_batch)))
+    told = [note for note in notes(record.facts()) if "stood still" in note]
+    assert len(told) == len(said)
+    assert all(words in note for note, words in zip(told, said, strict=True))
 
 
 @pytest.mark.parametrize(
