@@ -56,10 +56,11 @@ def main() -> int:
 
 
 def environment(tag: str, out: Path, gpus: int, host: int = 0) -> dict[str, str]:
-    """Our environment with what a program needs there; a file of it is written to `out`."""
+    """Our environment, in which FAKE_* decide, with what a program needs there; a file of it is written to `out`."""
     shown = machine.variables(build.folder(tag) / "lib", out, gpus, host)
     path = os.pathsep.join([str(torch_env.make(tag) / "bin"), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, **shown, "PATH": path, "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}
+    asked = {name: value for name, value in os.environ.items() if name.startswith("FAKE_")}
+    return {**os.environ, **shown, **asked, "PATH": path, "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from ncclprobe.commands import report as report_command
 RECORDED = Path(__file__).resolve().parent / "data" / "on_cpu"
 CASES = {path.parent.name: json.loads(path.read_text()) for path in sorted(RECORDED.glob("*/case.json"))}
 REPORTS = [name for name in CASES if (RECORDED / name / "report.json.gz").exists()]
-LOST = [name for name in REPORTS if CASES[name]["at_fault"]]
+REFUSED = [name for name in REPORTS if {*CASES[name]["exit_codes"]} == {2}]
+LOST = [name for name in REPORTS if CASES[name]["at_fault"] and name not in REFUSED]
 UNDECIDED = {"bandwidth-kernel-hangs", "bandwidth-other-algorithm"}
 """All ranks wait in one call: NCCL's calls do not say whose kernel stands still."""
 HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and "-no-" not in name and "bogus" not in name]
@@ -55,6 +56,24 @@ def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
     assert ranks == (set() if name in UNDECIDED else {f"rank {rank}" for rank in CASES[name]["at_fault"]})
     assert name not in UNDECIDED or "all ranks" in subjects
     assert name != "bandwidth-other-algorithm" or "NCCL_ALGO" in subjects
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_report_says_why_its_ranks_refused_what_was_asked(name: str) -> None:
+    ranks = " and ".join(map(str, CASES[name]["at_fault"]))
+    assert any(f"ranks {ranks} on n0 have the same GPU" in check["why"] for check in report_of(name)["checks"])
+
+
+def test_an_allocation_of_nccls_own_that_fails_is_no_rank_lost() -> None:
+    checks = {check["id"]: check for check in report_of("bandwidth-nccl-no-memory")["checks"]}
+    assert checks["run.rank-lost"]["status"] != "fail"
+    assert [each["subject"] for each in checks["run.out-of-memory"]["findings"]] == ["rank 0", "rank 1"]
+    assert all(" are free" in each["message"] for each in checks["run.out-of-memory"]["findings"])
+
+
+def test_a_rank_that_came_late_to_one_call_is_noted() -> None:
+    (note,) = [each for each in report_of("bandwidth-slow")["notes"] if "stood still" in each]
+    assert note.startswith("all_reduce 8 B: batch 4 of 5 took 5.0 s longer")
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "rank-0" in name])
