@@ -59,8 +59,8 @@ def environment(tag: str, out: Path, gpus: int, host: int = 0) -> dict[str, str]
     """Our environment, in which FAKE_* decide, with what a program needs there; a file of it is written to `out`."""
     shown = machine.variables(build.folder(tag) / "lib", out, gpus, host)
     path = os.pathsep.join([str(torch_env.make(tag) / "bin"), os.environ.get("PATH", os.defpath)])
-    asked = {name: value for name, value in os.environ.items() if name.startswith("FAKE_")}
-    return {**os.environ, **shown, **asked, "PATH": path, "NCCL_SOCKET_IFNAME": os.environ.get("NCCL_SOCKET_IFNAME", "lo")}
+    asked = {name: value for name, value in os.environ.items() if name.startswith(("FAKE_", "NCCL_SOCKET_IFNAME"))}
+    return {**os.environ, **shown, "NCCL_SOCKET_IFNAME": "lo", **asked, "PATH": path}
 
 
 if __name__ == "__main__":
