@@ -3,6 +3,7 @@
 Nothing here asserts a speed.
 """
 
+import gzip
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from rank_lab import ENDLESS, SHORT, Lab, by_hand, by_mpirun, by_srun, ended, fi
 
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
+from ncclprobe.report import json as as_json
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -89,6 +91,34 @@ def test_rows_carry_what_was_measured_and_how(healthy: Healthy) -> None:
     assert row.wrong == 0
     assert row.time_us.median is not None
     assert row.busbw_GBps > 0
+
+
+def keys_by_place(value: Any, place: str = "row") -> dict[str, set[frozenset[str]]]:
+    """Return the keys of the objects at each place of `value`: one set of keys where all rows have the same."""
+    found: dict[str, set[frozenset[str]]] = {place: {frozenset(value)}} if isinstance(value, dict) else {}
+    inner = value.items() if isinstance(value, dict) else (("", each) for each in value)
+    for name, each in inner:
+        deeper = keys_by_place(each, f"{place}.{name}".rstrip(".")) if isinstance(each, dict | list) else {}
+        for at, keys in deeper.items():
+            found.setdefault(at, set()).update(keys)
+    return found
+
+
+@pytest.mark.parametrize("recorded", ["bandwidth-4", "bandwidth-nproc", "bandwidth-bfloat16-avg", "bandwidth-graph"])
+def test_the_report_of_an_nccl_run_has_the_keys_of_a_gloo_runs_row_by_row(healthy: Healthy, recorded: str) -> None:
+    """Members that are younger than the recording have their defaults once today's code has written it again."""
+    path = Path(__file__).parent / "data" / "on_cpu" / recorded / "report.json.gz"
+    raw = gzip.decompress(path.read_bytes()).decode()
+    again = as_json.render(as_json.parse(raw, recorded))
+    old, nccl, gloo = (json.loads(text) for text in (raw, again, healthy.path.read_text()))
+    assert set(old) <= set(nccl) == set(gloo)
+    for part in ("measurements", "first_call", "launch", "nodes", "checks", "areas"):
+        before, on_gpus, on_cpus = (keys_by_place(report[part]) for report in (old, nccl, gloo))
+        both = on_gpus.keys() & on_cpus.keys()
+        assert {place: on_gpus[place] for place in both} == {place: on_cpus[place] for place in both}, part
+        assert all(own <= now for place in both & before.keys() for own in before[place] for now in on_cpus[place])
+        if part == "measurements":
+            assert both >= {"row", *(f"row.{name}" for name in ("time_us", "library", "transport", "samples", "skew"))}
 
 
 def test_rank_zero_alone_speaks_and_its_table_comes_once(healthy: Healthy) -> None:

@@ -297,3 +297,24 @@ def test_what_libraries_write_to_descriptor_1_does_not_stand_in_the_report() -> 
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert (found.stdout, found.stderr) == ("{}\n", "NCCL INFO cudaDriverVersion 13000\n")
+
+
+@pytest.mark.parametrize("stdout", ["json", "junit", "markdown"])
+def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_standard_output(stdout: str) -> None:
+    script = (
+        "import os, sys\n"
+        "from ncclprobe.commands import bandwidth, measuring\n"
+        "class Rank:\n"
+        "    def __init__(self, *run): pass\n"
+        "    def run(self):\n"
+        "        os.write(1, b'NCCL INFO cudaDriverVersion 13000\\n')\n"
+        "        print('the report')\n"
+        "        return 0\n"
+        "measuring.Rank = Rank\n"
+        f"sys.exit(bandwidth.main(['--backend', 'gloo', '--{stdout}', '-']))\n"
+    )
+    ours = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(UNSET)}
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
+                           env={**inherited, **ours})  # fmt: skip
+    assert (found.returncode, found.stdout, found.stderr) == (0, "the report\n", "NCCL INFO cudaDriverVersion 13000\n")

@@ -172,7 +172,9 @@ def _headline(report: Report) -> str:
         worst = [problem for problem in loudest if problem in about.values()]  # of one device the costliest alone
         return "; ".join([*missing, first_of([_briefly(problem, report) for problem in worst], MOST_NAMED, "; ")])
     over_gloo = report.fingerprint is not None and report.fingerprint.software.get("backend") == "gloo"
-    measured = (report.measurements or report.pairs or report.copies) and not over_gloo
+    r = report
+    rows = (r.measurements, r.pairs, r.copies, r.affinity, r.groups, r.steps, r.ladder)
+    measured = any(rows) and not over_gloo
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
     if report.status is Status.UNKNOWN and needs_driver:
         return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"

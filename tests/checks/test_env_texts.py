@@ -152,6 +152,15 @@ def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value:
     assert "forces one" not in first.message
 
 
+@pytest.mark.parametrize("value", ["Bogus", "LL", "^LL128", "^LL,LL128,Simple"])
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_what_is_wrong_with_protocols_is_not_mended_by_algorithms(value: str, backend: str) -> None:
+    settings = setting("NCCL_PROTO", value)
+    found = list(forced_algo.run(settings, gpus(8), bare(8), TWO_NODES, LOADED, Job(backend)))
+    assert bool(found) is (backend == "nccl" or value == "Bogus")
+    assert all("LL, LL128 and Simple" in each.remedy and "NCCL_ALGO" not in each.remedy for each in found)
+
+
 def test_excluding_nvls_costs_something_only_where_there_is_nvls() -> None:
     without, with_it = (
         list(forced_algo.run(setting("NCCL_ALGO", "Ring,Tree"), gpus(8), links, TWO_NODES, LOADED))

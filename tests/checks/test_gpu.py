@@ -4,10 +4,11 @@ import pytest
 
 from ncclprobe.checks.gpu import at, blanks
 from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, log, xid
-from ncclprobe.checks.gpu.siblings import METAL, NO_LINKS, TREE, TWO, access, p2p
+from ncclprobe.checks.gpu.siblings import METAL, NO_LINKS, TREE, TWO, access, model, p2p
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box, busy, mig, remap, throttle
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -55,6 +56,14 @@ def test_gpus_that_cannot_remap_rows_are_no_unknown() -> None:
 def test_jobs_on_processors_do_not_ask_for_gpus(rule: object) -> None:
     (verdict,) = judge([Snapshot("n", {})], [rule], Job("gloo"))  # type: ignore[list-item]
     assert verdict.status is Status.SKIP
+
+
+@pytest.mark.parametrize("text", ["0,2", "GPU-8a31,GPU-8c", "GPU-8a31-0,GPU-8c31-2"])
+def test_a_gpu_that_the_job_does_not_see_is_not_compared_however_the_others_are_named(text: str) -> None:
+    uuids = ("GPU-8a31-0", "GPU-8b31-1", "GPU-8c31-2")
+    gpus = box(*(replace(HEALTHY, name="V100" if n == 1 else "H100", uuid=uuid) for n, uuid in enumerate(uuids)))
+    assert grave(list(model.run(gpus, Environment({})))) == {"GPU1": Severity.WARN}
+    assert grave(list(model.run(gpus, Environment({"CUDA_VISIBLE_DEVICES": text})))) == {}
 
 
 def test_a_small_process_such_as_a_monitor_is_a_note() -> None:

@@ -76,6 +76,16 @@ def test_two_independent_faults_are_two_causes() -> None:
     assert {(each.code, each.ranks) for each in found} == {("rank-crashed", (5,)), ("iface-missing", (3,))}
 
 
+@pytest.mark.parametrize(
+    "launcher", [KILLED.replace(": n2", ": localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault\n"]
+)
+def test_what_a_launcher_calls_the_host_is_no_second_host_that_a_loopback_address_keeps_out(launcher: str) -> None:
+    lone = "n1:{r}:{r} [{r}] NCCL INFO Bootstrap : Using {at}<0>\n"
+    for at in ("lo:127.0.0.1", "eth0:172.17.0.2"):
+        found = explained(launcher=launcher, rank4=lone.format(r=4, at=at), rank5=lone.format(r=5, at=at))
+        assert [each.code for each in found] == ["rank-crashed"]
+
+
 def test_the_echo_of_a_fault_at_its_peer_is_no_cause_of_its_own() -> None:
     (found,) = explained(rank0=ECHO, rank4=ADDRESSES + PORT_DOWN)
     assert (found.code, found.ranks) == ("ib-link-error", (4,))

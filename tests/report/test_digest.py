@@ -6,6 +6,7 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model.findings import NOTHING_TO_SET, ONCE, Action, Blame, Finding, Status, fail, note, warn
+from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import Scope
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest, text
@@ -95,11 +96,19 @@ def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
     blind = replace(report, scope=Scope(driver=False))
     assert "--backend gloo" in digest.headline(blind)
-    assert "--backend gloo" not in digest.headline(replace(blind, measurements=(ROW,)))  # on GPUs, whatever NVML says
     assert "--backend gloo" not in digest.headline(report)
     rails = replace(report, scope=Scope(driver=False), command="ncclprobe rails --nnodes 2")
     assert "--backend gloo" not in digest.headline(rails)
     assert digest.conclusion(rails).startswith("Not known to be ready for NCCL over rails")
+
+
+@pytest.mark.parametrize("rows", ["measurements", "pairs", "copies", "affinity", "groups", "steps", "ladder"])
+def test_what_was_measured_on_gpus_is_of_no_machine_without_one_whatever_nvml_says(rows: str) -> None:
+    report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
+    blind, row = replace(report, scope=Scope(driver=False)), {rows: (ROW,)}
+    assert "no GPU" not in digest.headline(replace(blind, **row))
+    by_gloo = Fingerprint(software={"backend": "gloo"})
+    assert "no GPU" in digest.headline(replace(blind, fingerprint=by_gloo, **row))
 
 
 def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from conftest import answers
 
 from ncclprobe.checks.run.ranks import in_words
 from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET, meaning
+from ncclprobe.commands import bandwidth
+from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.parameters import table
@@ -122,3 +125,24 @@ def test_a_rank_tells_what_its_libraries_read_and_ranks_should_share(monkeypatch
         "NCCL_PROTO": "LL", "NCCL_BUFFSIZE": "4194304", "GLOO_DEVICE_TRANSPORT": "TCP"
     }  # fmt: skip
     assert joining.told_settings("gloo", host) == {"GLOO_DEVICE_TRANSPORT": "TCP"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "known_by"),
+    [
+        ({"pci_domain_id": 1, "pci_bus_id": 0xAF, "pci_device_id": 0, "uuid": "8a31-2"}, "0001:af:00.0"),  # torch 2.7
+        ({"uuid": "8a31-2"}, "8a31-2"),  # 2.4
+    ],
+)
+def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
+    properties: dict[str, Any], known_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only one of ``CUDA_VISIBLE_DEVICES=GPU-8a31-2``, or the one of a MIG instance, is 0 to CUDA."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {0: SimpleNamespace(**properties)}.__getitem__)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 << 30, 80 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
+    info = joining.rank_info(bandwidth.parse([]), "n0", answers({}), "nccl", 0, 1)
+    others = (Gpu(0, uuid="GPU-8a31-1", pci="00000000:3B:00.0"), Gpu(5, uuid="GPU-8a31-2", pci="00000001:AF:00.0"))
+    assert info.gpu == known_by
+    assert Gpus(others, "", (13, 0)).names[known_by] == "GPU5"

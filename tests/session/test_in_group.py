@@ -1,18 +1,23 @@
 """A call inside somebody's job: it ends at its deadline whatever torch is stuck in, and refuses what it cannot end."""
 
+import os
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.facts.environment import MEASURING
 from ncclprobe.host.capture import Replay
 from ncclprobe.session.measure import in_group
 from ncclprobe.session.measure.in_group import Members
+from ncclprobe.session.ranks import group as groups
+from ncclprobe.session.ranks.identity import RunConfig
 
-pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
 
 
 class Run:
@@ -86,3 +91,72 @@ def test_a_torch_that_cannot_abort_is_refused_before_anything_is_called() -> Non
         in_group._refuse_without_abort("nccl", without)
     in_group._refuse_without_abort("nccl", SimpleNamespace(abort=lambda: None))
     in_group._refuse_without_abort("gloo", without)
+
+
+class Group:
+    """A group of NCCL by a torch that cannot abort it."""
+
+    group_name = "ncclprobe/test"
+
+    def _get_backend(self, device: Any) -> object:
+        return object()
+
+
+def part(monkeypatch: pytest.MonkeyPatch, made: Callable[[], Group], own: int = 0) -> in_group._Run:
+    """One rank's part on GPUs, for which `made` makes the group in torch's place."""
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", dist.HashStore)
+    monkeypatch.setattr(dist.distributed_c10d, "_new_process_group_helper", lambda *args, **how: (made(), None))
+    return in_group._Run(Members((0, 1), own, "nccl"), Replay({}, node="n"), 30.0)
+
+
+def test_no_thread_of_torchs_ends_the_callers_process_for_an_error_in_our_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch reads these settings where it makes a group."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    before, read = dict(os.environ), {}
+
+    def made() -> Group:
+        read.update({name: os.environ.get(name) for name in MEASURING})
+        return Group()
+
+    groups.forget(part(monkeypatch, made)._made(5.0))
+    assert read == MEASURING
+    assert dict(os.environ) == before
+
+
+def test_a_caller_who_leaves_while_torch_makes_our_group_has_its_own_settings_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    before, left = dict(os.environ), []
+
+    def made() -> Group:
+        run.leave(1.0)
+        left.append(dict(os.environ))
+        return Group()
+
+    run = part(monkeypatch, made)
+    groups.forget(run._made(5.0))
+    assert left == [before]
+
+
+def test_nothing_is_measured_in_a_group_that_torch_could_not_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = part(monkeypatch, Group)
+    with pytest.raises(UsageError, match="cannot abort a communicator of NCCL"), run._own_group():
+        pytest.fail("a call was made that nothing could end")
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_ranks_that_see_a_gpu_each_tell_of_it_before_anything_is_expected(
+    apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, done, hosts = part(monkeypatch, Group, own=1), list[Any](), ("n", "n")
+    monkeypatch.setattr("torch.cuda.set_device", lambda device: None)
+    monkeypatch.setattr(run, "_agree", lambda prepare: (None, None, (), RunConfig("nccl", 1, apart=apart), [], hosts))
+    monkeypatch.setattr(in_group, "share_gpus", lambda exchange, look, here, told: done.append(told))
+    monkeypatch.setattr(run, "_measure", lambda context: done.append("measured"))
+    monkeypatch.setattr(in_group, "gather_captures", lambda *told: None)
+    monkeypatch.setattr(run, "_everywhere", lambda report: report)
+    run.play(lambda backend: pytest.fail("asked"))
+    assert done == [hosts] * apart + ["measured"]

@@ -146,3 +146,21 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
 @pytest.mark.parametrize(("phase_s", "left_s", "pass_s"), [(60.0, 285.0, 30.0), (60.0, 30.0, 10.0), (60.0, 0.0, 0.0)])
 def test_most_of_a_short_run_is_left_for_its_rows(phase_s: float, left_s: float, pass_s: float) -> None:
     assert log_pass_s(phase_s, left_s) == pass_s
+
+
+def test_the_buffers_of_the_pass_are_of_its_largest_call_that_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from ncclprobe.session.measure import nccl_debug_rank
+
+    class Allocated(Exception):
+        pass
+
+    def allocate(nbytes: int, *how: Any) -> None:
+        raise Allocated(nbytes)
+
+    monkeypatch.setattr(dist, "TCPStore", lambda *address, **how: dist.HashStore())
+    monkeypatch.setattr(dist, "init_process_group", lambda *group, **how: None)
+    monkeypatch.setattr(nccl_debug_rank, "_room", lambda task, store, device: 6 << 20)
+    monkeypatch.setattr(nccl_debug_rank, "allocate", allocate)
+    with pytest.raises(Allocated, match=f"^{1 << 20}$"):
+        nccl_debug_rank.play(replace(TASK, calls=(("all_reduce", (8, 1 << 20, 4 << 20)),)), "gloo")

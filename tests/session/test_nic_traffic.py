@@ -1,5 +1,6 @@
 """From the counters that ranks report to a transport: resets in the middle, NICs of their own, bonds and IPoIB."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.nic_traffic import attribute_bytes
-from ncclprobe.session.measure import nic_traffic
+from ncclprobe.session.measure import nccl_debug_pass, nic_traffic
 
 MIB = 1 << 20
 HOSTS = ("a", "a", "b", "b")
@@ -84,3 +85,17 @@ def test_gloo_within_one_node_goes_over_loopback_whatever_its_address() -> None:
     assert nic_traffic._sockets([["eth0"], ["eth0"]], ("a", "a")) == "gloo tcp lo"
     assert nic_traffic._sockets([["eth0"], ["eth1"]], ("a", "b")) == "gloo tcp eth0, eth1"
     assert nic_traffic._sockets([["eth0"], None], ("a", "b")) == "gloo tcp"
+
+
+def test_what_torch_holds_of_a_gpu_is_given_back_before_the_processes_of_the_pass_ask_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = pytest.importorskip("torch.cuda")
+    done: list[str] = []
+    monkeypatch.setattr(cuda, "empty_cache", lambda: done.append("given back"))
+    monkeypatch.setattr(nccl_debug_pass, "run_pass", lambda *task: done.append("pass"))
+    run: Any = SimpleNamespace(config=SimpleNamespace(backend="nccl"), set_phase=lambda phase: None)
+    for name in ("identity", "host", "exchange", "node", "hosts"):
+        setattr(run, name, None)
+    nic_traffic.TransportDetection(run).before(None, 1.0)
+    assert done == ["given back", "pass"]

@@ -228,7 +228,7 @@ def forced_algo(
     if left and any(pin.kept for pin in pins.values()):
         name = "NCCL_ALGO" if pins["NCCL_ALGO"].kept else "NCCL_PROTO"
         message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
-        yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"))
+        yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"), _REMEDIES[name])
 
 
 def _said(

@@ -32,7 +32,8 @@ def shown(gpus: Gpus, environment: Environment | Absent) -> Iterator[tuple[str, 
     """Return those of `named` that CUDA_VISIBLE_DEVICES shows to the job; all of them where it names none of them."""
     text = None if isinstance(environment, Absent) else environment.get("CUDA_VISIBLE_DEVICES")
     words = {word.strip() for word in (text or "").split(",")}
-    ours = [(name, gpu) for name, gpu in named(gpus) if str(gpu.index) in words or gpu.uuid in words]
+    uuids = tuple(word for word in words if word.startswith("GPU-"))  # or how they begin, which CUDA takes as well
+    ours = [(name, gpu) for name, gpu in named(gpus) if str(gpu.index) in words or gpu.uuid.startswith(uuids)]
     yield from ours or named(gpus)
 
 
