@@ -486,6 +486,7 @@ int nvmlDeviceGetP2PStatus(void *one, void *other, unsigned int capability, unsi
 }
 
 /* The names by which NCCL and torch ask. */
+int nvmlSystemGetCudaDriverVersion_v2(int *number) __attribute__((alias("nvmlSystemGetCudaDriverVersion")));
 int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned int *count, process_info *processes)
     __attribute__((alias("nvmlDeviceGetComputeRunningProcesses_v3")));
 #define ALSO(name, declared) int name declared __attribute__((alias(#name "_v2")))
