@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from statistics import median
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, Pace, RankLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, Pace, RankLog
 from ncclprobe.facts.files.log_prefix import names_year
 from ncclprobe.facts.files.torch_lines import timed_out_work
 from ncclprobe.layout import first_of
@@ -239,6 +239,7 @@ class _Writer(Struct, frozen=True):
 def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
     """Return where ranks end, else logs: those that end alike together, those that came least far first."""
     found = [_Writer(e.last, log.streams[e.last.stream].name, e.rank, e.step) for e in log.ranks.values() if e.last]
+    found = [each for each in found if not _counts_for_all(log.streams[each.last.stream], each)]
     if len(found) < 2 or {each.last.stream for each in found} != {*range(len(log.streams))}:
         of_ranks = [each for each in found if log.streams[each.last.stream].rank == each.rank]
         own = {each.last.stream for each in of_ranks}
@@ -248,6 +249,12 @@ def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
     groups = by_line if len(by_line) <= _MOST_GROUPS else _grouped(found, lambda each: each.step)
     seen = [_seen(group) for group in groups]
     return tuple(sorted(seen, key=lambda each: (each.step is None, each.step or 0, each.time_s or 0.0))[:_MOST_GROUPS])
+
+
+def _counts_for_all(stream: LogStream, rank: _Writer) -> bool:
+    """Return whether a log counts steps by lines that name no rank, and goes on after the last line of `rank`."""
+    counts = stream.step is not None and rank.step is None
+    return counts and stream.last is not None and stream.last.line > rank.last.line
 
 
 def _grouped(found: Sequence[_Writer], key: Callable[[_Writer], object]) -> list[list[_Writer]]:

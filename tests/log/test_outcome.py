@@ -486,3 +486,44 @@ def test_who_started_a_process_says_where_it_ended(
     first = first_cause(tmp_path, {"a.log": f"{steps(0, 9)}{text}"})
     assert (first["confidence"], first["code"], first["nodes"], first["ranks"]) == ("named", code, nodes, ranks)
     assert first["blame"] != "job" or "module" in text
+
+
+_OF_A_KERNEL = "/a/native/cuda/Loss.cu:240: nll_loss: block: [1,0,0], thread: [3,0,0] Assertion `t >= 0` failed."
+WITHOUT_TRACEBACK = {
+    "SageMaker labels the ranks": ("[1,mpirank:3,algo-2]<stderr>:KeyError: 'tokens'\n", "raised KeyError", [3]),
+    "a line begins with its place alone": ("[worker_base.py:88] KeyError: 'tokens'\n", "raised KeyError", []),
+    "a message speaks of an element's type": (
+        "[rank0]: RuntimeError: expected m1 and m2 to be c10::BFloat16\n",
+        "raised RuntimeError",
+        [0],
+    ),
+    "CUDA has not yet reported a kernel's assertion": (f"{_OF_A_KERNEL}\n", "its assertion `t >= 0` does not hold", []),
+}
+
+
+@pytest.mark.parametrize(("text", "message", "ranks"), WITHOUT_TRACEBACK.values(), ids=WITHOUT_TRACEBACK)
+def test_what_a_program_raised_is_named_without_its_traceback(
+    tmp_path: Path, text: str, message: str, ranks: list[int]
+) -> None:
+    (cause,) = explained(tmp_path, f"starting\n{text}")["causes"]
+    assert (cause["code"], cause["ranks"]) == ("rank-crashed", ranks)
+    assert message in cause["message"]
+
+
+def test_a_log_that_ends_in_a_traceback_speaks_of_a_failure(tmp_path: Path) -> None:
+    cut = 'out = net(x)Traceback (most recent call last):\n  File "x.py", line 3\n'
+    report = explained(tmp_path, f"{steps(0, 9)}{cut}")
+    assert [cause["id"] for cause in report["causes"]] == ["log.traceback-is-cut-off"]
+
+
+def test_advice_for_an_error_is_not_that_error(tmp_path: Path) -> None:
+    text = "If you see `CUDA error: no kernel image is available`, build it for your GPU\n"
+    assert explained(tmp_path, f"world size 2\n{steps(0, 9)}{text}")["causes"] == []
+
+
+def test_a_job_whose_steps_go_on_misses_no_rank_that_wrote_nothing(tmp_path: Path) -> None:
+    memory = "".join(f"[Rank {rank}] memory (MB) 7.5\n" for rank in (0, 1, 3, 4))
+    glued = f"world size 8\n{memory}[Rank 5] memory (MB) 7.5[Rank 6] memory (MB) 7.5\n\n"
+    (seen,) = explained(tmp_path, glued + steps(0, 30))["last_seen"]
+    assert (seen["step"], seen["ranks"]) == (29, [])
+    assert {rank for each in explained(tmp_path, glued)["last_seen"] for rank in each["ranks"]} == {0, 1, 3, 4, 5, 6}

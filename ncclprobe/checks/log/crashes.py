@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
@@ -9,7 +10,6 @@ from ncclprobe.checks.log.lines import (
     FAILED,
     IMAGE,
     JOB,
-    NODE,
     RESTART,
     UNPROVEN,
     cuda_errors,
@@ -272,6 +272,8 @@ _NOT_OWN = (
     "root cause", "tack trace", "background process", "reader raises an exception", "queue.Empty", "unexpected pos",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""
+_OF_ELEMENTS = re.compile(r"c10::(?:Half|BFloat16|Float8|complex)")
+"""What torch calls the types of a tensor's elements: c10 itself speaks of the network."""
 _OF_ACTORS = ("ActorDiedError", "RayActorError", "WorkerCrashedError", "NodeDiedError")
 """What Ray raises in whoever waits for a process that has ended (ray.exceptions)."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
@@ -307,11 +309,13 @@ def _is_own(event: LogEvent) -> bool:
     summary = event.level == "ROOT CAUSE" and event.text.startswith("exitcode: 1, ") and "Error" in event.text
     if (event.level != "EXCEPTION" and not summary) or any(name in event.text for name in _OF_ACTORS):
         return False
-    if (found := messages.said(event.text, event.level)) and found.codes:
+    found = messages.said(event.text, event.level)
+    if found and (found.codes or found.kind == "consequence"):
         return "rank-crashed" in found.codes
     if event.text.partition(":")[0].rpartition(".")[2] in _OF_PROGRAMS:
         return True
-    foreign = any(text in event.text for text in _NOT_OWN)
+    words = _OF_ELEMENTS.sub("", event.text)
+    foreign = any(text in words for text in _NOT_OWN)
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 
@@ -350,6 +354,25 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         whose = UNPROVEN if any(text in event.text for text in _OF_STORAGE) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
+
+
+@cause(
+    signs=("Traceback (most recent call last)",),
+    bad=lambda: ['Traceback (most recent call last):\n  File "train.py", line 12, in <module>\n    main()\n'],
+    good=lambda: ['Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nValueError: no data\n'],
+)
+def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
+    """A log ends in a traceback.
+
+    Right: No log ends before its traceback does.
+    Why: the line that names the exception is the last of a traceback; a log that was cut, or into which several
+    processes wrote at once, has lost it.
+    Fix: look at the end of that process's own log.
+    """
+    for event in log.events:
+        late = log.streams[event.stream].nlines - event.line <= 2 * _LAST_LINES
+        if event.level == "CUT OFF" and late and not lived_on(log, event):
+            yield consequence(log, event, "the log ends before the traceback says which exception was raised")
 
 
 _OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle")
@@ -470,6 +493,7 @@ def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
     return replace(found, nodes=(host,), occurrence=at and replace(at, hosts=(host,))) if host else found
 
 
+_KERNEL = "a kernel of the program failed"
 _KERNEL_FAULTS = (
     "an illegal memory access was encountered",
     "device-side assert triggered",
@@ -499,8 +523,12 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     for event in lines.values():
         before = [e for e in log.having("Assertion `") if e.stream == event.stream and e.line <= event.line]
         which = between(before[-1].text, "Assertion `", "`") if before and _KERNEL_FAULTS[1] in event.text else ""
-        what = f"a kernel of the program failed: its assertion `{which}` does not hold" if which else ""
-        yield said(log, event, what or "a kernel of the program failed", **JOB)
+        what = f"{_KERNEL}: its assertion `{which}` does not hold" if which else ""
+        yield said(log, event, what or _KERNEL, **JOB)
+    asserted = (event for event in log.having("Assertion `") if "block: [" in event.text)
+    for event in islice(asserted, not lines):  # of a log that ends before CUDA reports it
+        which = between(event.text, "Assertion `", "`")
+        yield said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold", **JOB)
 
 
 _LIBRARIES = (
@@ -529,7 +557,7 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
     errors = ("unspecified launch failure", "'unknown error'", "CUDA error: unknown error")
     for event in (lines | {(e.stream, e.line): e for e in cuda_errors(log, *errors)}).values():
-        yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **NODE)
+        yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
 
 
 _WILD_XIDS = (13, 31)

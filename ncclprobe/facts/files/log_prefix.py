@@ -190,8 +190,12 @@ _TORCHRUN = re.compile(
     r"\[(?!(?:[A-Za-z]|node|host|gpu|server)\d)(?P<role>[A-Za-z_][\w-]{0,40}?)(?P<local>\d{1,5})\]: ?"
 )
 _MPIRUN = re.compile(
-    r"\[(?:[^\[\],\s]{1,256}@)?(?:\d{1,10},)?(?P<rank>\d{1,7})\](?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?"
+    r"\[(?:[^\[\],\s]{1,256}@)?(?:\d{1,10},)?(?:mpirank:)?(?P<rank>\d{1,7})(?:,(?P<host>[\w.-]{1,253}))?\]"
+    r"(?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?"
 )
+"""Of Open MPI, and of SageMaker on it: ``[1,mpirank:7,algo-1]<stderr>:``."""
+_PLACE = re.compile(r"\[(?P<place>[\w./-]{1,120}\.(?:py|cc|cpp|cu|h):\d{1,6})\] (?=\S)")
+"""Of vLLM's lines without time and level: ``[multiproc_executor.py:492] ``."""
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
@@ -225,6 +229,8 @@ _SYSLOG = re.compile(
     r"[\w./@-]{1,64}(?:\[(?P<pid>\d{1,10})\])?: "
 )
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
+_OF_A_RANK = ("[Rank ", "[rank")
+_GLUED = re.compile(r"(?<=[^\s\[])(?=\[(?:Rank \d{1,7}\] |rank\d{1,7}\]:))")
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
 _LOGGER = re.compile(
     r"\[(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\|)?[A-Za-z][\w.:/-]{0,80}\] "
@@ -310,9 +316,15 @@ def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B
         texts = record.text
     else:
         outer, texts = LogLine(""), _text(raw)
-    for text in texts.replace("\n", "\r").split("\r")[:_MOST_HEADS]:
-        outer = _prefixes(replace(outer, text=whole_words(text, 4 * MOST_TEXT)), habit)
+    for text in _apart(texts.replace("\n", "\r")).split("\r")[:_MOST_HEADS]:
+        rank = None if text.startswith(_OF_A_RANK) else outer.rank
+        outer = _prefixes(replace(outer, text=whole_words(text, 4 * MOST_TEXT), rank=rank), habit)
         yield from _messages(outer)
+
+
+def _apart(text: str) -> str:
+    """Return `text` with a carriage return before each further rank's words, where one's line has no end of its own."""
+    return _GLUED.sub("\r", text) if text.startswith(_OF_A_RANK) else text
 
 
 def _text(raw: bytes) -> str:
@@ -363,8 +375,8 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
         if found_after := syslog or _PROCESS.match(rest):
             line = _taken(line, found_after)
         return line
-    for form in (_RANK, _LOGGER, _LAUNCH, _TORCHRUN, _MPIRUN, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST, _TESTED,
-                 _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
+    for form in (_RANK, _LOGGER, _LAUNCH, _TORCHRUN, _MPIRUN, _PLACE, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST,
+                 _TESTED, _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):

@@ -22,6 +22,7 @@ from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of, 
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.facts.files.texts import (
     ERROR,
+    advises,
     begins_anew,
     brings_result,
     claims_end,
@@ -379,7 +380,7 @@ class _Reading:
         if number in self._raised:
             return
         several = [*cleaned(raw, self._habit or Habit())]
-        if several and prints_data(several[0].text):
+        if several and (prints_data(several[0].text) or advises(several[0].text)):
             return
         for line in several:
             before = None if line.level in _TALK else _step_before(chunk.data, begin)
@@ -393,7 +394,10 @@ class _Reading:
                 passed_on = _PASSED_ON in link
                 if _DURING in link:
                     _forget_lookup(self.log.events)
-                for at, said in paragraph(begins, _cut(line), following):
+                told = [*paragraph(begins, _cut(line), following)]
+                if begins == _TRACEBACK and not told and self.log.events and self.log.events[-1].line == number:
+                    self.log.events[-1] = replace(self.log.events[-1], level="CUT OFF")
+                for at, said in told:
                     self._add(at, replace(said, level="OUTER") if passed_on else said, before)
                     self._raised |= {at} if said.level in _OF_A_CHAIN or begins == _LAST_ERROR else set()
                     for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():

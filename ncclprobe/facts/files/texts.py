@@ -236,6 +236,14 @@ def prints_data(text: str) -> bool:
     return bool(_DATA.match(text[:_WITHIN]))
 
 
+_IF = re.compile(r"\W{0,8}(?:If|In case|When) (?:you|your|this|the) \w{1,20} [^.]{0,40}[`'\"]", re.IGNORECASE)
+
+
+def advises(text: str) -> bool:
+    """Return whether a line says what to do if an error came, which it quotes: ``If you get `CUDA error: …```."""
+    return bool(_IF.match(text[:_WITHIN]))
+
+
 _ABOVE = re.compile(
     r"\b(?:look at|see|check)\b.{0,40}\b(?:above|root cause|stack trace)\b|\binner exception\b|\blook up to see\b"
     r"|\bError building extension\b",
