@@ -188,6 +188,14 @@ def test_ranks_of_our_own_and_an_expectation_that_fails(lab: Lab) -> None:
     assert "Traceback" not in process.err
 
 
+def test_what_is_wrong_with_the_machine_is_told_though_no_rank_of_our_own_came_to_measure(lab: Lab) -> None:
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
+    process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *SHORT], {"GLOO_SOCKET_IFNAME": "ib9"})
+    assert process.wait() == 4
+    ((subject, message),) = findings(lab.report(), "env.gloo-mismatch")
+    assert (subject, message.partition(" is ")[0]) == ("GLOO_SOCKET_IFNAME", "'ib9'")
+
+
 def test_a_rank_killed_in_the_middle_is_named_with_its_phase_and_the_rows_are_kept(lab: Lab) -> None:
     processes = lab.ranks(by_hand(free_port()), *ENDLESS)
     lab.until_rows(1)

@@ -183,6 +183,17 @@ def test_a_rank_that_is_killed_before_rank_zero_writes_is_named(run: Run) -> Non
     assert (report.exit_code, [subject for subject, _ in findings(report)]) == (4, ["rank 1"])
 
 
+def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
+    run.closes()
+    waiting = Waiting("", wanted=False)
+    _publish(options, run.question(), 2, RanksEnd(), run.folder, run.folder / FILE, waiting)
+    report = json.loads(path.read_text())
+    (memory,) = (check for check in report["checks"] if check["id"] == "host.memlock")
+    assert (memory["status"], memory["why"]) == ("unknown", "no capture of this node came")
+
+
 def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run) -> None:
     with (run.folder / FILE).open("a") as file:
         file.write('{"sample": {"row": {"op": "all_re')

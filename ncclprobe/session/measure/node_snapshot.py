@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ncclprobe.host import files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.ranks.store import Exchange
 
 LOOK_S = 30.0
@@ -32,10 +32,13 @@ MOST_PACKED_BYTES = 4 << 20
 
 
 class NodeSnapshot:
-    """One node's snapshot, collected in a thread, for no longer than `look_s` seconds."""
+    """One node's snapshot, collected in a thread, for no longer than `look_s` seconds.
 
-    def __init__(self, node: str, look_s: float = LOOK_S) -> None:
-        self.node = node
+    `folder`: where its capture is written at once, for a report by another process.
+    """
+
+    def __init__(self, node: str, look_s: float = LOOK_S, folder: str | None = None) -> None:
+        self.node, self._folder = node, folder
         self._found: tuple[Snapshot, Heard] | None = None
         self._patience_s = look_s + min(look_s, _MARGIN_S)
         self._deadline = time.monotonic() + look_s
@@ -48,6 +51,9 @@ class NodeSnapshot:
     def _look(self) -> None:
         with contextlib.suppress(NcclprobeError):  # a node without a snapshot is measured all the same
             self._found = observed(_collectors(), self._deadline)
+        text = self.capture()
+        if text and self._folder:
+            write_captures(Path(self._folder), [(self.node, text)])
 
     def snapshot(self, patience_s: float | None = None) -> Snapshot:
         """Wait for the node's facts and return them; none where it did not answer in time."""
@@ -147,10 +153,12 @@ def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[s
     return [(host, dump(found.answers, host, ranks=ranks.get(host))) for host, found in looked.items()]
 
 
-def replayed_nodes(captures: Sequence[tuple[str, str]]) -> list[Snapshot]:
-    """Return the snapshots of nodes from their captures."""
-    collectors = _collectors()
-    return [of_capture(parse(text, node, node), collectors) for node, text in captures]
+def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = ()) -> list[Snapshot]:
+    """Return the snapshots of nodes from their captures; of one of `hosts` that sent none it says that of each fact."""
+    collectors, told = _collectors(), [node for node, _ in captures]
+    found = [of_capture(parse(text, node, node), collectors) for node, text in captures]
+    none = {each.produces: Absent("no capture of this node came") for each in collectors}
+    return found + [Snapshot(node, none) for node in dict.fromkeys(hosts) if node not in told]
 
 
 def captures_in(folder: Path) -> list[tuple[str, str]]:

@@ -137,7 +137,8 @@ class Rank:
         self._gpu: str | None = None  # the identity of the GPU that it measures with
         self._progress = Progress(wanted=identity.rank == 0 and not options.output.quiet)
         self._rank_file = _rank_file(identity.rank, self._hostname)
-        self._look = NodeSnapshot(self._hostname) if identity.local_rank == 0 else None
+        folder = os.environ.get(rank_files.FOLDER)
+        self._look = NodeSnapshot(self._hostname, folder=folder) if identity.local_rank == 0 else None
         self._nodes: list[Snapshot] = []
         self._recorder: Recorder | None = None
         self._survivor: Survivor | None = None

@@ -215,7 +215,7 @@ class Recorder:
         """Return the snapshots of the nodes that these are of, and record which nodes sent none."""
         if missing := sorted({*self.participants.hosts} - {host for host, _ in captures}):
             self.note(f"not looked at: {fold(missing)}: no capture came from there")
-        return replayed_nodes(captures)
+        return replayed_nodes(captures, self.participants.hosts)
 
     def open(self) -> None:
         """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""

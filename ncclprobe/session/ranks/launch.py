@@ -140,7 +140,8 @@ def _publish(
     captures = captures_in(folder)
     if options.keep:
         publisher.lose(write_captures(options.keep, captures))
-    report = diagnose(question, replayed_nodes(captures), run_facts(record))
+    snapshots = replayed_nodes(captures, () if record.end else (host,))
+    report = diagnose(question, snapshots, run_facts(record))
     waiting.end()
     return publisher.publish(report)
 
