@@ -14,6 +14,7 @@ from typing import Literal
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
 from ncclprobe.facts.files.log_ranks import of_launcher
+from ncclprobe.facts.files.texts import AT_EXIT
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.causes import Cause, Suspect
 from ncclprobe.model.values import Struct, field, replace
@@ -121,8 +122,19 @@ class Ends(Struct, frozen=True):
     @property
     def silent(self) -> tuple[RankEnd, ...]:
         """Return those that do not, where others do: where a launcher saw some of them end by themselves, these."""
-        silent = tuple(each for each in self.ranks.values() if not each.said) if self.complaining else ()
+        quiet = (each for each in self.ranks.values() if not each.said and not self._left_after(each))
+        silent = tuple(quiet) if self.complaining else ()
         return tuple(each for each in silent if each.by_itself) or silent
+
+    def _left_after(self, rank: RankEnd) -> bool:
+        """Return whether a rank ended by itself, as its last line says, once another had complained."""
+        if rank.last is None or AT_EXIT not in rank.last.text:
+            return False
+        own, first_s = self.when(rank.last), self.first_s
+        before = (e.said for e in self.complaining if e.said and e.said.stream == rank.last.stream)
+        return any(said.line < rank.last.line for said in before) or (
+            own is not None and first_s is not None and own > first_s
+        )
 
     @property
     def of_what(self) -> frozenset[str]:

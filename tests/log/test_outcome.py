@@ -38,8 +38,6 @@ WELL = {
     "a library warned": f"n1:7:7 [0] search.cc:9 NCCL WARN Could not find a path for pattern 4\n{steps(0, 9)}{CLOSING}",
     "a logger has errors": f"ERROR mlflow: could not reach the server\n{steps(0, 9)}Training completed in 3 h\n",
     "a benchmark wrote its result": f"{steps(0, 9)}+ ret_code=0\n+ set +x\nRESULT,TRANSLATION,4727,2026-01-02\n",
-    "a server answered": 'world_size=2\n10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n',
-    "it came to its exit": "[rank0]:[W Pg.cpp:9] destroy_process_group() was not called before program exit\n",
     "a logger prints samples": f"{steps(0, 9)}2026-01-02,03:04:05 | INFO | 'RuntimeError: CUDA out of memory.'\n"
     "2026-01-02,03:04:09 | INFO | Done training.\n",
     "an actor was started anew": f"{steps(0, 5)}(raylet) A worker died or was killed while executing a task by an "
@@ -53,6 +51,21 @@ def test_a_job_that_ended_well_has_no_cause_whatever_its_lines_sound_like(tmp_pa
     report = explained(tmp_path, text, "--exit-code")
     assert (report["outcome"], report["causes"], report["exit_code"]) == ("ended-well", [], 0)
     assert report["ended_well"][0]["line"]
+
+
+OPEN = {
+    "a server answered": 'world_size=2\n10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n',
+    "a program came to an exit": f"{steps(0, 9)}[rank0]:[W Pg.cpp:9] destroy_process_group() was not called before "
+    "program exit\n",
+    "a validation finished": f"world_size=2\n{steps(0, 5)}Validation run finished in 3.2 s\n{steps(5, 9)}",
+    "the part before the last steps finished": f"world_size=2\n{steps(0, 5)}Training run completed\n{steps(5, 9)}",
+}
+
+
+@pytest.mark.parametrize("text", OPEN.values(), ids=OPEN)
+def test_what_does_not_end_a_job_is_no_good_end(tmp_path: Path, text: str) -> None:
+    report = explained(tmp_path, text, "--exit-code")
+    assert (report["outcome"], report["causes"]) == ("", [])
 
 
 FAILED = {
@@ -527,3 +540,36 @@ def test_a_job_whose_steps_go_on_misses_no_rank_that_wrote_nothing(tmp_path: Pat
     (seen,) = explained(tmp_path, glued + steps(0, 30))["last_seen"]
     assert (seen["step"], seen["ranks"]) == (29, [])
     assert {rank for each in explained(tmp_path, glued)["last_seen"] for rank in each["ranks"]} == {0, 1, 3, 4, 5, 6}
+
+
+_OF_WORKER, _OF_ENGINE = ("(W rank=1 pid=4) ERROR 07-23 19:34:51 [w.py:7] ", "ERROR 07-23 19:34:52 [core.py:9] ")
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("torch.OutOfMemoryError: CUDA out of memory.", "oom"), ("KeyError: 'w'", "rank-crashed")]
+)
+def test_an_exception_that_refers_to_another_above_it_takes_no_line_of_its_own_traceback(
+    tmp_path: Path, reason: str, code: str
+) -> None:
+    def raised(head: str, why: str) -> str:
+        lines = (
+            "W failed to start.",
+            "Traceback (most recent call last):",
+            '  File "x.py", line 3, in f',
+            "    raise e",
+            why,
+        )
+        return "".join(f"{head}{line}\n" for line in lines)
+
+    text = raised(_OF_WORKER, reason) + raised(
+        _OF_ENGINE, "Exception: it did not start. See stack trace for root cause."
+    )
+    (cause,) = explained(tmp_path, f"world_size=2\n{text}")["causes"]
+    assert (cause["code"], cause["ranks"]) == (code, [1])
+
+
+def test_a_rank_that_comes_to_its_exit_after_another_failed_is_not_the_silent_one(tmp_path: Path) -> None:
+    left = "[rank0]:[W723 19:34:51.7 Pg.cpp:9] Warning: destroy_process_group() was not called before program exit\n"
+    failed = "[rank1]: RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+    causes = explained(tmp_path, f"world_size=2\n{failed}{left}")["causes"]
+    assert all(0 not in cause["ranks"] and not cause["suspects"] for cause in causes)

@@ -439,6 +439,7 @@ class _Reading:
         if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
             few = raws
         taken = {event.line for event in self.log.events}
+        came = 0
         hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
         for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
             if _SAYS.search(line.text):
@@ -455,7 +456,10 @@ class _Reading:
                         self.log.steps[writer] = int(step[1]), number
                 result = number > nlines - _FEW_LAST and hint and self._weighed(number, line)
                 if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
-                    self.log.finished = event
+                    self.log.finished, came = event, self.log.steps.get(-1, (0, 0))[0]
+        furthest, at = self.log.steps.get(-1, (0, 0))
+        if self.log.finished and at > self.log.finished.line and furthest > came:
+            self.log.finished = None  # of a part: the job went on
         self.log.events.sort(key=lambda each: each.line)
         self.log.served = nlines - len(raws) + _last_served(raws)
         self.log.over = self._history()
@@ -533,19 +537,24 @@ def _forget_lookup(events: list[LogEvent]) -> None:
 
 
 def _resolved(events: list[LogEvent]) -> None:
-    """Take, instead of an exception that only refers to errors above it, the last error above it."""
+    """Take, instead of an exception that only refers to errors above it, the last exception above it, else the last
+    error.
+    """
     for number, each in enumerate(events):
         if each.level == "EXCEPTION" and refers(each.text):
             near = (n for n in range(number) if 0 < each.line - events[n].line <= _LAST_RAISED)
-            found = [n for n in near if _is_error(events[n])]
-            if found:
+            found = [n for n in near if _is_error(events[n], events[n + 1])]
+            raised = [n for n in found if events[n].level == "EXCEPTION"]
+            for n in (raised or found)[-1:]:
                 events[number] = replace(each, level="OUTER")
-                events[found[-1]] = replace(events[found[-1]], level="EXCEPTION")
+                events[n] = replace(events[n], level="EXCEPTION")
 
 
-def _is_error(event: LogEvent) -> bool:
+def _is_error(event: LogEvent, below: LogEvent) -> bool:
+    """Return whether a line is an error of its own: no line of a traceback, nor the heading of one."""
+    head = (below.line, below.place) == (event.line + 1, event.place) and below.text.endswith(f"{_TRACEBACK}:")
     own = event.level not in ("OUTER", "CAUGHT", *_TALK) and not event.text.rstrip().endswith(":")
-    return own and form_of_failure(event.text, event.level) >= ERROR
+    return own and not head and event.text[:1] != " " and form_of_failure(event.text, event.level) >= ERROR
 
 
 def _note_expected(events: list[LogEvent]) -> None:

@@ -111,7 +111,7 @@ _FINISHED = re.compile(
     r"|\b(?:finished|completed|done|ended|exit(?:ed|s|ing)?)[ ,:]{1,3}(?:successfully|normally|cleanly|training|"
     r"with (?:exit )?(?:code|status)[ :=]{1,3}0\b)"
     r"|\b(?:exit[ _]?code|exit status|return code|ret_?code)[ :=]{1,3}0\b(?![.:][1-9])"
-    r"|^RESULT,|\"(?:POST|PUT) [^\"]{1,160}\" 2\d\d\b|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
+    r"|^RESULT,|'train_runtime': |^\*{3,5} train metrics \*{3,5}"
     r"|^(?:finished|(?:all )?done|exit(?:ed)?(?: code| status)?[ :]{0,2}0)[.! ]{0,3}$"
     r"|\bTrainer\.fit\W{1,2} stopped: \W?max_|\bsuccessfully (?:finished|completed|trained)\b"
     r"|Out of bounds values ?: ?0 OK|\bepochs? completed in \d|\bCOMPLETED 0:0\b"
@@ -120,17 +120,18 @@ _FINISHED = re.compile(
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(
-    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until", re.IGNORECASE
+    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until"
+    r"|\b(?:eval(?:uation)?|validation|sanity|test) (?:run|job|loop|epoch|step)",
+    re.IGNORECASE,
 )
-_AT_EXIT = "destroy_process_group() was not called before program exit"
-"""torch's warning of a program that came to its end all the same."""
+AT_EXIT = "destroy_process_group() was not called before program exit"
+"""torch's warning of a program that ends by itself: after its last step, or by sys.exit(1)."""
 
 
 def says_finished(text: str) -> bool:
     """Return whether a line says that the job came to its end."""
     head = text[:_FINISHED_WITHIN]
-    said = bool(_FINISHED.search(head)) and not _UNFINISHED.search(head)
-    return said or _AT_EXIT in head
+    return bool(_FINISHED.search(head)) and not _UNFINISHED.search(head)
 
 
 _FINISHED_WITHIN = 256
