@@ -104,12 +104,18 @@ class _Causes:
             _index(self._peers, o.peers, number)
 
     def explaining(self, number: int, other: Meaning) -> int:
-        """Return the number of the finding that explains this one best; its own where none does."""
+        """Return the number of the finding that explains this one best; its own if none does.
+
+        Of those that have to do with it one that is named comes before one that is one of several.
+        """
+        best = number
         for tried in self._near(other):
-            for one in tried[:_MOST_TRIED]:
+            for one in tried[:_MOST_TRIED] if best == number or tried is not self._all else ():
                 if one != number and self._explains(one, number):
-                    return one
-        return number
+                    if self._found[one].confidence == "named":
+                        return one
+                    best = one if best == number else best
+        return best
 
     def _near(self, other: Meaning) -> Iterator[list[int]]:
         """Yield causes that have to do with `other`, those that have most to do with it first."""
@@ -224,10 +230,11 @@ def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
 
 
 def _consequences(echoes: Sequence[Meaning]) -> Iterator[Consequence]:
-    by_id: dict[str, list[Meaning]] = {}
+    alike: dict[tuple[str, str], list[Meaning]] = {}
     for each in echoes:
-        by_id.setdefault(each.id, []).append(each)
-    for name, group in by_id.items():
+        words = " ".join(word for word in each.finding.message.split() if word.isalpha())
+        alike.setdefault((each.id, words), []).append(each)
+    for (name, _), group in alike.items():
         message = group[0].finding.message
         yield Consequence(name, message, _ranks(group), _nodes(group), _evidence(group), len(group))
 

@@ -258,10 +258,15 @@ def with_suspects(found: Sequence[Cause], log: JobLog, failing: Collection[tuple
         return tuple(found)
     first, *rest = found
     if first.confidence == "named":
-        quiet = [rank for rank in quiet if rank in first.ranks]
+        quiet = [rank for rank in quiet if rank in first.ranks or _fits(first, ends.ranks[rank])]
     if not quiet:
         return tuple(found)
     return (replace(first, suspects=suspects(log, ends, quiet)), *rest)
+
+
+def _fits(cause: Cause, rank: RankEnd) -> bool:
+    """Return whether a cause that names no rank, such as memory that was full, may have been that of `rank`."""
+    return not cause.ranks and (not cause.nodes or rank.host in cause.nodes)
 
 
 def suspects(log: JobLog, ends: Ends, ranks: Collection[int]) -> tuple[Suspect, ...]:

@@ -114,7 +114,7 @@ TRAINING = tuple(
     for word, code in (
         ("none", ""), ("killed", _CRASH), ("segfault", _CRASH), ("raises", _CRASH), ("exits", _CRASH),
         ("stopped", _LATE), ("late", _LATE), ("absent-step", _LATE), ("other-operation", _DESYNC),
-        ("other-size", _DESYNC), ("other-type", _DESYNC), ("out-of-memory", "cuda-oom"),
+        ("other-size", _DESYNC), ("other-type", _DESYNC), ("out-of-memory", "oom"),
     )
     for quiet in (False,)
 )  # fmt: skip

@@ -388,3 +388,52 @@ def test_processes_that_all_stand_in_one_call_have_no_cause_that_is_named(tmp_pa
     cause = hung(tmp_path, {f"rank{rank}.txt": stack(_WAITS) for rank in range(4)})
     assert (cause["confidence"], "4 of 4 processes stand in all_reduce" in cause["message"]) == ("unknown", True)
     assert hung(tmp_path, {"rank0.txt": stack(_READS)}) == {}
+
+
+_BEGUN = (
+    "{host}:{pid}:{pid} [0] NCCL INFO comm 0x5 rank {rank} nranks 4 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init "
+    "COMPLETE\n"
+)
+_KERNEL = "2026-03-11T10:04:34.1+00:00 n1 kernel: "
+
+
+def job_without(lost: int, folder: Path, **more: str) -> list[dict[str, Any]]:
+    """The causes by four logs, two to a host, of which one ends without a word, and by what else was given."""
+    closed = complains(
+        0, "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, remote process exited or there was"
+    )
+    logs = {
+        f"rank{rank}.log": _BEGUN.format(host=f"n{rank // 2}", pid=40 + rank, rank=rank)
+        + ("" if rank == lost else closed.replace("rank0", f"rank{rank}"))
+        for rank in range(4)
+    }
+    for name, text in more.items():
+        logs[name] = logs.get(name, "") + text
+    found: list[dict[str, Any]] = explained(folder, logs)["causes"]
+    return found
+
+
+def test_the_rank_is_named_whose_process_the_kernel_killed(tmp_path: Path) -> None:
+    killed = f"{_KERNEL}Memory cgroup out of memory: Killed process 43 (python) total-vm:3kB\n"
+    (cause,) = job_without(3, tmp_path, **{"kernel.n1.log": killed})
+    assert (cause["confidence"], cause["ranks"], cause["nodes"]) == ("named", [3], ["n1"])
+    assert [each["rank"] for each in cause["suspects"]] == [3]
+
+
+def test_the_silent_rank_stands_beside_a_cause_that_names_none(tmp_path: Path) -> None:
+    (cause,) = job_without(2, tmp_path, **{"pod.txt": "    State:   Terminated\n      Reason:  OOMKilled\n"})
+    assert (cause["confidence"], cause["ranks"]) == ("named", [])
+    assert [each["rank"] for each in cause["suspects"]] == [2]
+
+
+def test_what_happened_to_a_host_explains_what_its_rank_says_of_its_end(tmp_path: Path) -> None:
+    xid = f"{_KERNEL}NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>\n"
+    own = complains(3, "RuntimeError: CUDA error: unspecified launch failure")
+    (cause,) = job_without(3, tmp_path, **{"kernel.n1.log": xid, "rank3.log": own})
+    assert (cause["code"], cause["confidence"], cause["nodes"]) == ("gpu-hw-error", "named", ["n1"])
+
+
+def test_a_good_end_is_told_of_the_log_that_tells_it(tmp_path: Path) -> None:
+    texts = {"a.log": "world size 2\nstep 1\n", "b.log": "world size 2\nstep 1\ntraining finished\n"}
+    (line,) = explained(tmp_path, texts)["ended_well"]
+    assert line["source"].endswith("b.log")

@@ -16,6 +16,7 @@ from ncclprobe.checks.log.lines import (
     demoted,
     failed,
     following,
+    of_process,
     warned,
 )
 from ncclprobe.facts.files import messages
@@ -155,6 +156,7 @@ def _mpi_rank(text: str) -> tuple[int, ...]:
 
 
 _ENDED = (
+    "exits with return code = -",
     "ChildFailedError",
     "Sending process",
     "closing signal SIGTERM",
@@ -435,6 +437,15 @@ def _lost_others_before(log: JobLog, event: LogEvent) -> bool:
     )
 
 
+_REFUSED = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "Unable to allocate",
+    "std::bad_alloc",
+    "cannot allocate memory for thread-local data",
+    "[Errno 12] Cannot allocate memory",
+)
+"""What a program says of memory that it did not get, of a full host or at a limit of its own (ulimit -v)."""
 _HOST_OOM = (
     "Out of memory: Kill",
     "oom-kill",
@@ -446,13 +457,8 @@ _HOST_OOM = (
     "running low on memory",
     "Out Of Memory",
     "Memory cgroup out of memory",
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "Unable to allocate",
-    "std::bad_alloc",
-    "cannot allocate memory for thread-local data",
-    "[Errno 12] Cannot allocate memory",
     "exceeded K8s pod memory limits",
+    *_REFUSED,
 )
 _LIMITS = ("CONSTRAINT_MEMCG", "cgroup", "OOMKilled", "OOM Killed", "oom_kill event", "memory limits", "Out Of Memory")
 """The job reached a limit of its own; else all that runs on the host shares the fault."""
@@ -479,9 +485,10 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
         if not any(text in event.text for text in _NO_MEMORY):
             may = "may have" in event.text
             message = "the host's memory was full, and a process was killed"
+            message = "host memory could not be allocated" if any(w in event.text for w in _REFUSED) else message
             message = "a process ended, perhaps at the memory limit of its pod" if may else message
             whose = JOB if any(text in event.text for text in _LIMITS) else UNPROVEN
-            found = said(log, event, message, **whose)
+            found = said(log, event, message, ranks=of_process(log, event), **whose)
             yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
 
 

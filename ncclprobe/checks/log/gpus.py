@@ -8,7 +8,7 @@ Sources for what tools say: dcgmlib/dcgm_errors.h of NVIDIA's DCGM (the texts of
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, informed
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, informed, of_process
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
@@ -61,7 +61,8 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_KERNEL):
         xid = _xid(event)
         if xid and xid not in HARMLESS_XIDS:
-            yield said(log, event, f"the driver reports Xid {xid}", **(_LINK if xid in _LINK_XIDS else NODE))
+            whose = _LINK if xid in _LINK_XIDS else NODE
+            yield said(log, event, f"the driver reports Xid {xid}", ranks=of_process(log, event), **whose)
         elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}

@@ -7,6 +7,7 @@ from typing import Any
 from ncclprobe.checks.log import said
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
+from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
@@ -86,6 +87,15 @@ def each(
     for event in log.having(*signs):
         if not demoted(event) and not any(text in event.text for text in but):
             yield said(log, event, message, **details)
+
+
+def of_process(log: JobLog, event: LogEvent) -> tuple[int, ...]:
+    """Return the rank whose process a line of the kernel names, of which other lines tell number and host, if any."""
+    pid = number(between(event.text, "Killed process ")) or number(between(event.text, "pid="))
+    host = event.host.partition(".")[0]
+    found = (each for each in log.ranks.values() if pid is not None and each.pid == pid)
+    ranks = tuple(each.rank for each in found if host in ("", each.host.partition(".")[0]))
+    return ranks if len(ranks) == 1 else ()
 
 
 def rdma_found(log: JobLog) -> bool:

@@ -168,7 +168,7 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
         nbytes=log.nbytes,
         step=step,
         step_line=step_line,
-        finished=log.finished,
+        finished=log.finished and replace(log.finished, stream=number),
         cut_short=log.cut_short,
         last=last and replace(last, stream=number),
         paces=tuple(log.paces),
