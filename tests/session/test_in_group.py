@@ -33,6 +33,12 @@ class Run:
     def play(self, prepare: Any) -> Any:
         return self._play()
 
+    def say_left(self) -> None:
+        self.said = True
+
+    def silent(self, within_s: float) -> tuple[int, ...]:
+        return (1,)
+
     def leave(self, within_s: float) -> None:
         assert within_s > 0, "the caller waits for the abort too, before its deadline"
         self.left += 1
@@ -58,7 +64,11 @@ def test_what_never_comes_back_is_left_behind_at_the_deadline_and_named(monkeypa
 @pytest.mark.parametrize(
     ("raised", "kind", "words"),
     [
-        (RuntimeError("NCCL error\nLast error:\nno route"), ProbeError, "rank 0: NCCL error; last error: no route"),
+        (
+            RuntimeError("NCCL error\nLast error:\nno route"),
+            ProbeError,
+            "rank 1 left no word, and so has ended or stands still; rank 0: NCCL error; last error: no route",
+        ),
         (UsageError("sizes: no"), UsageError, "sizes: no"),
         (KeyboardInterrupt(), KeyboardInterrupt, ""),
     ],

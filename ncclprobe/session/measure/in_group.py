@@ -25,6 +25,7 @@ from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.host.patience import until
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, replace
@@ -46,6 +47,7 @@ Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
 
 _TORCHS_OWN_S = 60.0
 """NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
+_WORD_POLL_S = 0.02
 _CHUNK = 1 << 20
 """Characters of a report that are shared at once."""
 _STUCK: list[Any] = []
@@ -120,14 +122,22 @@ def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float, began: 
     """Measure on all ranks of `group` at the same time, and return the report, the same on each.
 
     What is wrong with the request on one rank is an error on all. Raises UsageError, and ProbeError where a rank does
-    not come, leaves, or is not ready `timeout_s` seconds after `began`: what torch is stuck in then stays on a thread.
+    not come, leaves, or is not ready `timeout_s` seconds after `began`, with the ranks that said nothing more: what
+    torch is stuck in then stays on a thread.
     """
     who, end, reserved_s = members(group), began + timeout_s, reserve_s(timeout_s)
     run = _Run(who, host, end - reserved_s - time.monotonic())
     try:
         return until(end - reserved_s / 2, partial(run.play, prepare))
-    except RuntimeError as error:  # torch's, for a peer or a store that is gone
-        raise ProbeError(f"rank {who.own}: {groups.why(error, who.backend, who.device)}") from error
+    except UsageError:
+        run.say_left()
+        raise
+    except (ProbeError, RuntimeError) as error:  # the latter is torch's, for a peer or a store that is gone
+        own = "" if isinstance(error, ProbeError) else f"rank {who.own}: "
+        why = f"{own}{groups.why(error, who.backend, who.device)}"
+        silent = run.silent(reserved_s / 4)
+        seen = f"{fold_ranks(silent)} left no word, and so has ended or stands still; " if silent else ""
+        raise ProbeError(f"{seen}{why}") from error
     except TimeoutError:
         raise ProbeError(f"rank {who.own}: {run.phase} had not ended after {timeout_s:g} s") from None
     finally:
@@ -209,6 +219,26 @@ class _Run:
         learn(run)
         with self._own_group() as group:
             sweep(replace(run, group=group))
+
+    def say_left(self) -> None:
+        """Let the other ranks know that this one has come to an end of its own."""
+        with contextlib.suppress(RuntimeError):  # torch's, of a store that has ended with its rank
+            self._store.set(self._left(self._who.own), "1")
+
+    def silent(self, within_s: float) -> tuple[int, ...]:
+        """Return the ranks that do not leave `within_s` seconds after this one: they have ended, or stand still."""
+        self.say_left()
+        ranks, late = [rank for rank in range(len(self._who.ranks)) if rank != self._who.own], False
+        until = time.monotonic() + within_s
+        with contextlib.suppress(RuntimeError):
+            while ranks and not late:
+                late = time.monotonic() > until
+                ranks = [rank for rank in ranks if not self._store.check([self._left(rank)])]
+                time.sleep(_WORD_POLL_S)
+        return tuple(ranks) if late else ()
+
+    def _left(self, rank: int) -> str:
+        return key(self._identity, f"left/{rank}")
 
     def leave(self, within_s: float) -> None:
         """Leave nothing of ours that the caller's process could wait for, whatever a thread of ours is stuck in."""
