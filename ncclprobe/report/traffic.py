@@ -19,7 +19,8 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if report.nic_traffic:
         yield table([_NICS, *(_nic(row, nic) for row in report.nic_traffic for nic in row.nics)], right=True)
     if report.copies:
-        columns = _COPIES if width >= ROOM_FOR_ALL else _NARROW_COPIES
+        several = len({row.node for row in report.copies}) > 1
+        columns = (*(["host"] if several else []), *(_COPIES if width >= ROOM_FOR_ALL else _NARROW_COPIES))
         yield table([columns, *([_copy(row)[name] for name in columns] for row in report.copies)], right=True)
     if report.affinity:
         yield table([_AFFINITY, *(_affinity(row) for row in report.affinity)], right=True)
@@ -87,9 +88,10 @@ _KINDS = {
 
 def _copy(row: CopyRow) -> Mapping[str, str]:
     """Return what is shown of a row, by column."""
-    numa = "-" if row.numa is None else f"node {row.numa}"
+    numa = "-" if row.numa is None else f"NUMA {row.numa}"
     near = {None: "", True: ", near", False: ", far"}[row.near]
     return {
+        "host": row.node,
         "copy": _KINDS[row.kind],
         "device": f"{row.device} to {row.peer}" if row.peer else row.device,
         "memory": numa + near,

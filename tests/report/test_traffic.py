@@ -49,6 +49,15 @@ def test_tables_name_the_nic_the_copy_and_the_processors() -> None:
     assert "\x1b" not in shown
     assert "629.1 MB" in shown
     assert "host to GPU" in shown
-    assert "node 0, near" in shown
+    assert "NUMA 0, near" in shown
     assert "2.05 to 2.31" in shown
     assert "affinity: numactl --physcpubind=0-47 PROGRAM" in shown
+
+
+def test_copies_of_several_hosts_say_of_which_and_those_of_one_do_not() -> None:
+    several = (_SLOW_COPY, replace(_SLOW_COPY, node="n7"))
+    (one,) = traffic.blocks(replace(HEALTHY, copies=(_SLOW_COPY,)), 80)
+    (both,) = traffic.blocks(replace(HEALTHY, copies=several), 80)
+    assert "host " not in one[0].replace("host to GPU", "")
+    assert both[0].split()[:2] == ["host", "copy"]
+    assert [line.split()[0] for line in both[1:]] == [_SLOW_COPY.node, "n7"]
