@@ -95,12 +95,14 @@ def _wrote_on(stream: LogStream, event: LogEvent) -> bool:
 def earlier_attempts(log: JobLog) -> Iterator[str]:
     """Yield of each log with several attempts where the last begins, and the last error before it."""
     for number, stream in enumerate(log.streams):
-        before = [e for e in log.events if e.stream == number and e.line <= stream.over and e.level not in _TALK]
+        own = [event for event in log.events if event.stream == number and event.line <= stream.over]
+        anew = max((event.line for event in own if begins_anew(event.text)), default=0)
+        before = (event for event in own if event.line < anew and event.level not in _TALK)
         errors = [e for e in before if e.level in _ENDINGS or form_of_failure(e.text, e.level) >= ERROR]
-        if errors and any(begins_anew(e.text) for e in before if e.line == stream.over):
+        if errors:
             last = errors[-1]
             yield (
-                f"{stream.name} has several attempts; judged is the last, from line {stream.over} on; before it, line "
+                f"{stream.name} has several attempts; judged is the last, from line {anew} on; before it, line "
                 f"{last.line}: {whole_words(last.text, 120)}"
             )
 

@@ -573,3 +573,11 @@ def test_a_rank_that_comes_to_its_exit_after_another_failed_is_not_the_silent_on
     failed = "[rank1]: RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
     causes = explained(tmp_path, f"world_size=2\n{failed}{left}")["causes"]
     assert all(0 not in cause["ranks"] and not cause["suspects"] for cause in causes)
+
+
+def test_how_an_attempt_ended_is_told_though_the_next_one_went_well(tmp_path: Path) -> None:
+    failed = f"[default1]:{TRACE}[default1]:RuntimeError: NCCL communicator was aborted on rank 1.\n"
+    again = "I0311 10:05:01.1 900 torch/api.py:916] [default] Worker group FAILED; will restart worker group\n"
+    report = explained(tmp_path, f"{steps(0, 9)}{failed}{again}{steps(9, 20)}{CLOSING}")
+    (note,) = (note for note in report["notes"] if "attempts" in note)
+    assert (report["outcome"], "NCCL communicator was aborted" in note) == ("ended-well", True)
