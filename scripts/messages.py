@@ -52,6 +52,7 @@ LICENCES = {
     "kubernetes": "Kubernetes authors, Apache-2.0: github.com/kubernetes/kubernetes",
     "slurm": "SchedMD, GPL-2.0, short fragments by hand: github.com/SchedMD/slurm",
     "python": "Python Software Foundation, PSF-2.0: github.com/python/cpython",
+    "openssh": "OpenBSD and others, BSD: github.com/openssh/openssh-portable",
     "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
 }
 SOURCES = {

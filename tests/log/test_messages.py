@@ -1,6 +1,7 @@
 """The table of messages: every line of it is found again, and its meaning is what `explain` makes of the line."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,17 @@ from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.log_ranks import joined
+from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.messages import MessageRow
 from ncclprobe.localise.causes import causes
+from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
-from tests.log.test_examples import explained, whole
+from tests.log.test_examples import explained
 
 ROWS = list(messages.rows())
 CHECKS = [check for check in every_check(LEFT) if check.cause or check.id == "log.unexplained"]
+READER = Reader([sign for check in CHECKS if check.cause for sign in check.cause.signs])
 CODES = {*re.findall(r"``([a-z0-9-]+)``", rules.__doc__ or "")}
 HELD = {
     "rank": "1", "peer": "3", "number": "7", "address": "10.0.0.7<4321>", "device": "mlx5_0", "error": "Frobnicated",
@@ -25,16 +30,28 @@ HELD = {
 }  # fmt: skip
 
 
+def whole(logs: Mapping[str, str]) -> JobLog:
+    """Return logs as they are read in earnest: with the signs of all checks, those of the table among them."""
+    return joined([READER.read_one(name, [text.encode()]) for name, text in logs.items()])
+
+
+def named(text: str) -> tuple[Cause, ...]:
+    """Return the causes of a log, with those that the table knows."""
+    rules_ = {check.id: check.cause for check in CHECKS if check.cause}
+    return causes(judged(CHECKS, {JobLog: whole({"a.log": text})}, Job()), rules_)
+
+
 def written(row: MessageRow) -> str:
     """Return a line of a log that holds this message."""
     text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
+    head = 'Traceback (most recent call last):\n[rank0]:   File "x.py", line 3, in f\n[rank0]: '
     if row.level == "FATAL":
-        return f"{text}\n"
+        alone = READER.any.holds(text.encode())
+        return f"{text}\n" if alone else f"[rank0]: {head}RuntimeError: {text}\n"
     if row.project in ("nccl", "ofi"):
         return f"n1:7:9 [0] {row.place}:9 NCCL {row.level} {text}\n"
     if row.level != "RAISED":
         return f"[rank0]:[{row.level[0]}1122 10:00:00.5 x.py:7] {text}\n"
-    head = 'Traceback (most recent call last):\n[rank0]:   File "x.py", line 3, in f\n[rank0]: '
     return f"[rank0]: {head}torch.distributed.{row.then}: {text}\n"
 
 
@@ -154,3 +171,6 @@ def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning()
     ]  # fmt: skip
     (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), {check.id: check.cause for check in CHECKS if check.cause})
     assert found.could_be == ("cuda-driver-mismatch", "gpu-isolation", "gpu-hw-error")
+
+
+# messages of frameworks
