@@ -54,6 +54,7 @@ LICENCES = {
     "python": "Python Software Foundation, PSF-2.0: github.com/python/cpython",
     "openssh": "OpenBSD and others, BSD: github.com/openssh/openssh-portable",
     "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
+    "vllm": "vLLM contributors, Apache-2.0: github.com/vllm-project/vllm",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

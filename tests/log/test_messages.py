@@ -174,3 +174,56 @@ def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning()
 
 
 # messages of frameworks
+
+
+RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in f\n    g()\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "codes"),
+    [
+        (
+            f"(EngineCore_DP0 pid=77) {RAISED}ValueError: Free memory on device cuda:0 (12.18/23.56 GiB) on "
+            "startup is less than desired GPU memory utilization (0.92, 21.67 GiB). Decrease GPU "
+            "memory utilization\nERROR 06-30 13:53:19 [core.py:515] EngineCore failed to start.\n"
+            f"{RAISED}RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+            "proc(s): {}\n",
+            ("oom",),
+        ),
+        (
+            f"{RAISED}RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+            "proc(s): {}\n",
+            (),
+        ),
+        (
+            f"{RAISED}RuntimeError: Configuration mismatch detected for engine 1. All DP workers must have "
+            "identical configurations for parameters that affect collective communication\n",
+            ("env-mismatch",),
+        ),
+    ],
+)
+def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
+    first, *_ = named(log)
+    assert first.could_be == (codes if len(codes) > 1 else ())
+    assert first.code == (codes or ("unknown",))[0]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        (
+            "WARNING 06-30 13:53:19 [custom_all_reduce.py:144] Custom allreduce is disabled because "
+            "your platform lacks GPU P2P capability or P2P test failed. To silence this warning, "
+            "specify disable_custom_all_reduce=True explicitly.\n"
+            "INFO 06-30 13:53:59 [launcher.py:37] Route: /v1/completions, Methods: POST\n"
+        ),
+        (
+            "Prompt: 'EngineCore failed to start.', Generated text: ' See root cause above. Failed "
+            "core proc(s)'\n"
+            "| 3 | TP=4 | Free memory on device (7.2/8.0 GiB) on startup is less than desired GPU "
+            "memory utilization | failed |\n"
+        ),
+    ],
+)
+def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
+    assert not named(log)
