@@ -55,6 +55,7 @@ LICENCES = {
     "openssh": "OpenBSD and others, BSD: github.com/openssh/openssh-portable",
     "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
     "vllm": "vLLM contributors, Apache-2.0: github.com/vllm-project/vllm",
+    "sglang": "SGLang team, Apache-2.0: github.com/sgl-project/sglang",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -200,6 +200,24 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "identical configurations for parameters that affect collective communication\n",
             ("env-mismatch",),
         ),
+        (
+            f"[2025-03-17 17:15:55 TP1] Scheduler hit an exception: {RAISED}ValueError: TP rank 1 could "
+            "finish the model loading, but there are other ranks that didn't finish loading. It is "
+            "likely due to unexpected failures (e.g., OOM)\n"
+            "[2025-03-17 17:15:56] Received sigquit from a child process. It usually means the child "
+            "failed.\n",
+            (),
+        ),
+        (
+            f"{RAISED}RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other "
+            "processes. pre_model_load_memory=60.1, local_gpu_memory=78.2\n",
+            ("oom",),
+        ),
+        (
+            f"{RAISED}RuntimeError: Rank 3 scheduler died during initialization (exit code: -9). If exit "
+            "code is -9 (SIGKILL), a common cause is the OS OOM killer.\n",
+            ("rank-crashed",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -222,6 +240,13 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "core proc(s)'\n"
             "| 3 | TP=4 | Free memory on device (7.2/8.0 GiB) on startup is less than desired GPU "
             "memory utilization | failed |\n"
+        ),
+        (
+            "[2025-03-17 17:15:55] Ignore import error when loading sglang.srt.models.phi4mm: No "
+            "module named 'backoff'\n"
+            "[2025-03-17 17:15:58] WARNING: The memory capacity is unbalanced. Some GPUs may be "
+            "occupied by other processes.\n"
+            "[2025-03-17 17:16:55] The server is fired up and ready to roll!\n"
         ),
     ],
 )
