@@ -56,6 +56,8 @@ LICENCES = {
     "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
     "vllm": "vLLM contributors, Apache-2.0: github.com/vllm-project/vllm",
     "sglang": "SGLang team, Apache-2.0: github.com/sgl-project/sglang",
+    "deepspeed": "DeepSpeed team, Apache-2.0: github.com/deepspeedai/DeepSpeed",
+    "pdsh": "Lawrence Livermore, GPL-2.0, short fragments by hand: github.com/chaos/pdsh",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -218,6 +218,24 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "code is -9 (SIGKILL), a common cause is the OS OOM killer.\n",
             ("rank-crashed",),
         ),
+        (
+            f"{RAISED}RuntimeError: Using hostfile at /job/hostfile but host=worker-1 was not reachable via "
+            "ssh. If you are running with a single node please remove /job/hostfile or setup "
+            "passwordless ssh.\n",
+            ("peer-unreachable",),
+        ),
+        (
+            "pdsh@head: worker-1: ssh exited with exit code 255\n",
+            ("peer-unreachable",),
+        ),
+        (
+            "pdsh@head: worker-1: ssh exited with exit code 1\n",
+            (),
+        ),
+        (
+            f"{RAISED}RuntimeError: Detected a disagreement on list length between rank0 and rank3: \n rank0: 7 \n",
+            ("collective-desync",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -247,6 +265,11 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "[2025-03-17 17:15:58] WARNING: The memory capacity is unbalanced. Some GPUs may be "
             "occupied by other processes.\n"
             "[2025-03-17 17:16:55] The server is fired up and ready to roll!\n"
+        ),
+        (
+            "[2024-01-06 11:41:34,489] [WARNING] [runner.py:217:fetch_hostfile] Unable to find "
+            "hostfile, will proceed with training with local resources only.\n"
+            "ssh -o PasswordAuthentication=no worker-1 hostname\n"
         ),
     ],
 )
