@@ -58,6 +58,8 @@ LICENCES = {
     "sglang": "SGLang team, Apache-2.0: github.com/sgl-project/sglang",
     "deepspeed": "DeepSpeed team, Apache-2.0: github.com/deepspeedai/DeepSpeed",
     "pdsh": "Lawrence Livermore, GPL-2.0, short fragments by hand: github.com/chaos/pdsh",
+    "megatron": "NVIDIA, BSD-3-Clause and Apache-2.0: github.com/NVIDIA/Megatron-LM",
+    "nvrx": "NVIDIA, Apache-2.0, what NeMo watches ranks with: github.com/NVIDIA/nvidia-resiliency-ext",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

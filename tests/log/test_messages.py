@@ -236,6 +236,24 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             f"{RAISED}RuntimeError: Detected a disagreement on list length between rank0 and rank3: \n rank0: 7 \n",
             ("collective-desync",),
         ),
+        (
+            f"{RAISED}RuntimeError: Rank 3, node n7, device 3, iteration 7: Unexpected result nan "
+            "(message='loss is NaN')\n",
+            ("rank-crashed",),
+        ),
+        (
+            "ERROR:megatron.core.rerun_state_machine:Rank 3, node n7, device 3, iteration #7: "
+            "Possible transient error!\n",
+            ("gpu-hw-error",),
+        ),
+        (
+            f"{RAISED}AssertionError: world size (12) is not divisible by total_model_size (total_model_size=8)\n",
+            ("world-size-mismatch",),
+        ),
+        (
+            "[WARNING] [rank_monitor_server] [Cycle 0] Did not get subsequent heartbeat. Waited 60.00 seconds.\n",
+            (),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -270,6 +288,11 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "[2024-01-06 11:41:34,489] [WARNING] [runner.py:217:fetch_hostfile] Unable to find "
             "hostfile, will proceed with training with local resources only.\n"
             "ssh -o PasswordAuthentication=no worker-1 hostname\n"
+        ),
+        (
+            "WARNING:megatron.core.rerun_state_machine:Rank 3, node n7, device 3, iteration 7: "
+            "Unexpected result 9.1 (message='loss is spiky')\n iteration 7/ 9 | lm loss: 9.1\n"
+            " iteration 8/ 9 | lm loss: 3.1\n iteration 9/ 9 | lm loss: 3.0\n"
         ),
     ],
 )
