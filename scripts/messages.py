@@ -60,6 +60,10 @@ LICENCES = {
     "pdsh": "Lawrence Livermore, GPL-2.0, short fragments by hand: github.com/chaos/pdsh",
     "megatron": "NVIDIA, BSD-3-Clause and Apache-2.0: github.com/NVIDIA/Megatron-LM",
     "nvrx": "NVIDIA, Apache-2.0, what NeMo watches ranks with: github.com/NVIDIA/nvidia-resiliency-ext",
+    "fairseq": "Facebook, MIT: github.com/facebookresearch/fairseq",
+    "accelerate": "Hugging Face, Apache-2.0: github.com/huggingface/accelerate",
+    "lightning": "Lightning AI, Apache-2.0: github.com/Lightning-AI/pytorch-lightning",
+    "torchtitan": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/torchtitan",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -254,6 +254,41 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "[WARNING] [rank_monitor_server] [Cycle 0] Did not get subsequent heartbeat. Waited 60.00 seconds.\n",
             (),
         ),
+        (
+            "grad_norm across the workers:\nrank   0 = 43.87894113\nrank   1 = 36.76721862\n",
+            (
+                "wrong-data",
+                "collective-desync",
+            ),
+        ),
+        (
+            f"{RAISED}FloatingPointError: Fatal error: gradients are inconsistent between workers. Try "
+            "--ddp-backend=legacy_ddp.\n",
+            (
+                "wrong-data",
+                "collective-desync",
+            ),
+        ),
+        (
+            "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating "
+            "all other processes to avoid zombies\n",
+            ("rank-crashed",),
+        ),
+        (
+            f"{RAISED}ValueError: You set `devices=8` in Lightning, but the number of tasks per node "
+            "configured in SLURM `--ntasks-per-node=4` does not match. HINT: Set `devices=4`.\n",
+            ("world-size-mismatch",),
+        ),
+        (
+            f"{RAISED}ConnectionError: Tried to launch distributed communication on port `29500`, but "
+            "another process is utilizing it. Please specify a different port\n",
+            ("addr-in-use",),
+        ),
+        (
+            f"{RAISED}AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(4) * cp(1) * tp(4) * "
+            "pp(1) != WORLD_SIZE(8)\n",
+            ("world-size-mismatch",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -293,6 +328,20 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "WARNING:megatron.core.rerun_state_machine:Rank 3, node n7, device 3, iteration 7: "
             "Unexpected result 9.1 (message='loss is spiky')\n iteration 7/ 9 | lm loss: 9.1\n"
             " iteration 8/ 9 | lm loss: 3.1\n iteration 9/ 9 | lm loss: 3.0\n"
+        ),
+        (
+            "2024-01-06 11:41:34 | WARNING | fairseq.trainer | attempting to recover from OOM in "
+            "forward/backward pass\n"
+            "2024-01-06 11:41:39 | INFO | train_inner | epoch 001: 7 / 9 loss=3.1, gnorm=43.8\n"
+        ),
+        (
+            "The `srun` command is available on your system but is not used. HINT: If your intention "
+            "is to run Lightning on SLURM, prepend your python command with `srun`\n"
+            "`Trainer.fit` stopped: `max_epochs=1` reached.\n"
+        ),
+        (
+            "Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0; this "
+            "can cause the process to hang.\n{'train_runtime': 7.1}\n"
         ),
     ],
 )
