@@ -64,6 +64,7 @@ LICENCES = {
     "accelerate": "Hugging Face, Apache-2.0: github.com/huggingface/accelerate",
     "lightning": "Lightning AI, Apache-2.0: github.com/Lightning-AI/pytorch-lightning",
     "torchtitan": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/torchtitan",
+    "tensorrt-llm": "NVIDIA, Apache-2.0: github.com/NVIDIA/TensorRT-LLM",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

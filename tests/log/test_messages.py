@@ -289,6 +289,17 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "pp(1) != WORLD_SIZE(8)\n",
             ("world-size-mismatch",),
         ),
+        (
+            "[TRT-LLM] [E] Executor worker died during initialization.\n"
+            f"{RAISED}RuntimeError: Executor worker died during initialization\n",
+            ("rank-crashed",),
+        ),
+        (
+            "[TRT-LLM] [E] Hang detected after 300 seconds.\n"
+            "[TRT-LLM] [E] HangDetector: self-SIGKILL; relying on the launcher to propagate to peer "
+            "ranks.\n",
+            (),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -343,6 +354,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "Detected kernel version 4.18.0, which is below the recommended minimum of 5.5.0; this "
             "can cause the process to hang.\n{'train_runtime': 7.1}\n"
         ),
+        "[TRT-LLM] [I] Hang detector enabled, timeout 300 seconds\n",
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
