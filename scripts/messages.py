@@ -65,6 +65,8 @@ LICENCES = {
     "lightning": "Lightning AI, Apache-2.0: github.com/Lightning-AI/pytorch-lightning",
     "torchtitan": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/torchtitan",
     "tensorrt-llm": "NVIDIA, Apache-2.0: github.com/NVIDIA/TensorRT-LLM",
+    "verl": "ByteDance, Apache-2.0: github.com/volcengine/verl",
+    "areal": "Ant Group, Apache-2.0: github.com/inclusionAI/AReaL",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

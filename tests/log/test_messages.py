@@ -300,6 +300,18 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "ranks.\n",
             (),
         ),
+        (
+            f"{RAISED}TimeoutError: server launch failed\n",
+            (),
+        ),
+        (
+            f"{RAISED}TimeoutError: Server failed to become healthy within timeout period\n",
+            (),
+        ),
+        (
+            f"{RAISED}ValueError: Total available GPUs 8 is less than total desired GPUs 16\n",
+            ("world-size-mismatch",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -355,6 +367,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "can cause the process to hang.\n{'train_runtime': 7.1}\n"
         ),
         "[TRT-LLM] [I] Hang detector enabled, timeout 300 seconds\n",
+        ("response: the server launch failed, since RuntimeError: server launch failed\nstep:7 - actor/loss:0.1\n"),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
