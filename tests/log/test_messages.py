@@ -312,6 +312,26 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             f"{RAISED}ValueError: Total available GPUs 8 is less than total desired GPUs 16\n",
             ("world-size-mismatch",),
         ),
+        (
+            f"{RAISED}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+            "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of "
+            "file.\n",
+            ("rank-crashed",),
+        ),
+        (
+            f"{RAISED}RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.40.0\n",
+            ("version-mismatch",),
+        ),
+        (
+            f"{RAISED}ConnectionError: Could not find any running Ray instance. Please specify the one to connect to\n",
+            ("master-unreachable",),
+        ),
+        (
+            "[2025-06-01 10:00:00,000 E 77 99] core_worker.cc:1: Shutting down the core worker "
+            "because the local raylet failed. Check out the raylet.out log file.\n",
+            (),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -368,6 +388,11 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
         ),
         "[TRT-LLM] [I] Hang detector enabled, timeout 300 seconds\n",
         ("response: the server launch failed, since RuntimeError: server launch failed\nstep:7 - actor/loss:0.1\n"),
+        (
+            "[2025-06-01 10:00:00,000 E 77 99] core_worker_process.cc:837: Failed to establish "
+            "connection to the metrics exporter agent. Metrics will not be exported. Exporter agent "
+            "status: RpcError: Running out of retries\nTraining finished successfully\n"
+        ),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
