@@ -332,6 +332,24 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "because the local raylet failed. Check out the raylet.out log file.\n",
             (),
         ),
+        (
+            "[1,3]<stderr>:[2024-01-06 11:41:34.489: E horovod/common/gloo/http_store.cc:96] HTTP "
+            "GET request failed too many times, aborting. See exception message above.\n",
+            (
+                "master-unreachable",
+                "rank-crashed",
+            ),
+        ),
+        (
+            f"{RAISED}horovod.runner.common.util.timeout.TimeoutException: Timed out waiting for tasks to "
+            "start. Please check connectivity between servers. You may need to increase\n",
+            ("peer-unreachable",),
+        ),
+        (
+            f"{RAISED}RuntimeError: Horovod detected that one or more processes exited with non-zero status, "
+            "thus causing the job to be terminated.\n",
+            (),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -393,6 +411,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "connection to the metrics exporter agent. Metrics will not be exported. Exporter agent "
             "status: RpcError: Running out of retries\nTraining finished successfully\n"
         ),
+        ("[1,3]<stderr>:[2024-01-06 11:41:34.489: I horovod/common/operations.cc:681] Horovod initialized\n"),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
