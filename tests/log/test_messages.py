@@ -350,6 +350,20 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "thus causing the job to be terminated.\n",
             (),
         ),
+        (
+            "F0322 10:00:00.000000 77 rendezvous.cc:127] [id=7] Termination timeout for `first call "
+            "to collective` of 40 seconds exceeded. Exiting to ensure a consistent program state. "
+            "Expected 8 threads to join the rendezvous, but only 7\n",
+            (
+                "timeout-straggler",
+                "rank-crashed",
+            ),
+        ),
+        (
+            f"{RAISED}jax.errors.JaxRuntimeError: ABORTED: /job:jax_worker/replica:0/task:3 unexpectedly "
+            "tried to connect with a different incarnation. It has likely restarted.\n",
+            ("rank-crashed",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -412,6 +426,11 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "status: RpcError: Running out of retries\nTraining finished successfully\n"
         ),
         ("[1,3]<stderr>:[2024-01-06 11:41:34.489: I horovod/common/operations.cc:681] Horovod initialized\n"),
+        (
+            "E0322 10:00:00.000000 77 rendezvous.cc:92] [id=7] This thread is unstuck waiting for "
+            "`first call` after 10s. All threads joined the rendezvous on time however the leader "
+            "took long time to complete it.\nstep 7 loss 2\n"
+        ),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
