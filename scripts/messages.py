@@ -67,6 +67,8 @@ LICENCES = {
     "tensorrt-llm": "NVIDIA, Apache-2.0: github.com/NVIDIA/TensorRT-LLM",
     "verl": "ByteDance, Apache-2.0: github.com/volcengine/verl",
     "areal": "Ant Group, Apache-2.0: github.com/inclusionAI/AReaL",
+    "rdma-core": "OpenFabrics and others, GPL-2.0 or BSD-2-Clause: github.com/linux-rdma/rdma-core",
+    "efa": "Amazon, GPL-2.0 or BSD-2-Clause: github.com/amzn/amzn-drivers",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -364,6 +364,25 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "tried to connect with a different incarnation. It has likely restarted.\n",
             ("rank-crashed",),
         ),
+        (
+            "(LLMRayActor pid=90738, ip=172.19.24.110) mlx5: host_unknown: got completion with "
+            "error:\n(LLMRayActor pid=90738, ip=172.19.24.110) 00000000 00000000 00000000 00000000\n",
+            (),
+        ),
+        (
+            "[1038619.695161] infiniband efa_0: Failed to register mr [-12]\n",
+            (
+                "kernel-pin-failure",
+                "memlock",
+            ),
+        ),
+        (
+            "[1038619.6951] infiniband efa_0: Failed to process command REG_MR (opcode 7) comp_status 1 err -12\n",
+            (
+                "kernel-pin-failure",
+                "memlock",
+            ),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -430,6 +449,10 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "E0322 10:00:00.000000 77 rendezvous.cc:92] [id=7] This thread is unstuck waiting for "
             "`first call` after 10s. All threads joined the rendezvous on time however the leader "
             "took long time to complete it.\nstep 7 loss 2\n"
+        ),
+        (
+            "[    9.687627] infiniband efa_0: IB device registered\n"
+            "[    9.6] mlx5_core 0000:5e:00.0: E-Switch: Total vports 1\n"
         ),
     ],
 )
