@@ -69,6 +69,7 @@ LICENCES = {
     "areal": "Ant Group, Apache-2.0: github.com/inclusionAI/AReaL",
     "rdma-core": "OpenFabrics and others, GPL-2.0 or BSD-2-Clause: github.com/linux-rdma/rdma-core",
     "efa": "Amazon, GPL-2.0 or BSD-2-Clause: github.com/amzn/amzn-drivers",
+    "rocm": "AMD, MIT and NCSA: github.com/ROCm/clr, github.com/ROCm/ROCR-Runtime",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

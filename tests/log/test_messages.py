@@ -383,6 +383,23 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
                 "memlock",
             ),
         ),
+        (
+            ":0:rocdevice.cpp            :2984: 12.3 us: [pid:7 tid:0x7f] Callback: Queue "
+            "0x7f78cb400000 aborting with error : HSA_STATUS_ERROR_EXCEPTION: An HSAIL operation "
+            "resulted in a hardware exception. code: 0x1016\n",
+            (
+                "rank-crashed",
+                "gpu-hw-error",
+            ),
+        ),
+        (
+            "Memory access fault by GPU node-4 (Agent handle: 0x55) on address 0x7f. Reason: Unknown.\n",
+            ("rank-crashed",),
+        ),
+        (
+            "HW Exception by GPU node-4 (Agent handle: 0x55) reason :ECC\n",
+            ("gpu-hw-error",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -454,6 +471,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "[    9.687627] infiniband efa_0: IB device registered\n"
             "[    9.6] mlx5_core 0000:5e:00.0: E-Switch: Total vports 1\n"
         ),
+        ":3:rocdevice.cpp            :468 : 12.3 us: [pid:7 tid:0x7f] Initializing HSA stack.\n",
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
