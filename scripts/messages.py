@@ -70,6 +70,8 @@ LICENCES = {
     "rdma-core": "OpenFabrics and others, GPL-2.0 or BSD-2-Clause: github.com/linux-rdma/rdma-core",
     "efa": "Amazon, GPL-2.0 or BSD-2-Clause: github.com/amzn/amzn-drivers",
     "rocm": "AMD, MIT and NCSA: github.com/ROCm/clr, github.com/ROCm/ROCR-Runtime",
+    "torch_npu": "Huawei, BSD-3-Clause: github.com/Ascend/pytorch",
+    "hccl": "Huawei, CANN Open Software Licence 2.0, short fragments by hand, by their numbers: gitcode.com/cann/hcomm",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

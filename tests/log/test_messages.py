@@ -400,6 +400,24 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "HW Exception by GPU node-4 (Agent handle: 0x55) reason :ECC\n",
             ("gpu-hw-error",),
         ),
+        (
+            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n'
+            "[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS "
+            "function error: HcclAllreduce, error code is 6\n"
+            "[rank1]: EI0006: [PID: 7] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: "
+            "Remote Rank did not send the data in time. Please check the reason for the rank being "
+            "stuck\n",
+            (),
+        ),
+        (
+            "EI0005: [PID: 7] 2025-04-08-18:07:20.444.436 The arguments for collective communication "
+            "are inconsistent between ranks, parameter count, local end 8192, remote end 8320\n",
+            ("collective-desync",),
+        ),
+        (
+            f"{RAISED}RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.96 GiB total capacity)\n",
+            ("oom",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -472,6 +490,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "[    9.6] mlx5_core 0000:5e:00.0: E-Switch: Total vports 1\n"
         ),
         ":3:rocdevice.cpp            :468 : 12.3 us: [pid:7 tid:0x7f] Initializing HSA stack.\n",
+        ("[rank1]: HCCL_CONNECT_TIMEOUT is 120; a socket times out after it, see EI0006\nstep 7 loss 2\n"),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
