@@ -72,6 +72,7 @@ LICENCES = {
     "rocm": "AMD, MIT and NCSA: github.com/ROCm/clr, github.com/ROCm/ROCR-Runtime",
     "torch_npu": "Huawei, BSD-3-Clause: github.com/Ascend/pytorch",
     "hccl": "Huawei, CANN Open Software Licence 2.0, short fragments by hand, by their numbers: gitcode.com/cann/hcomm",
+    "bitsandbytes": "Facebook and others, MIT: github.com/bitsandbytes-foundation/bitsandbytes",
 }
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -418,6 +418,14 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             f"{RAISED}RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.96 GiB total capacity)\n",
             ("oom",),
         ),
+        (
+            "Error no kernel image is available for execution on the device at line 167 in file /src/csrc/ops.cu\n",
+            ("gpu-arch-unsupported",),
+        ),
+        (
+            "Attempted to use bitsandbytes native library functionality but it's not available.\n",
+            ("rank-crashed",),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -491,6 +499,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
         ),
         ":3:rocdevice.cpp            :468 : 12.3 us: [pid:7 tid:0x7f] Initializing HSA stack.\n",
         ("[rank1]: HCCL_CONNECT_TIMEOUT is 120; a socket times out after it, see EI0006\nstep 7 loss 2\n"),
+        ("bitsandbytes was compiled without GPU support. 8-bit optimizers and GPU quantization are unavailable.\n"),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
