@@ -426,6 +426,21 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "Attempted to use bitsandbytes native library functionality but it's not available.\n",
             ("rank-crashed",),
         ),
+        (
+            "srun: error: Task launch for StepId=7.0 failed on node n7: Communication connection failure\n",
+            ("rank-crashed",),
+        ),
+        (
+            "srun: error: timeout waiting for task launch, started 7 of 8 tasks\n",
+            (
+                "peer-unreachable",
+                "rank-crashed",
+            ),
+        ),
+        (
+            "srun: error: Timed out waiting for job step to complete\n",
+            (),
+        ),
     ],
 )
 def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: str, codes: tuple[str, ...]) -> None:
@@ -500,6 +515,10 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
         ":3:rocdevice.cpp            :468 : 12.3 us: [pid:7 tid:0x7f] Initializing HSA stack.\n",
         ("[rank1]: HCCL_CONNECT_TIMEOUT is 120; a socket times out after it, see EI0006\nstep 7 loss 2\n"),
         ("bitsandbytes was compiled without GPU support. 8-bit optimizers and GPU quantization are unavailable.\n"),
+        (
+            "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+            "srun: Step created for StepId=7.0\n"
+        ),
     ],
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
