@@ -133,6 +133,12 @@ def test_the_error_that_a_failed_call_names_says_what_its_text_does_not(line: st
     assert found.code == (codes or ("unknown",))[0]
 
 
+def test_every_sign_of_the_table_is_of_one_of_its_messages() -> None:
+    (signs,) = [check.cause.signs for check in CHECKS if check.id == "log.known-message" and check.cause]
+    assert signs
+    assert all(any(sign in part for row in ROWS for part in (row.place, *messages.parts(row.text))) for sign in signs)
+
+
 @pytest.mark.parametrize(
     ("text", "level"),
     [
