@@ -183,7 +183,22 @@ def setting_refused(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
 
 
+_IN_OTHER_WORDS = (
+    "EI00",  # HCCL's numbers
+    "grad_norm across the workers:",
+    " by GPU node-",
+    "Forcefully terminating all other",
+    "Hang detected after",
+    "ssh not successful for host",
+    "native library functionality but it's not available",
+    "not alive sending signal to main thread",
+    " heartbeat. Waited ",
+)
+"""Of messages in the table that have no word of a failure and stand beneath no exception."""
+
+
 @cause(
+    signs=_IN_OTHER_WORDS,
     echoes=("*",),
     bad=lambda: [(_log("Call to ibv_frob failed"), Explained())],
     good=lambda: [(_log("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
