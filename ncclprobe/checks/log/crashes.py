@@ -191,9 +191,16 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         code = _signal(event)
         summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
         ended = signal_of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
-        if summary or (not demoted(event) and ended):
+        ended = ended and not event.text.startswith("    ")  # of a traceback's own source
+        if summary or (not demoted(event) and ended and not _says_why(event)):
             found = consequence(log, event, _how_ended(event.text))
             yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+
+
+def _says_why(event: LogEvent) -> bool:
+    """Return whether the table of messages knows a cause by a line: of a launcher that reaches no host, for example."""
+    found = messages.said(event.text, event.level)
+    return found is not None and bool(found.codes)
 
 
 def _how_ended(text: str) -> str:
@@ -351,7 +358,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     found = list(_own_exceptions(log))
     roots = _roots(log)
     first = [event for event in found if event.rank in roots] or found
-    for event in first:
+    for event in [event for event in first if event.place or event.rank is not None] or first:
         place = f" at {event.place}" if event.place else ""
         whose = UNPROVEN if any(text in event.text for text in _OF_STORAGE) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
