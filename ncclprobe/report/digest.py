@@ -178,7 +178,7 @@ def _headline(report: Report) -> str:
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
     if report.status is Status.UNKNOWN and needs_driver:
         return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"
-    stopped = [gap.why for gap in blind if gap.why.startswith("ended by SIG")]
+    stopped = [signal + gap.why.partition(signal)[2] for gap in blind if (signal := "ended by SIG") in gap.why]
     if report.status is Status.UNKNOWN and stopped:
         return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):

@@ -119,9 +119,12 @@ def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:
     assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
 
 
-def test_a_run_that_a_signal_ended_begins_with_interrupted() -> None:
-    cut = samples.verdict(Status.UNKNOWN, id="run.rank-lost", why="ended by SIGTERM in phase 'pairs'", required=True)
-    report = samples.report(cut, status=Status.UNKNOWN)
+@pytest.mark.parametrize("before", ["", "the ranks had not met when the run ended: "])
+def test_a_run_that_a_signal_ended_begins_with_interrupted(before: str) -> None:
+    why = f"{before}ended by SIGTERM in phase 'pairs'"
+    unmeasured = samples.verdict(Status.UNKNOWN, id="run.data", why="no row was measured", required=True)
+    cut = samples.verdict(Status.UNKNOWN, id="run.rank-lost", why=why, required=True)
+    report = samples.report(unmeasured, cut, status=Status.UNKNOWN)
     assert digest.headline(report) == "INTERRUPTED: ended by SIGTERM in phase 'pairs'"
 
 
