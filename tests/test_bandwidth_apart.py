@@ -67,7 +67,7 @@ def test_a_size_without_room_is_refused_by_all_ranks_before_anything_is_measured
     assert [process.wait() for process in processes] == [2, 2]
     (line,) = processes[0].err.splitlines()
     assert "two buffers of 900 GiB" in line
-    assert "choose a smaller -b and -e" in line
+    assert "choose smaller sizes (-b and -e)" in line
     assert processes[0].out == ""
 
 

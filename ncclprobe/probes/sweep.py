@@ -322,7 +322,7 @@ def _clamped(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterato
     }
     if not fits:
         smallest = min(plan.sizes)
-        raise UsageError(f"{units.size(smallest)}: {whys[smallest]}; choose a smaller -b and -e{end}")
+        raise UsageError(f"{units.size(smallest)}: {whys[smallest]}; choose smaller sizes (-b and -e){end}")
     for name in plan.ops:
         for nbytes in left_out:
             yield SkippedRow(name, nbytes, "memory", whys[nbytes])

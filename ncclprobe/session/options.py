@@ -93,7 +93,7 @@ class Options(Struct, frozen=True, kw_only=True):
         if free_bytes is None or 2 * ranks * self.largest_asked <= free_bytes:
             return ""
         need = f"two buffers of {size(self.largest_asked)} for {plural(ranks, 'rank')}"
-        return f"{need} are more than the {size(free_bytes)} that are free {where}; choose a smaller -b and -e"
+        return f"{need} are more than the {size(free_bytes)} that are free {where}; choose smaller sizes (-b and -e)"
 
     @property
     def itemsize(self) -> int:

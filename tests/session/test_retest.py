@@ -15,7 +15,7 @@ from probes.plans import plan
 from ncclprobe.probes import sweep
 from ncclprobe.session.measure import collectives
 
-NO_ROOM = "64 KiB: two buffers need 128 KiB per rank and rank 1 has only 0 B free; choose a smaller -b and -e"
+NO_ROOM = "64 KiB: two buffers need 128 KiB per rank and rank 1 has only 0 B free; choose smaller sizes (-b and -e)"
 
 
 class Alone:
