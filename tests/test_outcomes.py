@@ -228,7 +228,7 @@ def test_no_room_for_what_is_asked_is_wrong_usage_at_once(command: str, monkeypa
     module = importlib.import_module(f"ncclprobe.commands.{command}")
     for launcher in ("RANK", "WORLD_SIZE", "SLURM_JOB_ID"):
         monkeypatch.delenv(launcher, raising=False)
-    with pytest.raises(UsageError, match=r"two buffers of 900 GiB for 2 ranks are more than .* choose a smaller"):
+    with pytest.raises(UsageError, match=r"two buffers of 900 GiB for 2 ranks are more than .* choose smaller sizes"):
         module.main(["--backend", "gloo", "--nproc", "2", "-e", "900G", *more])
 
 

@@ -581,3 +581,38 @@ def test_how_an_attempt_ended_is_told_though_the_next_one_went_well(tmp_path: Pa
     report = explained(tmp_path, f"{steps(0, 9)}{failed}{again}{steps(9, 20)}{CLOSING}")
     (note,) = (note for note in report["notes"] if "attempts" in note)
     assert (report["outcome"], "NCCL communicator was aborted" in note) == ("ended-well", True)
+
+
+READ = {
+    "torchelastic logs an exception as JSON": (
+        'ERROR:torch.distributed.elastic.multiprocessing.errors.error_handler:{\n  "message": {\n    "message": '
+        '"KeyError: \'w\'",\n    "extraInfo": {\n',
+        ("rank-crashed", []),
+    ),
+    "Paddle's launcher names the signal": (
+        "LAUNCH ERROR 2026-03-10 00:35:50,216 Container failed !!!\nContainer rank 2 status failed cmd ['/x/python', "
+        "'-u', 'train.py'] code -9 log ./log/workerlog.2\n",
+        ("rank-crashed", [2]),
+    ),
+    "Horovod lists ranks that lack each other's tensors": (
+        "[0]<stderr>:[2026-12-29 16:51:57.7: W stall_inspector.cc:105] One or more tensors were submitted\n"
+        "[0]<stderr>:Missing ranks:\n[0]<stderr>:0: [broadcast.a]\n[0]<stderr>:1: [allreduce.b, allreduce.c]\n",
+        ("collective-desync", [0, 1]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "answer"), READ.values(), ids=READ)
+def test_what_launchers_and_frameworks_say_in_several_lines_is_read_together(
+    tmp_path: Path, text: str, answer: tuple[str, list[int]]
+) -> None:
+    cause = explained(tmp_path, f"world_size=4\n{text}")["causes"][0]
+    assert (cause["code"], cause["ranks"]) == answer
+
+
+def test_a_traceback_among_others_whose_exceptions_are_there_is_not_cut_off(tmp_path: Path) -> None:
+    head = "Traceback (most recent call last):\n"
+    frame = '  File "x.py", line 3, in f\n'
+    text = f"{head}{head}{frame}raise KeyError\n{frame}KeyError: 1\nKeyError: 1\n"
+    ids = {cause["id"] for cause in explained(tmp_path, f"world_size=4\n{text}")["causes"]}
+    assert "log.traceback-is-cut-off" not in ids

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.known import ENDINGS
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
     FAILED,
@@ -21,14 +22,14 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.texts import ERROR, between, form_of_failure, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 
-_SRUN = "srun: error: "
+_SRUN, _PADDLE = "srun: error: ", " status failed cmd "
 _TASK_ENDED = ("Exited with", "Killed", "Segmentation fault", "Bus error", "Aborted", "Terminated", "Out Of Memory")
 _BY_SIGNAL = (": Killed", ": Segmentation fault", ": Bus error", *(f"exit code {code}" for code in (135, 137, 139)))
 _STEP_ENDED = ("srun: Job step aborted", "STEP CANCELLED", "JOB CANCELLED", "DUE TO TIME LIMIT", "CANCELLED AT")
@@ -75,6 +76,7 @@ def _signal(event: LogEvent) -> int | None:
         "failed (exitcode: -",
         "terminated with signal ",
         "died with <Signals.",
+        _PADDLE,
         "Killed",
         _SRUN,
     ),
@@ -135,7 +137,10 @@ def exited(log: JobLog) -> Iterator[Finding]:
 
 
 def signal_of_launcher(text: str) -> int | None:
-    """Return the signal that mpirun, DeepSpeed, torch's spawn, torchrun's own log or a shell name."""
+    """Return the signal that a launcher, torch's spawn or a shell names."""
+    if _PADDLE in text:
+        code = number(text.rpartition(" code ")[2].partition(" ")[0])
+        return -code if code is not None and code < 0 else None
     if "exited on signal " in text:
         return number(between(text, "exited on signal "))
     for start in ("exits with return code = -", "failed (exitcode: -"):
@@ -149,7 +154,7 @@ def signal_of_launcher(text: str) -> int | None:
 
 
 def _mpi_rank(text: str) -> tuple[int, ...]:
-    rank = number(between(text, "process rank "))
+    rank = number(between(text, "process rank ") or between(text, "Container rank "))
     if rank is None and " terminated with signal " in text:  # torch.multiprocessing.spawn numbers them as its ranks
         rank = number(between(text, "ProcessExitedException: process "))
     return () if rank is None else (rank,)
@@ -266,7 +271,7 @@ def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
 
 _NOT_OWN = (
     "DistBackendError", "DistNetworkError", "DistStoreError", "DistError",
-    "NCCL", "nccl", "gloo", "Gloo", "c10d", "c10::", "onnection", "ocket", "imed out", "imeout", "roken pipe",
+    "NCCL", "nccl", "HCCL", "gloo", "Gloo", "c10d", "c10::", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA error", "CUDA driver", "CUDA failure", "CUDA out", "CUDA runtime", "CUDA unknown", "CUDA GPUs",
     "CUDA-capable", "CUDA init", "CUDA version", "CUDA call", "cudaGetDeviceCount", "CUBLAS",
@@ -378,9 +383,11 @@ def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
     processes wrote at once, has lost it.
     Fix: look at the end of that process's own log.
     """
+    told = {e.stream: e.line for e in log.events if e.level in ENDINGS or form_of_failure(e.text, e.level) >= ERROR}
     for event in log.events:
         late = log.streams[event.stream].nlines - event.line <= 2 * _LAST_LINES
-        if event.level == "CUT OFF" and late and not lived_on(log, event):
+        cut = event.level == "CUT OFF" and event.line > told.get(event.stream, 0)
+        if cut and late and not lived_on(log, event):
             yield consequence(log, event, "the log ends before the traceback says which exception was raised")
 
 

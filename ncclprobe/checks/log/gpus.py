@@ -219,7 +219,11 @@ def no_code_for_this_gpu(log: JobLog) -> Iterator[Finding]:
     Fix: install torch (and NCCL) built for this GPU: `torch.cuda.get_arch_list()` has to name its capability
     (`nvidia-smi --query-gpu=compute_cap --format=csv`).
     """
-    yield from each(log, _NO_CODE, "the binary has no code for this GPU", **IMAGE)
+    for found in each(log, _NO_CODE, "the binary has no code for this GPU", **IMAGE):
+        at = found.occurrence
+        by_triton = any("Triton Error" in seen.text for seen in found.evidence)  # whose ptxas may be of a later CUDA
+        codes = ("cuda-driver-mismatch", "gpu-arch-unsupported") if by_triton else ()
+        yield replace(found, occurrence=at and replace(at, codes=codes))
 
 
 _DRIVER = (

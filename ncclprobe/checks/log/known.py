@@ -249,7 +249,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     return told
 
 
-_DO_NOT_KNOW = ("does not say why", "has ended, or its host")
+_DO_NOT_KNOW = ("does not say why", "has ended, or its host", "ssh ", "the login")
 """Meanings of lines that tell that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}

@@ -7,6 +7,7 @@ from typing import Any
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.log_reader import OF_EACH_OTHER
 from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in, waited
@@ -356,6 +357,8 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
         if ranks:
             what, *codes = _LISTED[kind]
             names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"
+            if OF_EACH_OTHER in event.text:
+                what, codes = "each lacks what another submitted:", ["collective-desync"]
             whose = UNPROVEN if codes == ["rank-crashed"] else RESTART
             yield said(log, event, f"{what} {names}", ranks=ranks, codes=tuple(codes), **whose)
 

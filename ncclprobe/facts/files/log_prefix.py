@@ -246,7 +246,7 @@ _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
 """Of levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
-_BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\]:? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
+_BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\](?!<std):? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}|\d{1,3}(?:\.\d{1,3}){3}): ")
 _SPOKEN_OF = ("arrier", "GLOBAL_RANK: ", "MPI size: ")
 _BARRIER_RANK = re.compile(

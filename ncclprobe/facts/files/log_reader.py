@@ -132,10 +132,14 @@ _QUOTED = '"""'  # begins the traceback of another process beneath the exception
 _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 BEGINS = (_TRACEBACK, _SUMMARY, _OTHERS)
-_LAST_ERROR, _PANICKED = "Last error:", " panicked at "
+_LAST_ERROR, _PANICKED, _HANDLED = "Last error:", " panicked at ", "errors.error_handler:{"
+_MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
+"""Of torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
-_LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[)")
+_LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[(.{0,400}))")
+OF_EACH_OTHER = "each other's: "
+"""Before ranks of which each lacks what another has submitted."""
 
 
 def follows(line: LogLine) -> str:
@@ -144,6 +148,8 @@ def follows(line: LogLine) -> str:
         return _TRACEBACK
     if line.text.strip() == _LAST_ERROR:
         return _LAST_ERROR
+    if line.text.endswith(_HANDLED):
+        return _HANDLED
     if _PANICKED in line.text and line.text.endswith(":"):
         return _PANICKED
     begins = next((begin for begin in BEGINS if line.text.lstrip().startswith(begin)), "")
@@ -158,6 +164,9 @@ def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) 
         return (
             (at, replace(first, text=f"{first.text} {line.text}", level="EXCEPTION")) for at, line in islice(lines, 1)
         )
+    if begin == _HANDLED:
+        told = ((at, found[1]) for at, line in islice(lines, 8) if (found := _MESSAGE.match(line.text)))
+        return ((at, replace(first, text=text, level="EXCEPTION")) for at, text in islice(told, 1))
     if begin == _LAST_ERROR:
         return ((at, replace(line, level=line.level or "WARN")) for at, line in islice(lines, 1))
     return _exception(first, lines) if begin == _TRACEBACK else _children(lines, root=begin == _SUMMARY)
@@ -165,14 +174,16 @@ def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) 
 
 def _list(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
     """Yield a line with the ranks that are listed beneath it."""
-    at, ranks = 0, list[str]()
+    at, ranks, lacking = 0, list[str](), set[str]()
     for number, line in lines:
         if not (found := _LISTED.match(line.text)):
             break
         at = at or number
         ranks.append(found[1])
+        lacking.add((found[2] or "").partition(",")[0])
     if ranks:
-        yield at, replace(first, text=f"{first.text} {', '.join(ranks)}")
+        whose = OF_EACH_OTHER if len(lacking) == len(ranks) > 1 else ""
+        yield at, replace(first, text=f"{first.text} {whose}{', '.join(ranks)}")
 
 
 def _writer(line: LogLine) -> tuple[object, ...]:
