@@ -231,6 +231,7 @@ _SYSLOG = re.compile(
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _OF_A_RANK = ("[Rank ", "[rank")
 _GLUED = re.compile(r"(?<=[^\s\[])(?=\[(?:Rank \d{1,7}\] |rank\d{1,7}\]:))")
+"""Between the words of two ranks where the line of the first has no end of its own."""
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
 _LOGGER = re.compile(
     r"\[(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\|)?[A-Za-z][\w.:/-]{0,80}\] "
@@ -316,15 +317,12 @@ def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B
         texts = record.text
     else:
         outer, texts = LogLine(""), _text(raw)
-    for text in _apart(texts.replace("\n", "\r")).split("\r")[:_MOST_HEADS]:
+    if texts.startswith(_OF_A_RANK):
+        texts = _GLUED.sub("\r", texts)
+    for text in texts.replace("\n", "\r").split("\r")[:_MOST_HEADS]:
         rank = None if text.startswith(_OF_A_RANK) else outer.rank
         outer = _prefixes(replace(outer, text=whole_words(text, 4 * MOST_TEXT), rank=rank), habit)
         yield from _messages(outer)
-
-
-def _apart(text: str) -> str:
-    """Return `text` with a carriage return before each further rank's words, where one's line has no end of its own."""
-    return _GLUED.sub("\r", text) if text.startswith(_OF_A_RANK) else text
 
 
 def _text(raw: bytes) -> str:

@@ -121,7 +121,7 @@ _FINISHED = re.compile(
 )
 _UNFINISHED = re.compile(
     r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until"
-    r"|\b(?:eval(?:uation)?|validation|sanity|test) (?:run|job|loop|epoch|step)",
+    r"|\b(?:evaluation|eval|validation|sanity|test) (?:run|job|loop|epoch|step)",
     re.IGNORECASE,
 )
 AT_EXIT = "destroy_process_group() was not called before program exit"
