@@ -255,3 +255,12 @@ def test_a_plugin_that_is_not_needed_is_no_cause_where_nothing_failed(tmp_path: 
         [written(folder, a=f"{tried}n1:7:9 [0] NCCL INFO Using network Socket\n"), "-q", "--json", str(report)]
     )
     assert json.loads(report.read_text())["causes"] == []
+
+
+def test_a_plugin_that_failed_with_the_last_words_of_a_log_is_told(tmp_path: Path) -> None:
+    failed = "n1:7:9 [0] x.cc:7 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument\n"
+    report, folder = tmp_path / "report.json", tmp_path / "logs"
+    folder.mkdir()
+    explain.main([written(folder, a=f"n1:7:9 [0] NCCL INFO Channel 00\n{failed}"), "-q", "--json", str(report)])
+    (cause,) = json.loads(report.read_text())["causes"]
+    assert (cause["code"], "open AV" in cause["evidence"][0]["text"]) == ("unknown", True)

@@ -215,8 +215,18 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     for event in log.events:
         if event.level not in ("INFO", "TRACE", "DEBUG") and (event.stream, event.line) not in explained.lines:
             found = messages.said(event.text, event.level)
-            if found and _speaks(event, found, failure) and not lived_on(log, event):
+            if found and _speaks(event, found, failure or _are_last(log, event)) and not lived_on(log, event):
                 yield _finding(log, event, found)
+
+
+_LAST_WORDS = 5
+
+
+def _are_last(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a log ends with a line, as far as its process goes: what failed there may be what ended it."""
+    stream, last = log.streams[event.stream], log.streams[event.stream].last
+    goes_on = last is not None and last.line > event.line and (last.host, last.pid) == (event.host, event.pid)
+    return stream.nlines - event.line < _LAST_WORDS and not goes_on
 
 
 def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
