@@ -2,9 +2,9 @@
 
 CUSUM (Page, Biometrika 41, 1954) of logarithms, so that a loss is a share. Each number adds how far it lies below what
 is usual, in standard deviations, less SLACK; the sum never falls below 0. At 0 the node is as usual. Above a limit it
-has changed, and it did so after the sum was last 0, which is what `since` says. SLACK is half of what is looked for:
-1.5 standard deviations, or 3 % of numbers that scatter by 2 %. A single number adds CLIP at most, so that no one odd
-test condemns a node.
+has changed, and it did so after the sum was last 0, which is what `since` says. SLACK lies between how far a healthy
+node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A single number adds CLIP at most, so
+that no one odd test condemns a node.
 
 There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
 machines of the same driver and firmware. A node may always be somewhat slower than its siblings, by what they differ
@@ -26,8 +26,8 @@ BURN_IN = 12
 SIBLINGS, SPREADS = 8, 4.0
 """Other nodes without which their median says too little, and by how many of their standard deviations a healthy node
 may be below it."""
-SLACK, CLIP = 0.75, 4.0
-WATCH, DEGRADED = 8.0, 9.0
+SLACK, CLIP = 0.9, 3.0
+WATCH, DEGRADED = 6.5, 7.0
 """Limits of the sum of a node that has one only: from here it is watched, and degraded."""
 USUAL_NOISE, LEAST_NOISE, PRIOR = 0.02, 0.01, 10
 """From day to day a node's numbers scatter by this share; that counts as so many numbers beside its own, and the least
