@@ -140,20 +140,6 @@ def _since(fault: tuple[str, str], history: Sequence[Past]) -> Since:
     return Since(first.when, True, blind=first is not history[0])
 
 
-def ordered(history: Sequence[Past]) -> tuple[list[Past], list[str]]:
-    """Return `history` oldest first, each report once; and in words which files hold one that was given already."""
-    kept: list[tuple[Past, Past]] = []
-    notes = []
-    for each in history:
-        nameless = replace(each, source="")
-        same = next((first for known, first in kept if known == nameless), None)
-        if same is None:
-            kept.append((nameless, each))
-        else:
-            notes.append(f"{each.source} is the same report as {same.source}: it counts once")
-    return sorted((each for _, each in kept), key=lambda each: each.time_s), notes
-
-
 def names(history: Sequence[Past]) -> list[str]:
     """Return of each report what tells it from the others: day, minute or second of its start, else its file."""
     times = [datetime.fromtimestamp(each.time_s, timezone.utc) for each in history]
