@@ -55,7 +55,7 @@ _TABLES = (
     " machine INTEGER NOT NULL, level REAL NOT NULL, first_s REAL NOT NULL, last_s REAL NOT NULL,"
     " drift TEXT NOT NULL,"
     " UNIQUE (node, number))",
-    "CREATE INDEX siblings ON series (number, machine)",
+    "CREATE INDEX siblings ON series (number, machine, level, node, last_s)",
     "CREATE TABLE readings (series INTEGER, time_s REAL, report INTEGER, value REAL NOT NULL, noise REAL NOT NULL,"
     " siblings REAL NOT NULL, spread REAL NOT NULL, PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
 )
@@ -271,10 +271,10 @@ class Store:
         """Return (node, level) of the series of a number on machines alike, lowest first; not those long untested."""
         if (number, machine) not in self._siblings:
             rows = self._sql.execute(
-                "SELECT node, level FROM series WHERE number = ? AND machine = ? AND abs(last_s - ?) < ?"
+                "SELECT node, CAST(level AS REAL) FROM series WHERE number = ? AND machine = ? AND abs(last_s - ?) < ?"
                 " ORDER BY level",
                 (number, machine, time_s, standings.WINDOW_S))  # fmt: skip
-            self._siblings[number, machine] = msgspec.convert(rows.fetchall(), list[tuple[int, float]])
+            self._siblings[number, machine] = rows.fetchall()
         return self._siblings[number, machine]
 
     def _series(self, node: int) -> list[Series]:
