@@ -15,7 +15,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report, placed
 from ncclprobe.units import size
 
-_MACHINE = ("driver", "firmware", "kernel", "distribution", "cuda")
+_MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
 _PARTNERS = 3
 """Nodes that a rate between nodes is the median of, at least."""

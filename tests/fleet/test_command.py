@@ -180,3 +180,20 @@ def test_a_store_without_a_node_is_unknown(fleet: Fleet) -> None:
         pass
     fleet(code=ExitCode.OK)
     fleet(EXIT_CODE, code=ExitCode.INCONCLUSIVE)
+
+
+def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: Fleet) -> None:
+    healthy, other = fleet.folder / "healthy.jsonl", fleet.folder / "other.jsonl"
+    healthy.write_bytes((Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl").read_bytes())
+    firmware = {"ask": ["read", "/sys/class/infiniband/mlx5_3/fw_ver"], "said": "28.45.1020\n"}
+    head = {"capture": 1, "node": "hgx-h100", "origin": "synthetic"}
+    other.write_text("\n".join(map(json.dumps, (head, {"like": healthy.name}, firmware))))
+    days = []
+    for day, capture in enumerate((healthy, other)):
+        path = fleet.folder / f"{day}.json"
+        main(["doctor", str(capture), "--no-config", "--json", str(path), "-q"])
+        days.append(replace(as_json.read(str(path)), started=iso(as_seconds(day))))
+        as_json.write(days[-1], str(path))
+    fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
+    (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json")))["events"]
+    assert event["what"] == "NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"
