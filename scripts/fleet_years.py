@@ -66,7 +66,7 @@ def states(rng: random.Random, losses: Sequence[float], scatter: Scatter, sums: 
 
 
 def worst(at: Drift) -> str:
-    return max(at.own.state, at.beside.state, key=("ok", "watch", "degraded").index)
+    return max(at.own.state, at.siblings.state, key=("ok", "watch", "degraded").index)
 
 
 def fleet(

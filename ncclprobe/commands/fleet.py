@@ -65,23 +65,20 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     if len(names) > bounds.FLEET_REPORTS:
         raise UsageError(f"{len(names)} reports; give {bounds.FLEET_REPORTS} at most")
     read, refused = _read(names, time.time())
-    here = f"{_user()}@{os.uname().nodename}"
-    added = 0
+    for why in refused:
+        print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
+    by, added = f"{_user()}@{os.uname().nodename}", 0
     if read:
         with store.opened(options.fleet, options.timeout, create=True) as fleet:
             for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
-                added += fleet.add(nodes, digest, Added(time.time(), here, str(Path(name).absolute()), command))
-    for why in refused:
-        print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
+                added += fleet.add(nodes, digest, Added(time.time(), by, str(Path(name).absolute()), command))
+    known = len(read) - added
     if options.json:
-        print(
-            json.dumps(
-                {"schema": shown.SCHEMA, "added": added, "known": len(read) - added, "refused": refused}, indent=2
-            )
-        )
+        told = {"schema": shown.SCHEMA, "added": added, "known": known, "refused": refused}
+        print(json.dumps(told, indent=2))
     elif read and not options.quiet:
-        known = f", {len(read) - added} there already" if len(read) > added else ""
-        print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{known}"]))
+        there = f", {known} there already" if known else ""
+        print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{there}"]))
     return ExitCode.USAGE if refused else ExitCode.OK
 
 
@@ -96,10 +93,8 @@ def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
         try:
             report, digest = as_json.read_with_digest(name)
             nodes = told(report, name)
-            if nodes[0].time_s > now_s + bounds.FLEET_AHEAD_S:
-                raise UsageError(
-                    f"{name}: began at {shown.when(nodes[0].time_s)} UTC, which is to come: set that clock"
-                )
+            if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
+                raise UsageError(f"{name}: began at {shown.when(begun)} UTC, which is to come: set that clock")
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
         except UsageError as error:
             refused.append(str(error))
@@ -115,27 +110,23 @@ def _user() -> str:
 def _all(options: argparse.Namespace) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
-    code = _code(nodes) if options.exit_code else ExitCode.OK
-    if options.json:
-        print(json.dumps(shown.as_json(nodes, code), indent=2))
-    else:
-        lines = list(shown.lines(nodes, delivery.width()))
-        print(printable_lines(lines[-1:] if options.quiet else lines))
+        code = _code(nodes) if options.exit_code else ExitCode.OK
+        lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
+        text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
+    print(text)
     return code
 
 
 def _node(options: argparse.Namespace, name: str) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
-        history = fleet.history(name, _MOST_ADDED)
-        if history is None:
+        found = fleet.history(name, _MOST_ADDED)
+        if found is None:
             raise unknown(name, "node of this store", [each.name for each in fleet.standings()])
-    history = replace(history, standing=aged(history.standing, time.time()))
-    code = _code([history.standing]) if options.exit_code else ExitCode.OK
-    if options.json:
-        print(json.dumps(shown.node_json(history, code), indent=2))
-    else:
-        lines = list(shown.node_lines(history, delivery.width()))
-        print(printable_lines(lines[:1] if options.quiet else lines))
+        history = replace(found, standing=aged(found.standing, time.time()))
+        code = _code([history.standing]) if options.exit_code else ExitCode.OK
+        lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
+        text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
+    print(text)
     return code
 
 
@@ -156,11 +147,9 @@ def _parser() -> arguments.Parser:
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
-    add(
-        "--exit-code",
-        action="store_true",
+    add("--exit-code", action="store_true",
         help="Exit with 4 where a node is failing, degraded or flapping, and with 3 where one is watched or unknown.",
-    )
+    )  # fmt: skip
     add("--json", action="store_true", help="Print JSON.")
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

@@ -53,19 +53,19 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
     Of many sums one is sooner wrong: their limits rise, so that all together are wrong as often as a single one.
     """
     level = math.log(reading.value)
-    siblings = math.log(reading.siblings) if reading.siblings else None
-    first = siblings if drift.siblings_first is None else drift.siblings_first
-    shared = drift.shared if siblings is None or first is None else siblings - first
+    theirs = math.log(reading.siblings) if reading.siblings else None
+    first = theirs if drift.siblings_first is None else drift.siblings_first
+    shared = drift.shared if theirs is None or first is None else theirs - first
     noise = max(scatter(drift.count, drift.squares), reading.noise)
     more = math.log(max(sums, 1)) / (2 * SLACK)
-    own, beside = drift.own, drift.beside
+    own, siblings = drift.own, drift.siblings
     if drift.count >= BURN_IN:
         doubt = math.sqrt(1 + DOUBT / drift.count)
         own = _added(own, reading.time_s, level - shared - drift.mean, noise * doubt, more)
-    if siblings is not None:
-        beside = _added(beside, reading.time_s, level - siblings, noise, more, SPREADS * reading.spread)
+    if theirs is not None:
+        siblings = _added(siblings, reading.time_s, level - theirs, noise, more, SPREADS * reading.spread)
     known = replace(
-        drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, beside=beside,
+        drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
         siblings_first=first, shared=shared,
     )  # fmt: skip
     return _learned(known, level - shared)

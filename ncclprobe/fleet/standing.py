@@ -36,28 +36,20 @@ _MOST_CAME = 64
 
 def step(course: NodeCourse, told: Told) -> NodeCourse:
     """Return `course` after one more report, which is not older than those before."""
-    faults = {each: _unseen(known, told) for each, known in course.faults.items()}
-    for fault in told.faults:
-        if not fault.weight:
-            continue
-        key = f"{fault.check} {fault.subject}"
+    found = {f"{each.check} {each.subject}": each for each in told.faults if each.weight}
+    faults = {
+        key: each if key in found or each.fault.check not in told.looked else replace(each, there=False)
+        for key, each in course.faults.items()
+        if each.there or told.time_s - each.came[-1] < WINDOW_S
+    }
+    for key, fault in found.items():
         known = faults.get(key)
         if known and known.there:
             faults[key] = replace(known, fault=fault, tests=known.tests + 1)
         elif known or len(faults) < bounds.FLEET_FAULTS:
             came = (*(known.came if known else ()), told.time_s)[-_MOST_CAME:]
             faults[key] = FaultCourse(fault, True, told.time_s, came=came)
-    recent = {key: each for key, each in faults.items() if each.there or told.time_s - each.came[-1] < WINDOW_S}
-    first_s = course.first_s if course.tests else told.time_s
-    return NodeCourse(course.tests + 1, first_s, told.time_s, told.unknown, recent)
-
-
-def _unseen(known: FaultCourse, told: Told) -> FaultCourse:
-    """Return a fault as a report leaves it that does not tell of it: gone, if its check looked."""
-    key = (known.fault.check, known.fault.subject)
-    if known.fault.check not in told.looked or key in {(each.check, each.subject) for each in told.faults}:
-        return known
-    return replace(known, there=False)
+    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults)
 
 
 class Reason(NamedTuple):
@@ -105,7 +97,7 @@ def _of_faults(course: NodeCourse) -> Iterator[Reason]:
 
 def _of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     """Yield what the test over time says, the greatest loss first."""
-    sums = ((each, sum_) for each in series for sum_ in (each.drift.own, each.drift.beside))
+    sums = ((each, sum_) for each in series for sum_ in (each.drift.own, each.drift.siblings))
     for each, sum_ in sorted(sums, key=lambda both: both[1].lost):
         if sum_.state != "ok":
             changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
@@ -136,8 +128,10 @@ def events(tests: Sequence[Told], series: Sequence[Series]) -> list[NodeEvent]:
 
 
 def _changed(tests: Sequence[Told]) -> Iterator[NodeEvent]:
-    for old, new in pairwise(tests):
-        yield from (NodeEvent(new.time_s, each) for each in differences(old.machine, new.machine))
+    known: dict[str, str] = {}
+    for test in tests:
+        yield from (NodeEvent(test.time_s, each) for each in differences(known, test.machine))
+        known |= test.machine
 
 
 def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
@@ -162,7 +156,7 @@ def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
 
 def _lost(series: Sequence[Series]) -> Iterator[NodeEvent]:
     for each in series:
-        for sum_ in (each.drift.own, each.drift.beside):
+        for sum_ in (each.drift.own, each.drift.siblings):
             for since_s, end_s, lost in sum_.spells:
                 yield NodeEvent(since_s, f"degraded: {each.number.called} ({100 * math.expm1(lost):+.0f} %)")
                 yield NodeEvent(end_s, f"as before: {each.number.called}")

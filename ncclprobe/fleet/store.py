@@ -101,7 +101,9 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         said = str(error)
         why = f"cannot be used: {said}"
         if "locked" in said:
-            why = f"another writer has held it for {patience_s:g} s; nothing was added, try again"
+            why = f"another writer has held it for {patience_s:g} s; try again: what is added already counts once"
+        elif "unable to open" in said:
+            why = "cannot be opened: is its folder there, and may you write to it?"
         elif "interrupted" in said:
             why = f"did not answer within {patience_s:g} s; give --timeout more"
         elif "not a database" in said:
@@ -205,7 +207,7 @@ class Store:
         tests, series = tuple(self._tests(node, name)), self._series(node)
         return NodeHistory(
             _read(text, NodeStanding),
-            tests,
+            tests[0].time_s if tests else 0.0,
             tuple(standings.events(tests, series)),
             tuple(newest(series)),
             tuple(Added(*msgspec.convert(row, tuple[float, str, str, str])) for row in added),
@@ -285,13 +287,15 @@ class Store:
         found = []
         for number, first_s, last_s, text in rows:
             drift = _read(text, Drift)
+            if not drift.recent:
+                raise ValueError("a series without a number")
             changed, which = self._changed(node, drift), _read(number, Number)
             found.append(Series(which, drift, *msgspec.convert((first_s, last_s), tuple[float, float]), changed))
         return found
 
     def _changed(self, node: int, drift: Drift) -> tuple[str, ...]:
         """Return what of the machine was another one at the last good test than at the first bad one."""
-        sum_ = max(drift.own, drift.beside, key=lambda each: (each.state != "ok", -each.lost))
+        sum_ = max(drift.own, drift.siblings, key=lambda each: (each.state != "ok", -each.lost))
         if sum_.state == "ok" or sum_.good_s is None or sum_.since_s is None:
             return ()
         old, new = (self._machine(node, time_s) for time_s in (sum_.good_s, sum_.since_s))

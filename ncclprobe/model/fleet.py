@@ -92,8 +92,8 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     """Where the test of one series stands (fleet/drift.py).
 
     What is usual: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
-    `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and `beside` the
-    siblings, which have changed by `shared` (logarithm) since they were at `siblings_first`.
+    `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against
+    `siblings`, which have changed by `shared` (logarithm) since they were at `siblings_first`.
     """
 
     tests: int = 0
@@ -103,7 +103,7 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     waiting: tuple[float, ...] = ()
     recent: tuple[float, ...] = ()
     own: Sum = Sum()
-    beside: Sum = Sum()
+    siblings: Sum = Sum()
     siblings_first: float | None = None
     shared: float = 0.0
 
@@ -137,7 +137,6 @@ class NodeCourse(Struct, frozen=True, omit_defaults=True):
     """What all reports on a node told of it, but for its numbers: faults by check and subject."""
 
     tests: int = 0
-    first_s: float = 0.0
     last_s: float = 0.0
     unknown: bool = False
     faults: dict[str, FaultCourse] = field(default_factory=dict)
@@ -171,12 +170,12 @@ class NodeEvent(Struct, frozen=True):
 
 
 class NodeHistory(Struct, frozen=True):
-    """What is told of one node: its tests without their numbers and what changed, oldest first; the newest series of
-    each number; how the newest reports were added, the newest first.
+    """What is told of one node: since when it is tested; what changed, oldest first; the newest series of each number;
+    how the newest reports were added, the newest first.
     """
 
     standing: NodeStanding
-    tests: tuple[Told, ...]
+    first_s: float
     events: tuple[NodeEvent, ...]
     series: tuple[Series, ...]
     added: tuple[Added, ...]

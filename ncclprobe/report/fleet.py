@@ -26,6 +26,11 @@ def when(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
+def iso(time_s: float) -> str:
+    """Return a time as reports write it."""
+    return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
+
+
 def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     """Yield the nodes that are not ok, the worst and the oldest first; those of which the same is said in one line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
@@ -39,13 +44,13 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
         yield from _fitting([("node", "state", "since (UTC)", "evidence"), *rows], width)
     if len(groups) > len(shown):
         yield f"and {plural(len(groups) - len(shown), 'line')} more; --json has all"
-    yield from wrap("", _counts(nodes), width)
+    yield from wrap("", counts(nodes), width)
 
 
-def _counts(nodes: Sequence[NodeStanding]) -> str:
+def counts(nodes: Sequence[NodeStanding]) -> str:
     """Return how many nodes are in which state, the good ones first."""
-    counts = Counter(each.state for each in nodes)
-    told = [f"{counts[state]:,} {state}" for state in reversed(STATES) if counts[state] or state == "ok"]
+    number = Counter(each.state for each in nodes)
+    told = [f"{number[state]:,} {state}" for state in reversed(STATES) if number[state] or state == "ok"]
     alarms = FALSE_ALARMS * len(nodes) / 12
     return " · ".join([*told, *([f"false alarms to expect: {alarms:.1g} a month"] if alarms >= _LEAST_ALARMS else [])])
 
@@ -69,19 +74,13 @@ def _node(each: NodeStanding) -> dict[str, Any]:
     return {**told, "tests": each.tests, "last": iso(each.last_s)}
 
 
-def iso(time_s: float) -> str:
-    """Return a time as reports write it."""
-    return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
-
-
 def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
     """Yield what is known of one node: how it stands, its rates, what changed and when, and where that comes from."""
     node = history.standing
     since = f" since {when(node.since_s)} UTC" if node.since_s is not None else ""
     yield from wrap("", f"{node.name}: {node.state}{since}", width)
     yield from wrap("  ", node.evidence, width) if node.evidence else ()
-    tests = history.tests
-    yield f"{plural(len(tests), 'test')}, {when(tests[0].time_s)} to {when(tests[-1].time_s)} UTC"
+    yield f"{plural(node.tests, 'test')}, {when(history.first_s)} to {when(node.last_s)} UTC"
     if history.series:
         head = ("rate", "unit", "usual", "newest", "tests", "state")
         yield from ("", *_fitting([head, *map(_rate, history.series)], width))
@@ -95,17 +94,19 @@ def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
 
 
 def _rate(series: Series) -> tuple[str, ...]:
+    number, usual = series.number, _usual(series)
+    shown = (three_digits(usual) if usual else "–", three_digits(series.drift.recent[-1]), str(series.drift.tests))
+    return number.called, number.unit, *shown, _state(series)
+
+
+def _usual(series: Series) -> float | None:
+    """Return what is usual of a number now; None: it is not known yet."""
     drift = series.drift
-    usual = three_digits(math.exp(drift.mean + drift.shared)) if drift.count else "–"
-    worst = max(drift.own, drift.beside, key=lambda each: each.height)
-    return (
-        series.number.called,
-        series.number.unit,
-        usual,
-        three_digits(drift.recent[-1]),
-        str(drift.tests),
-        worst.state,
-    )
+    return math.exp(drift.mean + drift.shared) if drift.count else None
+
+
+def _state(series: Series) -> str:
+    return max(series.drift.own, series.drift.siblings, key=lambda each: each.height).state
 
 
 def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
@@ -114,12 +115,14 @@ def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
         "schema": SCHEMA,
         "nodes": [_node(history.standing)],
         "series": [
-            {**asdict(each.number), "tests": each.drift.tests, "newest": each.drift.recent[-1],
-             "usual": math.exp(each.drift.mean + each.drift.shared) if each.drift.count else None,
-             "state": max(each.drift.own, each.drift.beside, key=lambda one: one.height).state}
+            {**asdict(each.number), "tests": each.drift.tests, "newest": each.drift.recent[-1], "usual": _usual(each),
+             "state": _state(each)}
             for each in history.series
         ],
         "events": [{"time": iso(each.time_s), "what": each.what} for each in history.events],
-        "added": [{**asdict(each), "added_s": iso(each.added_s)} for each in history.added],
+        "added": [
+            {"time": iso(each.added_s), "by": each.added_by, "source": each.source, "command": each.command}
+            for each in history.added
+        ],
         "exit_code": exit_code,
     }  # fmt: skip

@@ -18,7 +18,7 @@ def states(losses: list[float], seed: int, **more: float) -> list[str]:
     at, found = Drift(), []
     for each in readings(random.Random(seed), losses, **more):
         at = drift.step(at, each, sums=2)
-        both = {at.own.state, at.beside.state}
+        both = {at.own.state, at.siblings.state}
         found.append(next(state for state in ("degraded", "watch", "ok") if state in both))
     return found
 
@@ -72,8 +72,8 @@ def test_a_node_that_was_always_slow_is_found_by_its_siblings_and_one_a_little_s
     slow, healthy = (
         drift.course(readings(random.Random(4), [loss] * 11, siblings=391.0, spread=0.01)) for loss in (0.12, 0.03)
     )
-    assert (slow.beside.state, slow.own.state) == ("degraded", "ok")
-    assert healthy.beside.state == "ok"
+    assert (slow.siblings.state, slow.own.state) == ("degraded", "ok")
+    assert healthy.siblings.state == "ok"
 
 
 def test_a_reading_with_a_wide_interval_says_less() -> None:
