@@ -17,6 +17,7 @@ from ncclprobe.units import size
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
+_JUDGED = (Status.PASS, Status.WARN, Status.FAIL)
 _PARTNERS = 3
 """Nodes that a rate between nodes is the median of, at least."""
 _SIGMAS = 1.96
@@ -36,10 +37,12 @@ def told(report: Report, source: str) -> list[Told]:
     faults: dict[str, list[Fault]] = {name: [] for name in names}
     looked: dict[str, set[str]] = {name: set() for name in names}
     for verdict in report.checks:
-        for name in _about(verdict, names) if verdict.status in (Status.PASS, Status.WARN, Status.FAIL) else ():
-            looked[name].add(verdict.id)
+        for name in own_node(verdict) or names if verdict.status in _JUDGED else ():
+            if name in looked:
+                looked[name].add(verdict.id)
         for name, fault in _faults(verdict, names):
-            faults[name].append(fault)
+            if name in faults:
+                faults[name].append(fault)
     numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
     for name, number, value, noise in _numbers(report):
         fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS
@@ -54,10 +57,6 @@ def told(report: Report, source: str) -> list[Told]:
     ]  # fmt: skip
 
 
-def _about(verdict: Verdict, names: Sequence[str]) -> Sequence[str]:
-    return [name for name in own_node(verdict) or names if name in names]
-
-
 def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault]]:
     """Yield (node, what is wrong with it). What is wrong with a run of several nodes is no single one's."""
     for finding in verdict.findings:
@@ -68,7 +67,7 @@ def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault
             verdict.id[:_SUBJECT], finding.subject[:_SUBJECT], finding.severity, finding.blame, weight(finding),
             finding.message[:_MESSAGE],
         )  # fmt: skip
-        yield from ((name, fault) for name in about if name in names)
+        yield from ((name, fault) for name in about)
 
 
 def _machine(report: Report, node: str) -> dict[str, str]:
@@ -135,13 +134,12 @@ def _between(report: Report) -> Iterator[_Found]:
         if rail.state == "ok" and rail.GBps:
             add("rails", rail.src_end, rail.dst_end, rail.GBps, "out")
             add("rails", rail.dst_end, rail.src_end, rail.GBps, "in")
-    names = sorted((node.name for node in report.nodes), key=len, reverse=True)
     for (end, name, kind), partners in ends.items():
-        node = next((each for each in names if end == each or end.startswith(f"{each} ")), None)
-        if node is None or len(partners) < _PARTNERS:
+        if len(partners) < _PARTNERS:
             continue
+        node, _, part = end.partition(" ")  # n3 rail 1 (mlx5_1)
         rates = [median(each) for each in partners.values()]
         value = median(rates)
         noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
         how = _how(report, library=kind != "rails")
-        yield node, Number(end[len(node) :].strip()[:_SUBJECT], name, "GB/s", how), value, noise
+        yield node, Number(part[:_SUBJECT], name, "GB/s", how), value, noise
