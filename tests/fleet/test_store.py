@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +21,7 @@ from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Added, NodeStanding
 from ncclprobe.model.report import Report
+from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDED = Added(FIRST_S, "root@n1", "/var/r.json", "ncclprobe accept")
@@ -138,6 +140,21 @@ def test_a_killed_writer_leaves_whole_reports_and_stands_in_nobodys_way(tmp_path
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         missing = "SELECT count(*) FROM reports WHERE id NOT IN (SELECT report FROM tests)"
         assert connection.execute(missing).fetchone() == (0,)
+
+
+def test_a_full_disk_leaves_whole_reports(tmp_path: Path) -> None:
+    path, files = tmp_path / "fleet.db", [tmp_path / f"{day}.json" for day in range(30)]
+    for file, report in zip(files, days(*[[DOWN]] * 30), strict=True):
+        as_json.write(report, str(file))
+    put(path, *(day_of(f"m{node}", 0) for node in range(40)))
+    full = path.stat().st_size
+    argv = [sys.executable, "-m", "ncclprobe", "fleet", "add", "--fleet", str(path), *map(str, files)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (full, full)))  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert stands(path)["m0"].tests == 1
+    assert put(path, *days([], [])) == [True, True]
 
 
 def test_a_writer_that_does_not_end_is_waited_for_no_longer_than_was_asked(tmp_path: Path) -> None:
