@@ -53,8 +53,7 @@ _TABLES = (
     " PRIMARY KEY (node, time_s, report)) WITHOUT ROWID",
     "CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, number INTEGER NOT NULL,"
     " machine INTEGER NOT NULL, level REAL NOT NULL, first_s REAL NOT NULL, last_s REAL NOT NULL,"
-    " drift TEXT NOT NULL,"
-    " UNIQUE (node, number))",
+    " drift TEXT NOT NULL, UNIQUE (node, number))",
     "CREATE INDEX siblings ON series (number, machine, level, node, last_s)",
     "CREATE TABLE readings (series INTEGER, time_s REAL, report INTEGER, value REAL NOT NULL, noise REAL NOT NULL,"
     " siblings REAL NOT NULL, spread REAL NOT NULL, PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
@@ -111,7 +110,7 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         elif "malformed" in said:
             why = f"is damaged ({said}); copy it, and `sqlite3 COPY .recover | sqlite3 NEW` saves what can be read"
         raise UsageError(f"{path}: {why}") from None
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError, ValueError, OverflowError) as error:
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: is damaged: {str(error)[:200]}") from None
 
 
