@@ -103,17 +103,12 @@ def false_alarms(years: int) -> Iterator[str]:
         each = [alarms(states(rng, [0.0] * YEAR, scatter)) for _ in range(years)]
         yield _counted(name, "none", each)
     steps = [0.05 * (day // 100 % 2) for day in range(YEAR)]
-    for name, scatter, shared in (
-        ("2 %", gauss(NOISE), ()),
-        ("2 %, and all nodes lose 5 % for 100 days", gauss(NOISE), steps),
-    ):
+    in_a_fleet = {"2 %, and all nodes lose 5 % for 100 days": (NOISES["2 %"], steps)}
+    in_a_fleet |= {name: (NOISES[name], []) for name in ("2 %", "2 %, and 1 % with the seasons")}
+    for name, (scatter, shared) in in_a_fleet.items():
         rng = random.Random(2)
-        each = [
-            alarms(found)
-            for _ in range(max(years // FLEET, 1))
-            for found in fleet(rng, YEAR, scatter, {}, shared).values()
-        ]
-        yield _counted(name, f"{FLEET - 1}", each)
+        fleets = (fleet(rng, YEAR, scatter, {}, shared) for _ in range(max(years // FLEET, 1)))
+        yield _counted(name, f"{FLEET - 1}", [alarms(found) for each in fleets for found in each.values()])
 
 
 def _counted(name: str, siblings: str, each: Sequence[tuple[int, int]]) -> str:
