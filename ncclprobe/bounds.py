@@ -22,6 +22,16 @@ SHOWN_CAPTURES = 512
 """Captures whose answers are kept while they are judged, to show what findings cite: 0.1 MB each."""
 SERIES_REPORTS = 400
 """Reports of one series: a year of one a day. Each is read whole, and what a series needs of it is kept."""
+FLEET_REPORTS = 100_000
+"""Reports that are added to a store at once: of each what it tells is held in memory, not all of it."""
+FLEET_FAULTS, FLEET_NUMBERS = 200, 512
+"""Findings and numbers of one node that are kept of one report."""
+FLEET_EVIDENCE = 400
+"""Characters of why a node stands as it does."""
+FLEET_TEXT = 16 << 20
+"""Bytes of one text in a store."""
+FLEET_AHEAD_S = 300.0
+"""A report that began later than this from now was written by a clock that is wrong."""
 RUN_FILE_BYTES = 64 << 20
 """A file of runs: a report to compare or to keep, output of nccl-tests, a baseline."""
 BASELINES = 1000

@@ -44,6 +44,7 @@ COMMAND_LINES = {
     "doctor": ["--local", "--path", "FOLDER:write", "--json", "OUT"],
     "expect": [str(ROOT / "tests" / "captures" / "aws-p4d.jsonl")],
     "explain": [str(ROOT / "tests" / "data" / "failures" / "desync-one-more"), "--json", "OUT"],
+    "fleet": ["add", "REPORT", "--fleet", "OUT"],
     "pairs": [*RANKS],
     "rails": ["--plan"],
     "report": ["REPORT", "--html", "OUT"],

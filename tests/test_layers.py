@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
     **dict.fromkeys(("bounds", "errors", "interrupt", "layout", "run_clock", "units", "ops", "stats", "model"), 0),
-    **dict.fromkeys(("host", "redact", "wire"), 1),
+    **dict.fromkeys(("fleet", "host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("topology", "nccl", "nccl_tests", "training", "expect", "localise"), 3),
     **dict.fromkeys(("checks", "probes"), 4),

@@ -42,6 +42,7 @@ GROUPS = {
         "report": "Render a saved JSON report in another form; exit with its code.",
         "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
         "baseline": "Keep runs as what this machine reaches, to judge later ones by.",
+        "fleet": "Keep reports; name the nodes that are not as they were.",
         "capture": "Write what the doctor asks and is told, to be judged anywhere.",
     },
     "look up": {

@@ -6,6 +6,7 @@ It is made of the parsers, so that no option is forgotten; it holds all of it, s
 import argparse
 import importlib
 import pkgutil
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -14,10 +15,10 @@ from ncclprobe.commands import arguments
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.model.findings import ExitCode
 
-_FILES = ("PATH", "FILE", "CAPTURE", "OLD", "NEW")
+_FILES = ("PATH", "FILE", "CAPTURE", "OLD", "NEW", "add FILE|node NAME")
 _FOLDERS = ("DIR",)
 _IDS = ("GLOB", "FILE|ID")
-"""By what a parser calls a value: metavar."""
+"""By what a parser calls a value: metavar. Words of small letters in it are typed as they are: ``add FILE``."""
 
 _MORE = """bash, for all users and for one:
 
@@ -46,7 +47,8 @@ _ncclprobe() {{
   [ "$COMP_CWORD" = 1 ] && values="{names} --help --version"
   case $values in
     @none) COMPREPLY=() ;;
-    @files) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;
+    @files*) compopt -o filenames
+      mapfile -t COMPREPLY < <(compgen -W "${{values#@files}}" -- "$cur"; compgen -f -- "$cur") ;;
     @folders) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;
     @ids) mapfile -t COMPREPLY < <(compgen -W "$_ncclprobe_ids" -- "$cur"; compgen -f -- "$cur") ;;
     *) mapfile -t COMPREPLY < <(compgen -W "$values" -- "$cur") ;;
@@ -106,14 +108,15 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _takes(action: argparse.Action) -> str:
-    """Return what an option or an argument takes: words, or @files, @folders, @ids, @none; empty for a flag."""
+    """Return what an option or an argument takes: words, @files (and words), @folders, @ids, @none; empty: a flag."""
     if action.choices is not None:
         return " ".join(map(str, action.choices))
     if action.nargs == 0:
         return ""
     named = str(action.metavar).partition("[")[0]
     kinds = {"@ids": _IDS, "@files": _FILES, "@folders": _FOLDERS}
-    return next((kind for kind, names in kinds.items() if named in names), "@none")
+    kind = next((kind for kind, names in kinds.items() if named in names), "@none")
+    return " ".join((kind, *re.findall(r"\b[a-z]+\b", named))) if kind == "@files" else kind
 
 
 def _bash(parsers: dict[str, argparse.ArgumentParser], ids: str) -> str:
@@ -149,7 +152,9 @@ _IN_ZSH = {
 def _specs(action: argparse.Action) -> Iterator[str]:
     """Yield what ``_arguments`` of zsh wants to know: of an option for each spelling, or of an argument."""
     takes = _takes(action)
-    value = f":{_plain(str(action.metavar or action.dest))}:{_IN_ZSH.get(takes, f'({takes})')}" if takes else ""
+    kind, _, words = takes.partition(" ")
+    inside = "{ compadd " + words + "; _files }" if kind == "@files" and words else _IN_ZSH.get(takes, f"({takes})")
+    value = f":{_plain(str(action.metavar or action.dest))}:{inside}" if takes else ""
     about = _plain((action.help or "").replace("%%", "%").partition(" (default: ")[0])
     for flag in action.option_strings:
         yield f"{'*' * isinstance(action.default, list)}{flag}[{about}]{value}"

@@ -70,16 +70,21 @@ def _read_series(files: Sequence[str], redactor: "Redactor | None") -> tuple[Rep
 
     The others are not held in memory.
     """
-    newest, history, at = None, [], -math.inf
+    newest, at, first = None, -math.inf, dict[str, str]()
+    history, notes = list[Past](), list[str]()
     for file in files:
-        report = as_json.read(file)
+        report, digest = as_json.read_with_digest(file)
         report = redactor.report(report) if redactor else report
-        name = Path(file).name
-        history.append(trends.past(report, redactor.text(name) if redactor else name))
+        name = redactor.text(Path(file).name) if redactor else Path(file).name
+        if digest in first:
+            notes.append(f"{name} is the same report as {first[digest]}: it counts once")
+            continue
+        first[digest] = name
+        history.append(trends.past(report, name))
         if newest is None or history[-1].time_s >= at:
             newest, at = report, history[-1].time_s
     assert newest is not None
-    return newest, *trends.ordered(history)
+    return newest, sorted(history, key=lambda each: each.time_s), notes
 
 
 def _file(text: str) -> str:

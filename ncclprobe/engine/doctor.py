@@ -13,6 +13,7 @@ from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataRates
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
@@ -22,11 +23,12 @@ from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
 from ncclprobe.localise.rails import Seen, Tried, Way, tests
 from ncclprobe.model.findings import Verdict
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting
-from ncclprobe.model.snapshot import Every, Snapshot, learned
+from ncclprobe.model.snapshot import Absent, Every, Snapshot, learned
 from ncclprobe.model.values import Struct, field, replace
 
 
@@ -133,7 +135,19 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
         versions |= {**software.packages, "nccl": nccl or "none found"}
     if gpus := learned(facts, Gpus):
         versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
+    if firmware := _firmware(learned(facts, Fabric)):
+        versions["NIC firmware"] = firmware
     return versions
+
+
+def _firmware(fabric: Fabric | None) -> str:
+    """Return the firmware of the RDMA devices, with their names where they differ; empty: none is known."""
+    found: dict[str, list[str]] = {}
+    for device in fabric.devices if fabric else ():
+        if device.firmware and not isinstance(device.firmware, Absent):
+            found.setdefault(device.firmware, []).append(device.name)
+    named = (f"{version} ({fold(names)})" for version, names in sorted(found.items()))
+    return next(iter(found)) if len(found) == 1 else ", ".join(named)
 
 
 def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:

@@ -12,6 +12,10 @@ Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
 Action = Literal["fix-job", "fix-image", "retest", "repair", "restart", "none"]
 
 
+Weight = Literal["bad", "unsure", ""]
+"""What a finding makes of the node that it names."""
+
+
 class Severity(str, Enum):
     """How bad a finding is. Only FAIL stops a job; NOTE never changes a status."""
 
@@ -152,6 +156,30 @@ class Verdict(Struct, frozen=True):
     why: str = ""
     required: bool = False
     findings: tuple[Finding, ...] = ()
+
+
+OF_THE_RUN = "run."
+"""How the ids of checks begin that judge what was measured."""
+
+
+def own_node(verdict: Verdict) -> tuple[str, ...]:
+    """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
+    return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
+
+
+def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
+    """Return the nodes on which `finding` was found; none: it is about the run as a whole."""
+    return finding.nodes or own_node(verdict)
+
+
+def weight(finding: Finding) -> Weight:
+    """Return what a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of
+    it; what asks for a retest or was seen once is not settled.
+    """
+    if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
+        return ""
+    settled = finding.action != "retest" and finding.confidence.level != "low"
+    return "bad" if settled and finding.blame in ("node", "link") else "unsure"
 
 
 class Suppression(Struct, frozen=True):

@@ -110,6 +110,12 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "slower": Outcome("a row is slower beyond noise", _FAIL),
         "fails": Outcome("something fails that did not fail before", _FAIL),
     },
+    "fleet": {
+        "clean": Outcome("the reports are added, or the nodes are shown", _OK),
+        "named": Outcome("a node is failing, degraded or flapping", _OK, None, {EXIT_CODE: _FAIL}),
+        "untold": Outcome("a node is only watched, or of one or all it is not known", _OK, None, {EXIT_CODE: _UNKNOWN}),
+        "typo": Outcome("wrong usage, or a report or the store cannot be read; other reports are added", _USAGE),
+    },
     "checks": {
         "clean": Outcome("the checks are listed; with --test they keep all promises", _OK),
         **_TYPO,

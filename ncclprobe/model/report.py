@@ -5,6 +5,9 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
+from datetime import datetime, timezone
+
+from ncclprobe.errors import UsageError
 from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
@@ -12,6 +15,7 @@ from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
+from ncclprobe.units import printable
 
 SCHEMA = "ncclprobe.report/1"
 
@@ -185,3 +189,21 @@ class Report(Struct, frozen=True, kw_only=True):
     def failures(self) -> tuple[Finding, ...]:
         """Return what fails, in the order of the checks."""
         return tuple(each for check in self.checks for each in check.findings if each.severity is Severity.FAIL)
+
+
+def placed(report: Report, source: str) -> float:
+    """Return when `report` began, in seconds since 1970. Raises UsageError where it has no place among others.
+
+    `source`: the file that it comes from.
+    """
+    if report.files:
+        raise UsageError(
+            f"{source}: explains a job that failed; only reports on machines and measurements make a series"
+        )
+    try:
+        started = report.started.removesuffix("Z") + ("+00:00" if report.started.endswith("Z") else "")
+        time = datetime.fromisoformat(started)
+        return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
+    except (ValueError, OverflowError):
+        shown = printable(report.started[:40])
+        raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None

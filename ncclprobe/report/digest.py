@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ncclprobe.layout import first_of, shorten
-from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, nodes_of, own_node
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Judged
 from ncclprobe.model.report import Report
@@ -18,8 +18,6 @@ _MOST_CHARACTERS = 200
 MOST_NAMED = 3
 OF_SOCKETS = ("env.transport", "env.ib-disable", "ib.perm")
 """Checks that warn where one node runs well and several would go over sockets."""
-OF_THE_RUN = "run."
-"""How the ids of checks begin that judge what was measured."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
@@ -290,16 +288,6 @@ def verdict_line(report: Report) -> str:
         )
         return f"{lead}{unjudged}; {loud or 'nothing checked'}  (exit {report.exit_code})"
     return f"{report.status.value.upper()}  {counts(report)}  (exit {report.exit_code})"
-
-
-def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
-    """Return the nodes on which `finding` was found; none: it is about the run as a whole."""
-    return finding.nodes or own_node(verdict)
-
-
-def own_node(verdict: Verdict) -> tuple[str, ...]:
-    """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
-    return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
 def transport(report: Report) -> str:

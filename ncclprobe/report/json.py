@@ -1,5 +1,6 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -76,6 +77,17 @@ def write(report: Report, path: str) -> None:
 def read(path: str) -> Report:
     """Return the report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
     return parse(_bounded(Path(path)), path)
+
+
+def read_with_digest(path: str) -> tuple[Report, str]:
+    """Return the report in `path`, and what tells it from every other one, however its JSON is laid out.
+
+    Raises UsageError as :func:`read` does.
+    """
+    text = _bounded(Path(path))
+    report = parse(text, path)
+    whole = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
+    return report, hashlib.sha256(whole).hexdigest()
 
 
 def parse(text: str, path: str) -> Report:

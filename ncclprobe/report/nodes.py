@@ -11,14 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import OF_THE_RUN, Finding, Status, Verdict, weight
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import NodeRow, Report
 
 NAMES = ("good", "bad", "unsure", "missing")
 
-_OF_THE_RUN = "run."
-"""Checks of a measurement: their verdict speaks of all that took part, whether or not it stands under a node."""
 _HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -48,7 +46,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
     found["missing"] += report.missing_nodes
     said, of_all = _by_node(report)
     for node in report.nodes:
-        kinds = {_weight(finding) for finding in said[node.name][1]} | of_all
+        kinds = {weight(finding) for finding in said[node.name][1]} | of_all
         if "bad" in kinds:
             found["bad"].append(node.name)
         elif "unsure" in kinds or _unseen(node, said[node.name][0]):
@@ -65,8 +63,8 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:
-        whole = verdict.node is None or verdict.id.startswith(_OF_THE_RUN)
-        if verdict.id.startswith(_OF_THE_RUN) and verdict.status is Status.UNKNOWN and verdict.required:
+        whole = verdict.node is None or verdict.id.startswith(OF_THE_RUN)
+        if verdict.id.startswith(OF_THE_RUN) and verdict.status is Status.UNKNOWN and verdict.required:
             of_all.add("unsure")
         elif verdict.node and not whole:
             said[verdict.node][0].append(verdict)
@@ -74,19 +72,9 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
             named = finding.nodes or (() if whole or verdict.node is None else (verdict.node,))
             for name in named:
                 said[name][1].append(finding)
-            if not named and _weight(finding):  # which node it is about is not known: all are in doubt, none is bad
+            if not named and weight(finding):  # which node it is about is not known: all are in doubt, none is bad
                 of_all.add("unsure")
     return said, of_all
-
-
-def _weight(finding: Finding) -> str:
-    """Return what a finding makes of the node that it names. A warning, the job's fault and the image's make nothing of
-    it.
-    """
-    if finding.severity is not Severity.FAIL or finding.blame in ("job", "image"):
-        return ""
-    settled = finding.action != "retest" and finding.confidence.level != "low"
-    return "bad" if settled and finding.blame in ("node", "link") else "unsure"
 
 
 def _unseen(node: NodeRow, verdicts: Iterable[Verdict]) -> bool:

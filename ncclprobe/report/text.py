@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ncclprobe import page
 from ncclprobe.layout import Style, first_of, labelled, shorten, unstyled, wrap
-from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status
+from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status, own_node
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
@@ -69,7 +69,7 @@ def quiet(report: Report) -> str:
         text = f"{worst.finding.severity.value.upper()} {worst.id} {worst.subject}: {worst.finding.message}"
         where = worst.nodes or every
     elif blind:
-        text, where = f"UNKNOWN {blind[0].id}: {blind[0].why}", digest.own_node(blind[0]) or every
+        text, where = f"UNKNOWN {blind[0].id}: {blind[0].why}", own_node(blind[0]) or every
     else:
         text, where = digest.verdict_line(report).rpartition("  (")[0], every
     more = len(wrong or blind) - 1

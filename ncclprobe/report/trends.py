@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ncclprobe.errors import UsageError
 from ncclprobe.layout import shorten
-from ncclprobe.model.findings import Severity, Status
+from ncclprobe.model.findings import Severity, Status, nodes_of, own_node
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
-from ncclprobe.model.report import Report
+from ncclprobe.model.report import Report, placed
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
@@ -97,11 +96,7 @@ class Since(Struct, frozen=True):
 
 def past(report: Report, source: str) -> Past:
     """Return what a series keeps of `report`. Raises UsageError where it has no place in one."""
-    if report.files:
-        raise UsageError(
-            f"{source}: explains a job that failed; only reports on machines and measurements make a series"
-        )
-    time_s = _seconds(report.started, source)
+    time_s = placed(report, source)
     when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return Past(
         source, time_s, report.duration_s, when, report.status, digest.headline(report), digest.node_states(report),
@@ -110,20 +105,11 @@ def past(report: Report, source: str) -> Past:
     )  # fmt: skip
 
 
-def _seconds(started: str, source: str) -> float:
-    try:
-        time = datetime.fromisoformat(started.removesuffix("Z") + ("+00:00" if started.endswith("Z") else ""))
-        return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
-    except (ValueError, OverflowError):
-        shown = printable(started[:40])
-        raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None
-
-
 def _faults(report: Report) -> Iterator[tuple[str, str]]:
     for verdict in report.checks:
         for finding in verdict.findings:
             if finding.severity is not Severity.NOTE:
-                yield from ((verdict.id, node) for node in digest.nodes_of(verdict, finding) or ("",))
+                yield from ((verdict.id, node) for node in nodes_of(verdict, finding) or ("",))
 
 
 def _looked(report: Report) -> Iterator[tuple[str, str]]:
@@ -132,7 +118,7 @@ def _looked(report: Report) -> Iterator[tuple[str, str]]:
     for verdict in report.checks:
         if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
             yield verdict.id, ""
-            yield from ((verdict.id, node) for node in digest.own_node(verdict) or nodes)
+            yield from ((verdict.id, node) for node in own_node(verdict) or nodes)
 
 
 def since(history: Sequence[Past]) -> dict[tuple[str, str], Since]:
@@ -152,20 +138,6 @@ def _since(fault: tuple[str, str], history: Sequence[Past]) -> Since:
             return Since(first.when, False, each.when)
         first = each
     return Since(first.when, True, blind=first is not history[0])
-
-
-def ordered(history: Sequence[Past]) -> tuple[list[Past], list[str]]:
-    """Return `history` oldest first, each report once; and in words which files hold one that was given already."""
-    kept: list[tuple[Past, Past]] = []
-    notes = []
-    for each in history:
-        nameless = replace(each, source="")
-        same = next((first for known, first in kept if known == nameless), None)
-        if same is None:
-            kept.append((nameless, each))
-        else:
-            notes.append(f"{each.source} is the same report as {same.source}: it counts once")
-    return sorted((each for _, each in kept), key=lambda each: each.time_s), notes
 
 
 def names(history: Sequence[Past]) -> list[str]:

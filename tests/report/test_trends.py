@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.commands import main
 from ncclprobe.commands import report as command
 from ncclprobe.errors import UsageError
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
@@ -84,10 +85,14 @@ def test_a_report_in_which_no_number_was_judged_is_no_pass_in_a_series() -> None
     assert history(replace(day(1), measurements=(row,)))[0].states == {"n0": "skip", "n1": "skip"}
 
 
-def test_a_report_given_twice_counts_once() -> None:
-    kept, notes = trends.ordered(history(day(2), day(1), day(2)))
-    assert [each.source for each in kept] == ["1.json", "0.json"]
-    assert notes == ["2.json is the same report as 0.json: it counts once"]
+def test_a_report_given_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / f"{place}.json") for place in range(3)]
+    for path, report in zip(paths, (day(2), day(1), day(2)), strict=True):
+        as_json.write(report, path)
+    assert main(["report", *paths]) == 0
+    said = capsys.readouterr()
+    assert [line[:10] for line in said.out.splitlines()] == ["2026-11-01", "2026-11-02"]
+    assert said.err == "ncclprobe: 2.json is the same report as 0.json: it counts once\n"
 
 
 @pytest.mark.parametrize(

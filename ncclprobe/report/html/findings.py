@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ncclprobe import page
-from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.findings import OF_THE_RUN, Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
@@ -113,7 +113,7 @@ def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -
 
 def _names(problem: Problem) -> tuple[str, ...]:
     """Return the nodes of a problem; a finding of a run's measurement is about no node but those that it names."""
-    return problem.finding.nodes or (() if problem.id.startswith(digest.OF_THE_RUN) else problem.nodes)
+    return problem.finding.nodes or (() if problem.id.startswith(OF_THE_RUN) else problem.nodes)
 
 
 def page_of(check: str) -> str:

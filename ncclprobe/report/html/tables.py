@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ncclprobe.layout import first_of
-from ncclprobe.model.findings import Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Finding, Severity, Status, Verdict, own_node
 from ncclprobe.model.hostlist import expand, fold
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
@@ -296,7 +296,7 @@ def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
     """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it
     made.
     """
-    own = digest.own_node(verdict)
+    own = own_node(verdict)
     for finding in verdict.findings:
         yield _found(verdict, finding), finding.nodes or own
     if verdict.status in (Status.PASS, Status.SKIP, Status.UNKNOWN):

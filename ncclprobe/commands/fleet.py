@@ -1,0 +1,155 @@
+"""``ncclprobe fleet``: keep reports, and name the nodes that are not as they were: since when, and what changed."""
+
+import argparse
+import contextlib
+import json
+import os
+import pwd
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ncclprobe import bounds
+from ncclprobe.commands import arguments
+from ncclprobe.commands.run_files import printable_lines
+from ncclprobe.errors import UsageError, unknown
+from ncclprobe.fleet import store
+from ncclprobe.fleet.standing import aged
+from ncclprobe.fleet.told import told
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.fleet import Added, NodeStanding, Told
+from ncclprobe.model.values import replace
+from ncclprobe.report import delivery
+from ncclprobe.report import fleet as shown
+from ncclprobe.report import json as as_json
+from ncclprobe.units import plural
+
+_ABOUT = """\
+Keep reports of many nodes and days in one file, and say which nodes are not as they were: failing, degraded, flapping
+or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
+
+_MORE = """\
+  ncclprobe fleet add FILE …     add reports, each of which counts once
+  ncclprobe fleet                show how the nodes stand, the worst first
+  ncclprobe fleet node NAME      show what changed on one node, and when
+
+examples:
+  ncclprobe accept --json accept.json; ncclprobe fleet add accept.json --fleet /shared/fleet.db
+  ncclprobe fleet --fleet /shared/fleet.db
+  ncclprobe fleet node n37 --fleet /shared/fleet.db"""
+
+_TIMEOUT_S = 60.0
+_MOST_ADDED = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Add reports, or show all nodes or one. Raises UsageError."""
+    options = _parser().parse_intermixed_args(argv)
+    do, *names = options.words or [""]
+    if do == "add" and names and not options.exit_code:
+        return _add(options, names)
+    if do == "node" and len(names) == 1:
+        return _node(options, names[0])
+    if not do:
+        return _all(options)
+    if do == "add" and names:
+        raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
+    if do in ("add", "node"):
+        raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
+    raise unknown(do, "word after `ncclprobe fleet`", ("add", "node"), "`ncclprobe fleet --help` explains them")
+
+
+def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
+    """Add each report; one that cannot be read keeps no other from being added."""
+    if len(names) > bounds.FLEET_REPORTS:
+        raise UsageError(f"{len(names)} reports; give {bounds.FLEET_REPORTS} at most")
+    read, refused = _read(names, time.time())
+    for why in refused:
+        print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
+    by, added = f"{_user()}@{os.uname().nodename}", 0
+    if read:
+        with store.opened(options.fleet, options.timeout, create=True) as fleet:
+            for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
+                added += fleet.add(nodes, digest, Added(time.time(), by, str(Path(name).absolute()), command))
+    known = len(read) - added
+    if options.json:
+        told = {"schema": shown.SCHEMA, "added": added, "known": known, "refused": refused}
+        print(json.dumps(told, indent=2))
+    elif read and not options.quiet:
+        there = f", {known} there already" if known else ""
+        print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{there}"]))
+    return ExitCode.USAGE if refused else ExitCode.OK
+
+
+_Read = tuple[Sequence[Told], str, str, str]
+
+
+def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
+    """Return what each report tells, its digest, its file and the command that wrote it; and why others are refused."""
+    found: list[_Read] = []
+    refused = []
+    for name in names:
+        try:
+            report, digest = as_json.read_with_digest(name)
+            nodes = told(report, name)
+            if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
+                raise UsageError(f"{name}: began at {shown.when(begun)} UTC, which is to come: set that clock")
+            found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
+        except UsageError as error:
+            refused.append(str(error))
+    return found, refused
+
+
+def _user() -> str:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_name
+    return f"uid {os.geteuid()}"
+
+
+def _all(options: argparse.Namespace) -> int:
+    with store.opened(options.fleet, options.timeout) as fleet:
+        nodes = [aged(each, time.time()) for each in fleet.standings()]
+        code = _code(nodes) if options.exit_code else ExitCode.OK
+        lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
+        text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
+    print(text)
+    return code
+
+
+def _node(options: argparse.Namespace, name: str) -> int:
+    with store.opened(options.fleet, options.timeout) as fleet:
+        found = fleet.history(name, _MOST_ADDED)
+        if found is None:
+            raise unknown(name, "node of this store", [each.name for each in fleet.standings()])
+        history = replace(found, standing=aged(found.standing, time.time()))
+        code = _code([history.standing]) if options.exit_code else ExitCode.OK
+        lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
+        text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
+    print(text)
+    return code
+
+
+def _code(nodes: Sequence[NodeStanding]) -> ExitCode:
+    """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known."""
+    states = {each.state for each in nodes}
+    if states & {"failing", "degraded", "flapping"}:
+        return ExitCode.FAIL
+    return ExitCode.OK if states == {"ok"} else ExitCode.INCONCLUSIVE
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.Parser("fleet", _ABOUT, _MORE)
+    add = parser.add_argument
+    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show one node (default: show "
+        "all nodes).")  # fmt: skip
+    add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
+        help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
+    add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
+        help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
+    add("--exit-code", action="store_true",
+        help="Exit with 4 where a node is failing, degraded or flapping, and with 3 where one is watched or unknown.",
+    )  # fmt: skip
+    add("--json", action="store_true", help="Print JSON.")
+    add("-q", "--quiet", action="store_true", help="Print one line only.")
+    return parser

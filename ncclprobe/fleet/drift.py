@@ -1,0 +1,130 @@
+"""Is a node slower than it was, or than its siblings? A sequential test of one series of numbers, one step a number.
+
+CUSUM (Page, Biometrika 41, 1954) of logarithms, so that a loss is a share. Each number adds how far it lies below what
+is usual, in standard deviations, less SLACK; the sum never falls below 0. At 0 the node is as usual. Above a limit it
+has changed, and it did so after the sum was last 0, which is what `since` says. SLACK lies between how far a healthy
+node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A single number adds CLIP at most, so
+that no one odd test condemns a node.
+
+There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
+machines of the same driver and firmware. A node may always be somewhat slower than its siblings, by what they differ
+among themselves. And what all siblings have lost is no node's own loss: the own past moves as they do.
+
+Numbers measured otherwise, or with other software or settings, are another series and begin anew. A new driver or
+firmware does not: it may be the cause. scripts/fleet_years.py says how often all this is right.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import reduce
+
+from ncclprobe.model.fleet import Drift, Reading, Sum
+from ncclprobe.model.values import replace
+
+BURN_IN = 12
+"""Numbers that make what is usual, before the own past says anything."""
+SIBLINGS, SPREADS = 8, 4.0
+"""Other nodes without which their median says too little, and by how many of their standard deviations a healthy node
+may be below it."""
+SLACK, CLIP = 0.9, 3.0
+WATCH, DEGRADED = 6.5, 7.0
+"""Limits of the sum of a node that has one only: from here it is watched, and degraded."""
+USUAL_NOISE, LEAST_NOISE, PRIOR = 0.02, 0.01, 10
+"""From day to day a node's numbers scatter by this share; that counts as so many numbers beside its own, and the least
+is for those whose scatter is too small to lose anything by."""
+DOUBT = 10
+"""So many numbers know what is usual as well as a single number scatters by."""
+REPAIRED, MOST_ODDS = 3.0, 2.0
+"""Logarithm of the odds for what was usual, against what was lost, at which a node is well again; one number gives
+MOST_ODDS at most."""
+_RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16
+_QUARTILES = 1.349
+"""Standard deviations between the quartiles of a normal distribution."""
+
+
+def course(readings: Iterable[Reading], sums: int = 1) -> Drift:
+    """Return where the test stands after all `readings`, oldest first, of a node that has so many sums."""
+    return reduce(lambda drift, reading: step(drift, reading, sums), readings, Drift())
+
+
+def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
+    """Return where the test stands after one more reading.
+
+    Of many sums one is sooner wrong: their limits rise, so that all together are wrong as often as a single one.
+    """
+    level = math.log(reading.value)
+    theirs = math.log(reading.siblings) if reading.siblings else None
+    first = theirs if drift.siblings_first is None else drift.siblings_first
+    shared = drift.shared if theirs is None or first is None else theirs - first
+    noise = max(scatter(drift.count, drift.squares), reading.noise)
+    more = math.log(max(sums, 1)) / (2 * SLACK)
+    own, siblings = drift.own, drift.siblings
+    if drift.count >= BURN_IN:
+        doubt = math.sqrt(1 + DOUBT / drift.count)
+        own = _added(own, reading.time_s, level - shared - drift.mean, noise * doubt, more)
+    if theirs is not None:
+        siblings = _added(siblings, reading.time_s, level - theirs, noise, more, SPREADS * reading.spread)
+    known = replace(
+        drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
+        siblings_first=first, shared=shared,
+    )  # fmt: skip
+    return _learned(known, level - shared)
+
+
+def among(levels: Sequence[float]) -> tuple[float, float]:
+    """Return the median of siblings, and by which share they differ, of their sorted logarithms; 0: too few."""
+    if len(levels) < SIBLINGS:
+        return 0.0, 0.0
+    quarter, middle, rest = (levels[len(levels) * part // 4] for part in (1, 2, 3))
+    return math.exp(middle), max((rest - quarter) / _QUARTILES, LEAST_NOISE)
+
+
+def scatter(count: int, squares: float) -> float:
+    """Return the standard deviation of single numbers, as a share."""
+    return max(math.sqrt((PRIOR * USUAL_NOISE**2 + squares) / (PRIOR + count)), LEAST_NOISE)
+
+
+def _learned(drift: Drift, level: float) -> Drift:
+    """Return `drift` with one more number in what is usual. While the sum is above 0 numbers wait until it is 0."""
+    if drift.own.state == "degraded":
+        return replace(drift, waiting=())
+    waiting = (*drift.waiting, level)[-_MOST_WAITING:]
+    if drift.own.height > 0:
+        return replace(drift, waiting=waiting)
+    count, mean, squares = drift.count, drift.mean, drift.squares
+    for each in waiting:
+        if count:  # an odd day does not make every later one look usual
+            squares += min((each - mean) ** 2 * count / (count + 1), (3 * scatter(count, squares)) ** 2)
+        count += 1
+        mean += (each - mean) / count
+    return replace(drift, count=count, mean=mean, squares=squares, waiting=())
+
+
+def _added(to: Sum, time_s: float, off: float, noise: float, more: float, allowed: float = 0.0) -> Sum:
+    """Return a sum with one more number, which lies `off` (negative: below) what it is compared with.
+
+    `allowed`: how far below is no loss yet; `more`: by how much the limits are higher.
+    """
+    if to.state == "degraded":
+        return _weighed(to, time_s, off, noise)
+    height = max(to.height + max(min(-(off + allowed) / noise, CLIP), -CLIP) - SLACK, 0.0)
+    if not height:
+        return Sum(good_s=time_s, spells=to.spells)
+    tests = to.tests + 1
+    return replace(
+        to,
+        state="degraded" if height >= DEGRADED + more else "watch" if height >= WATCH + more else "ok",
+        height=height,
+        tests=tests,
+        lost=to.lost + (off - to.lost) / tests,
+        since_s=time_s if to.since_s is None else to.since_s,
+    )
+
+
+def _weighed(to: Sum, time_s: float, off: float, noise: float) -> Sum:
+    """Return the sum of a degraded node with one more number, which may show that it is well again."""
+    odds = max(to.odds + min((off - to.lost / 2) * -to.lost / noise**2, MOST_ODDS), 0.0)
+    if odds >= REPAIRED:
+        spell = (to.since_s or time_s, time_s, to.lost)
+        return Sum(good_s=time_s, spells=(*to.spells, spell)[-_MOST_SPELLS:])
+    return replace(to, tests=to.tests + 1, odds=odds)

@@ -1,0 +1,176 @@
+"""How a node stands, after all that was told of it: failing, degraded, flapping, watched, unknown or ok, and why.
+
+A node fails where its newest look found a settled fault of the node or its links, by the rule of --nodes-out. A fault
+that is not settled, and one whose culprit is not known, makes it watched. It flaps where the same fault came FLAPS
+times within WINDOW_S and was looked for in vain in between, or a rate was lost and back as often.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from ncclprobe import bounds
+from ncclprobe.layout import first_of
+from ncclprobe.model.fleet import (
+    STATES,
+    Drift,
+    Fault,
+    FaultCourse,
+    NodeCourse,
+    NodeEvent,
+    NodeStanding,
+    NodeState,
+    Series,
+    Sum,
+    Told,
+)
+from ncclprobe.model.measurement import Fingerprint, changes
+from ncclprobe.model.values import replace
+from ncclprobe.units import plural, three_digits
+
+FLAPS, WINDOW_S = 3, 30 * 86400.0
+_MOST_CAME = 64
+
+
+def step(course: NodeCourse, told: Told) -> NodeCourse:
+    """Return `course` after one more report, which is not older than those before."""
+    found = {f"{each.check} {each.subject}": each for each in told.faults if each.weight}
+    faults = {
+        key: each if key in found or each.fault.check not in told.looked else replace(each, there=False)
+        for key, each in course.faults.items()
+        if each.there or told.time_s - each.came[-1] < WINDOW_S
+    }
+    for key, fault in found.items():
+        known = faults.get(key)
+        if known and known.there:
+            faults[key] = replace(known, fault=fault, tests=known.tests + 1)
+        elif known or len(faults) < bounds.FLEET_FAULTS:
+            came = (*(known.came if known else ()), told.time_s)[-_MOST_CAME:]
+            faults[key] = FaultCourse(fault, True, told.time_s, came=came)
+    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults)
+
+
+class Reason(NamedTuple):
+    """One thing that speaks for a state, since when (None: not known), and in words."""
+
+    state: NodeState
+    since_s: float | None
+    words: str
+
+
+def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
+    """Return how the node `name` stands by all that was told of it: by the worst that is known."""
+    reasons = [*_of_faults(course), *_of_series(course, series), *_of_looking(course)]
+    state = min((each.state for each in reasons), key=STATES.index)
+    why = [each for each in reasons if each.state == state]
+    since_s = min((each.since_s for each in why if each.since_s is not None), default=None)
+    evidence = first_of((each.words for each in why if each.words), 1, "; ")
+    return NodeStanding(name, state, since_s, evidence[: bounds.FLEET_EVIDENCE], course.tests, course.last_s)
+
+
+def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
+    """Return how a node stands by now: of one that was not tested for long it is not known whether it is well."""
+    if stands.state in ("ok", "watch") and now_s - stands.last_s > WINDOW_S:
+        return replace(stands, state="unknown", since_s=stands.last_s, evidence="not tested for 30 days or more")
+    return stands
+
+
+def _of_looking(course: NodeCourse) -> Iterator[Reason]:
+    if course.unknown:
+        yield Reason("unknown", None, "the newest report could not look at all that is required")
+    yield Reason("ok", None, "")
+
+
+def _of_faults(course: NodeCourse) -> Iterator[Reason]:
+    for each in sorted(course.faults.values(), key=lambda each: each.since_s):
+        came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
+        name = f"{each.fault.check} {each.fault.subject}"
+        if each.there:
+            often = f", came {len(came)} times in 30 days" if len(came) > 1 else ""
+            words = f"{name}: {each.fault.message} ({plural(each.tests, 'test')}{often})"
+            yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words)
+        if len(came) >= FLAPS:
+            yield Reason("flapping", came[0], f"{name} came {len(came)} times in 30 days, gone in between")
+
+
+def _of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
+    """Yield what the test over time says, the greatest loss first."""
+    sums = ((each, sum_) for each in series for sum_ in (each.drift.own, each.drift.siblings))
+    for each, sum_ in sorted(sums, key=lambda both: both[1].lost):
+        if sum_.state != "ok":
+            changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
+            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed)
+        came = [since_s for since_s, end_s, _ in sum_.spells if end_s > course.last_s - WINDOW_S]
+        if len(came) >= FLAPS:
+            yield Reason("flapping", came[0], f"{each.number.called} was lost {len(came)} times in 30 days, and back")
+
+
+def _loss(series: Series, sum_: Sum) -> str:
+    """Return what is lost, in words: ``rail 3 out: 48.9 → 30.9 GB/s (-37 %, 12 tests)``."""
+    drift = series.drift
+    before, beside = _usual(drift, sum_), "" if sum_ is drift.own else " of its siblings"
+    now = median(drift.recent[-sum_.tests :])
+    what = f"{series.number.called}: {three_digits(before)}{beside} → {three_digits(now)} {series.number.unit}"
+    return f"{what} ({100 * (now / before - 1):+.0f} %, {plural(sum_.tests, 'test')})"
+
+
+def _usual(drift: Drift, sum_: Sum) -> float:
+    """Return what the numbers of a series are compared with: the own past as siblings have moved it, or siblings."""
+    return math.exp((drift.mean if sum_ is drift.own else drift.siblings_first or 0.0) + drift.shared)
+
+
+def events(tests: Sequence[Told], series: Sequence[Series]) -> list[NodeEvent]:
+    """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
+    found = [*_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
+    return sorted(dict.fromkeys(found), key=lambda each: each.time_s)
+
+
+def _changed(tests: Sequence[Told]) -> Iterator[NodeEvent]:
+    known: dict[str, str] = {}
+    for test in tests:
+        yield from (NodeEvent(test.time_s, each) for each in differences(known, test.machine))
+        known |= test.machine
+
+
+def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
+    """Return what of a machine was another one before: ``driver 550.54.15 → 560.28.03``."""
+    return tuple(
+        each.replace(": ", " ", 1).replace(" -> ", " → ", 1) for each in changes(Fingerprint(old), Fingerprint(new))
+    )
+
+
+def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
+    """Yield what came, and what went because its check looked and found nothing."""
+    there: dict[tuple[str, str], Fault] = {}
+    for test in tests:
+        told = {(each.check, each.subject): each for each in test.faults}
+        for key, fault in told.items():
+            if key not in there:
+                yield NodeEvent(test.time_s, f"{fault.severity} {fault.check} {fault.subject}: {fault.message}")
+        gone = [key for key in there if key not in told and key[0] in test.looked]
+        yield from (NodeEvent(test.time_s, f"gone: {' '.join(key)}") for key in gone)
+        there = {key: fault for key, fault in (there | told).items() if key not in gone}
+
+
+def _lost(series: Sequence[Series]) -> Iterator[NodeEvent]:
+    for each in series:
+        for sum_ in (each.drift.own, each.drift.siblings):
+            for since_s, end_s, lost in sum_.spells:
+                yield NodeEvent(since_s, f"degraded: {each.number.called} ({100 * math.expm1(lost):+.0f} %)")
+                yield NodeEvent(end_s, f"as before: {each.number.called}")
+            if sum_.state == "degraded" and sum_.since_s is not None:
+                yield NodeEvent(sum_.since_s, f"degraded: {_loss(each, sum_)}")
+
+
+def _measured(series: Sequence[Series]) -> Iterator[NodeEvent]:
+    """Yield when a number began to be measured otherwise: other software, other settings."""
+    by_number: dict[tuple[str, str, str], list[Series]] = {}
+    for each in sorted(series, key=lambda each: each.first_s):
+        by_number.setdefault((each.number.part, each.number.name, each.number.unit), []).append(each)
+    for old, new in (both for those in by_number.values() for both in pairwise(those)):
+        before, now = (dict.fromkeys(each.number.how.split(", ")) for each in (old, new))
+        was = ", ".join(word for word in before if word not in now)
+        is_ = ", ".join(word for word in now if word not in before)
+        yield NodeEvent(new.first_s, f"measured with {is_ or 'less'}, before with {was or 'less'}")

@@ -1,0 +1,145 @@
+"""What a report tells of each of its nodes: findings, and numbers that are one node's own.
+
+A collective of several nodes is as slow as the slowest, and says nothing of any single one. Between nodes a number is
+the median over partners, so that a sick partner makes nobody else sick.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from ncclprobe import bounds
+from ncclprobe.errors import UsageError
+from ncclprobe.model.findings import Severity, Status, Verdict, nodes_of, own_node, weight
+from ncclprobe.model.fleet import Fault, Number, Reading, Told
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.report import Report, placed
+from ncclprobe.units import size
+
+_MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
+"""Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
+_JUDGED = (Status.PASS, Status.WARN, Status.FAIL)
+_PARTNERS = 3
+"""Nodes that a rate between nodes is the median of, at least."""
+_SIGMAS = 1.96
+"""Standard deviations from the middle of a 95 % interval to its end."""
+_MAD_TO_SIGMA = 1.4826
+_SUBJECT, _MESSAGE, _HOW = 100, 200, 500
+
+
+def told(report: Report, source: str) -> list[Told]:
+    """Return what `report`, of the file `source`, tells of each of its nodes. Raises UsageError where it has none."""
+    time_s = placed(report, source)
+    names = [node.name for node in report.nodes]
+    if not names or not all(0 < len(name) <= bounds.NAME_CHARACTERS for name in names):
+        raise UsageError(f"{source}: names no node, so there is none to keep it of")
+    if len(set(names)) < len(names):
+        raise UsageError(f"{source}: names a node twice: not ours")
+    faults: dict[str, list[Fault]] = {name: [] for name in names}
+    looked: dict[str, set[str]] = {name: set() for name in names}
+    for verdict in report.checks:
+        for name in own_node(verdict) or names if verdict.status in _JUDGED else ():
+            if name in looked:
+                looked[name].add(verdict.id)
+        for name, fault in _faults(verdict, names):
+            if name in faults:
+                faults[name].append(fault)
+    numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
+    for name, number, value, noise in _numbers(report):
+        fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS
+        if fits and bounds.LEAST_GBPS <= value <= bounds.MOST_GBPS:
+            numbers[name][number] = Reading(time_s, value, min(max(noise, 0.0), 1.0))
+    return [
+        Told(
+            node.name, time_s, tuple(faults[node.name][: bounds.FLEET_FAULTS]), tuple(sorted(looked[node.name])),
+            node.status is Status.UNKNOWN, numbers[node.name], _machine(report, node.name),
+        )
+        for node in report.nodes
+    ]  # fmt: skip
+
+
+def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault]]:
+    """Yield (node, what is wrong with it). What is wrong with a run of several nodes is no single one's."""
+    for finding in verdict.findings:
+        if finding.severity is Severity.NOTE:
+            continue
+        about = nodes_of(verdict, finding) or (names if len(names) == 1 else ())
+        fault = Fault(
+            verdict.id[:_SUBJECT], finding.subject[:_SUBJECT], finding.severity, finding.blame, weight(finding),
+            finding.message[:_MESSAGE],
+        )  # fmt: skip
+        yield from ((name, fault) for name in about)
+
+
+def _machine(report: Report, node: str) -> dict[str, str]:
+    versions = report.environment[node].versions if node in report.environment else {}
+    return {name: version[:_MESSAGE] for name in _MACHINE if (version := versions.get(name))}
+
+
+_Found = tuple[str, Number, float, float]
+
+
+def _numbers(report: Report) -> Iterator[_Found]:
+    """Yield of each number its node, which it is, its value and its noise as a share."""
+    yield from _collectives(report)
+    yield from _copies(report)
+    yield from _between(report)
+
+
+def _how(report: Report, *words: str, library: bool = True) -> str:
+    """Return how a number was measured: `words`, the type of machine, and what a `library` was told."""
+    known = report.fingerprint
+    machine = [known.machine[name] for name in ("product", "gpu") if name in known.machine] if known else []
+    software = known.software.items() if known and library else ()
+    used = [f"{name} {value}" for name, value in software if name != "driver"]
+    return ", ".join(filter(None, (*words, *machine, *used)))[:_HOW]
+
+
+def _collectives(report: Report) -> Iterator[_Found]:
+    """Yield the largest size of each operation within one node: small ones are latency, and scatter more."""
+    largest: dict[tuple[str, ...], Measurement] = {}
+    for row in report.measurements if len(report.nodes) == 1 else ():
+        if row.nodes == 1 and row.status != "inconclusive" and not row.wrong:
+            key = (row.op, row.redop or "", row.dtype, row.mode, row.backend)
+            largest[key] = max(largest.get(key, row), row, key=lambda each: (each.nbytes, each.place == "out"))
+    for row in largest.values():
+        way = f"{row.ranks} ranks, {row.dtype} {row.redop or ''}".rstrip()
+        how = _how(report, way, f"{row.place} of place" if row.place == "out" else "in place", row.mode,
+                   f"{row.library.name} {row.library.version}")  # fmt: skip
+        number = Number("", f"{row.op} {size(row.nbytes)}", "GB/s", how)
+        yield report.nodes[0].name, number, row.busbw_GBps, (row.precision or 0.0) / _SIGMAS
+
+
+def _copies(report: Report) -> Iterator[_Found]:
+    for row in report.copies:
+        if row.status != "inconclusive" and row.GBps > 0:
+            where = [f"memory of node {row.numa}"] if row.numa is not None else []
+            how = _how(report, size(row.nbytes), *where, "all GPUs at once" * row.concurrent, library=False)
+            noise = (row.max_GBps - row.min_GBps) / row.GBps / 4 / max(row.samples, 1) ** 0.5
+            peer = f"-{row.peer}" if row.peer else ""
+            yield row.node, Number(f"{row.device}{peer}", row.kind, "GB/s", how), row.GBps, noise
+
+
+def _between(report: Report) -> Iterator[_Found]:
+    """Yield what each rail, or node, gave to and took from the others: the median over its partners."""
+    ends: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+
+    def add(kind: str, one: str, other: str, rate: float, way: str) -> None:
+        ends.setdefault((one, f"{kind} {way}", kind), {}).setdefault(other, []).append(rate)
+
+    for pair in report.pairs:
+        if not (pair.both or pair.inside or pair.step) and pair.GBps > 0:
+            add(f"pairs of {size(pair.nbytes)}", pair.src_end, pair.dst_end, pair.GBps, "out")
+            add(f"pairs of {size(pair.nbytes)}", pair.dst_end, pair.src_end, pair.GBps, "in")
+    for rail in report.rails:
+        if rail.state == "ok" and rail.GBps:
+            add("rails", rail.src_end, rail.dst_end, rail.GBps, "out")
+            add("rails", rail.dst_end, rail.src_end, rail.GBps, "in")
+    for (end, name, kind), partners in ends.items():
+        if len(partners) < _PARTNERS:
+            continue
+        node, _, part = end.partition(" ")  # n3 rail 1 (mlx5_1)
+        rates = [median(each) for each in partners.values()]
+        value = median(rates)
+        noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
+        how = _how(report, library=kind != "rails")
+        yield node, Number(part[:_SUBJECT], name, "GB/s", how), value, noise

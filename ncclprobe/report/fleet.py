@@ -1,0 +1,128 @@
+"""A fleet as text and as JSON: how every node stands, the worst first, and what became of one."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from ncclprobe.layout import table, wrap
+from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.values import asdict
+from ncclprobe.units import plural, printable, three_digits
+
+SCHEMA = "ncclprobe.fleet/1"
+_MOST_LINES, _MOST_EVENTS = 60, 100
+_LEAST_ALARMS = 0.01
+_LEAST_ROOM = 30
+"""Columns for the evidence, however long the names are."""
+FALSE_ALARMS = 0.002
+"""In a year of a node that is tested once a day and scatters by 2 % (reports/fleet-years.md)."""
+
+
+def when(time_s: float) -> str:
+    """Return ``2026-11-19 04:10``, in UTC."""
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def iso(time_s: float) -> str:
+    """Return a time as reports write it."""
+    return datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
+
+
+def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
+    """Yield the nodes that are not ok, the worst and the oldest first; those of which the same is said in one line."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    ill = [each for each in nodes if each.state != "ok"]
+    for each in sorted(ill, key=lambda each: (STATES.index(each.state), each.since_s or 0.0)):
+        key = (each.state, when(each.since_s) if each.since_s is not None else "–", each.evidence)
+        groups.setdefault(key, []).append(each.name)
+    shown = list(groups.items())[:_MOST_LINES]
+    rows = [(printable(fold(names)), state, since, evidence) for (state, since, evidence), names in shown]
+    if rows:
+        yield from _fitting([("node", "state", "since (UTC)", "evidence"), *rows], width)
+    if len(groups) > len(shown):
+        yield f"and {plural(len(groups) - len(shown), 'line')} more; --json has all"
+    yield from wrap("", counts(nodes), width)
+
+
+def counts(nodes: Sequence[NodeStanding]) -> str:
+    """Return how many nodes are in which state, the good ones first."""
+    number = Counter(each.state for each in nodes)
+    told = [f"{number[state]:,} {state}" for state in reversed(STATES) if number[state] or state == "ok"]
+    alarms = FALSE_ALARMS * len(nodes) / 12
+    return " · ".join([*told, *([f"false alarms to expect: {alarms:.1g} a month"] if alarms >= _LEAST_ALARMS else [])])
+
+
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return a table whose last column is wrapped."""
+    taken = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]) - 1))
+    room = max(width - taken, _LEAST_ROOM)
+    return table([[*row[:-1], "\n".join(wrap("", row[-1], room))] for row in rows])
+
+
+def as_json(nodes: Sequence[NodeStanding], exit_code: int) -> dict[str, Any]:
+    """Return ``ncclprobe.fleet/1``: each node, the worst first, with its state, since when, and why."""
+    worst = sorted(nodes, key=lambda each: (STATES.index(each.state), each.since_s or 0.0, each.name))
+    return {"schema": SCHEMA, "nodes": [_node(each) for each in worst], "exit_code": exit_code}
+
+
+def _node(each: NodeStanding) -> dict[str, Any]:
+    since = None if each.since_s is None else iso(each.since_s)
+    told = {"name": each.name, "state": each.state, "since": since, "evidence": each.evidence}
+    return {**told, "tests": each.tests, "last": iso(each.last_s)}
+
+
+def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
+    """Yield what is known of one node: how it stands, its rates, what changed and when, and where that comes from."""
+    node = history.standing
+    since = f" since {when(node.since_s)} UTC" if node.since_s is not None else ""
+    yield from wrap("", f"{node.name}: {node.state}{since}", width)
+    yield from wrap("  ", node.evidence, width) if node.evidence else ()
+    yield f"{plural(node.tests, 'test')}, {when(history.first_s)} to {when(node.last_s)} UTC"
+    if history.series:
+        head = ("rate", "unit", "usual", "newest", "tests", "state")
+        yield from ("", *_fitting([head, *map(_rate, history.series)], width))
+    if history.events:
+        rows = [(when(each.time_s), each.what) for each in history.events[-_MOST_EVENTS:]]
+        yield from ("", *_fitting([("when (UTC)", "what changed"), *rows], width))
+    if history.added:
+        last = history.added[0]
+        words = f"the newest report was added {when(last.added_s)} UTC by {last.added_by}: {last.source}"
+        yield from ("", *wrap("", words, width))
+
+
+def _rate(series: Series) -> tuple[str, ...]:
+    number, usual = series.number, _usual(series)
+    shown = (three_digits(usual) if usual else "–", three_digits(series.drift.recent[-1]), str(series.drift.tests))
+    return number.called, number.unit, *shown, _state(series)
+
+
+def _usual(series: Series) -> float | None:
+    """Return what is usual of a number now; None: it is not known yet."""
+    drift = series.drift
+    return math.exp(drift.mean + drift.shared) if drift.count else None
+
+
+def _state(series: Series) -> str:
+    return max(series.drift.own, series.drift.siblings, key=lambda each: each.height).state
+
+
+def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
+    """Return ``ncclprobe.fleet/1`` of one node."""
+    return {
+        "schema": SCHEMA,
+        "nodes": [_node(history.standing)],
+        "series": [
+            {**asdict(each.number), "tests": each.drift.tests, "newest": each.drift.recent[-1], "usual": _usual(each),
+             "state": _state(each)}
+            for each in history.series
+        ],
+        "events": [{"time": iso(each.time_s), "what": each.what} for each in history.events],
+        "added": [
+            {"time": iso(each.added_s), "by": each.added_by, "source": each.source, "command": each.command}
+            for each in history.added
+        ],
+        "exit_code": exit_code,
+    }  # fmt: skip

@@ -1,0 +1,199 @@
+"""``ncclprobe fleet``: what is added, what is refused, what is shown, and with which exit code."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of
+from ncclprobe.commands import main
+from ncclprobe.fleet import store
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.outcomes import EXIT_CODE, OUTCOMES
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
+from ncclprobe.report import json as as_json
+from ncclprobe.report.fleet import iso
+
+UNSETTLED = replace(DOWN, action="retest")
+
+
+class Fleet:
+    """A store in a folder, and what the command prints."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.path, self._capsys = folder, folder / "fleet.db", capsys
+        self.err = ""
+
+    def files(self, *reports: Report) -> list[str]:
+        """Write reports, each to a file."""
+        paths = [str(self.folder / f"{report.nodes[0].name}-{report.started[:10]}.json") for report in reports]
+        for path, report in zip(paths, reports, strict=True):
+            as_json.write(report, path)
+        return paths
+
+    def __call__(self, *argv: str, code: int = 0) -> list[str]:
+        """Run the command; returns what it printed."""
+        assert main(["fleet", "--fleet", str(self.path), *argv]) == code
+        out, self.err = self._capsys.readouterr()
+        return out.splitlines()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("time.time", lambda: as_seconds(20))
+    return Fleet(tmp_path, capsys)
+
+
+def as_seconds(day: float) -> float:
+    return FIRST_S + day * DAY_S
+
+
+def degraded(node: str) -> list[Report]:
+    return [day_of(node, day, rate=391.0 if day < 14 else 330.0, driver="550.54.15" if day < 14 else "560.28.03")
+            for day in range(20)]  # fmt: skip
+
+
+def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
+    files = fleet.files(*degraded("n3"), day_of("n1", 19), day_of("n2", 19, DOWN))
+    assert fleet("add", *files) == [f"22 reports added to {fleet.path}"]
+    assert fleet("add", *files[:2]) == [f"0 reports added to {fleet.path}, 2 there already"]
+    shown = fleet()
+    assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n2", "failing"], ["n3", "degraded"]]
+    text = " ".join(" ".join(shown).split())
+    assert "since (UTC)" in shown[0]
+    assert "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE" in text
+    assert "2026-03-15 04:00 all_reduce 1 GiB: 391 → 330" in text
+    assert "driver 550.54.15 → 560.28.03" in text
+    assert shown[-1] == "1 ok · 1 degraded · 1 failing"
+    assert max(map(len, shown)) <= 80
+
+
+def test_nodes_of_which_the_same_is_said_are_one_line(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*(day_of(f"n{node}", 0, DOWN) for node in range(1, 9))))
+    assert [line.split()[0] for line in fleet() if "failing" in line] == ["n[1-8]", "0"]
+
+
+def test_a_large_fleet_is_told_how_many_false_alarms_to_expect(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*(day_of(f"n{node}", 19) for node in range(90))))
+    assert fleet() == ["90 ok · false alarms to expect: 0.01 a month"]
+
+
+def test_the_store_may_be_named_anywhere_on_the_line(fleet: Fleet) -> None:
+    file, *_ = fleet.files(day_of("n1", 0))
+    assert main(["fleet", "add", "--fleet", str(fleet.path), file]) == 0
+    assert main(["fleet", "add", file, "-q", "--fleet", str(fleet.path)]) == 0
+    assert fleet("-q")[-1].startswith("1 ok")
+
+
+def test_one_node_is_told_with_its_rates_and_what_changed(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*degraded("n3")))
+    shown = fleet("node", "n3")
+    assert shown[0] == "n3: degraded since 2026-03-15 04:00 UTC"
+    assert "20 tests, 2026-03-01 04:00 to 2026-03-20 04:00 UTC" in shown
+    assert ["all_reduce", "1", "GiB", "GB/s", "391", "330", "20", "degraded"] in [line.split() for line in shown]
+    assert "2026-03-15 04:00  driver 550.54.15 → 560.28.03" in shown
+    assert max(map(len, shown[:-1])) <= 80
+    assert "n3-2026-03-20.json" in "".join(shown[-2:])
+
+
+def test_json_has_the_same(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
+    told = json.loads("\n".join(fleet("--json", "--exit-code", code=4)))
+    assert told["schema"] == "ncclprobe.fleet/1"
+    assert told["exit_code"] == 4
+    assert [(each["name"], each["state"]) for each in told["nodes"]] == [("n3", "degraded"), ("n1", "ok")]
+    assert told["nodes"][0]["since"] == iso(as_seconds(14))
+    one = json.loads("\n".join(fleet("node", "n3", "--json")))
+    assert one["nodes"] == told["nodes"][:1]
+    assert one["series"][0]["usual"] == pytest.approx(391.0)
+    assert {"time": iso(as_seconds(14)), "what": "driver 550.54.15 → 560.28.03"} in one["events"]
+    assert one["added"][0]["source"].endswith("n3-2026-03-20.json")
+    added = json.loads("\n".join(fleet("add", *fleet.files(day_of("n9", 1)), "--json")))
+    assert (added["added"], added["known"], added["refused"]) == (1, 0, [])
+
+
+def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fleet) -> None:
+    (good,) = fleet.files(day_of("n1", 0))
+    (fleet.folder / "log").write_text("NCCL WARN\n")
+    assert fleet("add", str(fleet.folder / "log"), good, code=2) == [f"1 report added to {fleet.path}"]
+    assert len(fleet.err.splitlines()) == 1
+    assert "a log of a job?" in fleet.err
+
+
+def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
+    (late,) = fleet.files(day_of("n1", 21))
+    assert fleet("add", late, code=2) == []
+    assert "began at 2026-03-22 04:00 UTC, which is to come: set that clock" in fleet.err
+    assert not fleet.path.exists()
+
+
+def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
+    (file,) = fleet.files(day_of("n1", 0))
+    fleet("add", file)
+    other = fleet.folder / "other.json"
+    other.write_text(json.dumps(json.loads(Path(file).read_text()), sort_keys=True))
+    assert fleet("add", str(other)) == [f"0 reports added to {fleet.path}, 1 there already"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["add"], "fleet add: name the reports to add"),
+        (["node"], "fleet node: name one node"),
+        (["node", "n1", "n2"], "fleet node: name one node"),
+        (["ad"], "ad is no word after `ncclprobe fleet`; did you mean add?"),
+        (["add", "r.json", "--exit-code"], "--exit-code does not apply"),
+        ([], "`ncclprobe fleet add REPORT` makes one"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequence[str], why: str) -> None:
+    assert fleet(*argv, code=2) == []
+    assert why in fleet.err
+    assert len(fleet.err.splitlines()) == 1
+
+
+def test_a_node_that_is_not_there_is_refused_with_the_one_that_may_be_meant(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(day_of("node37", 0)))
+    fleet("node", "node73", code=2)
+    assert "did you mean node37?" in fleet.err
+
+
+def made(name: str, fleet: Fleet) -> None:
+    days = {"clean": [day_of("n1", 19)], "named": degraded("n1"), "untold": [day_of("n1", 19, UNSETTLED)]}
+    fleet("add", *fleet.files(*days[name]))
+
+
+@pytest.mark.parametrize("name", ["clean", "named", "untold"])
+def test_every_outcome_of_the_table_is_made(name: str, fleet: Fleet) -> None:
+    outcome = OUTCOMES["fleet"][name]
+    made(name, fleet)
+    for argv in ((), ("--json",), ("-q",), ("node", "n1")):
+        fleet(*argv, code=outcome.code)
+        fleet(*argv, EXIT_CODE, code=outcome.under.get(EXIT_CODE, outcome.code))
+
+
+def test_a_store_without_a_node_is_unknown(fleet: Fleet) -> None:
+    with store.opened(fleet.path, 60.0, create=True):
+        pass
+    fleet(code=ExitCode.OK)
+    fleet(EXIT_CODE, code=ExitCode.INCONCLUSIVE)
+
+
+def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: Fleet) -> None:
+    healthy, other = fleet.folder / "healthy.jsonl", fleet.folder / "other.jsonl"
+    healthy.write_bytes((Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl").read_bytes())
+    firmware = {"ask": ["read", "/sys/class/infiniband/mlx5_3/fw_ver"], "said": "28.45.1020\n"}
+    head = {"capture": 1, "node": "hgx-h100", "origin": "synthetic"}
+    other.write_text("\n".join(map(json.dumps, (head, {"like": healthy.name}, firmware))))
+    days = []
+    for day, capture in enumerate((healthy, other)):
+        path = fleet.folder / f"{day}.json"
+        main(["doctor", str(capture), "--no-config", "--json", str(path), "-q"])
+        days.append(replace(as_json.read(str(path)), started=iso(as_seconds(day))))
+        as_json.write(days[-1], str(path))
+    fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
+    (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json")))["events"]
+    assert event["what"] == "NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"

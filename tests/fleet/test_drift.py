@@ -1,0 +1,90 @@
+"""The test over time, with seeded years: what is found, how soon, and what is not."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.made import DAY_S, FIRST_S, readings
+from ncclprobe.fleet import drift
+from ncclprobe.model.fleet import Drift, Reading
+
+RUNS = 200
+
+
+def states(losses: list[float], seed: int, **more: float) -> list[str]:
+    """The worse state of the two sums after each reading."""
+    at, found = Drift(), []
+    for each in readings(random.Random(seed), losses, **more):
+        at = drift.step(at, each, sums=2)
+        both = {at.own.state, at.siblings.state}
+        found.append(next(state for state in ("degraded", "watch", "ok") if state in both))
+    return found
+
+
+def delays(loss: float) -> Iterator[int]:
+    """After how many tests a loss that begins on day 60 is called so; 100: never."""
+    for seed in range(RUNS):
+        found = states([0.0] * 60 + [loss] * 60, seed)
+        yield found.index("degraded", 60) - 59 if "degraded" in found[60:] else 100
+
+
+@pytest.mark.parametrize(("loss", "tests", "share"), [(0.05, 10, 0.95), (0.03, 30, 0.8), (0.3, 5, 1.0)])
+def test_a_loss_is_found_in_time(loss: float, tests: int, share: float) -> None:
+    assert sum(delay <= tests for delay in delays(loss)) >= share * RUNS
+
+
+def test_a_node_without_a_loss_is_hardly_ever_even_watched() -> None:
+    assert sum(set(states([0.0] * 365, seed)) != {"ok"} for seed in range(RUNS)) <= 0.01 * RUNS
+
+
+def test_a_repaired_node_is_ok_within_five_tests() -> None:
+    ends = [states([0.0] * 60 + [0.05] * 30 + [0.0] * 5, seed) for seed in range(RUNS)]
+    degraded = [found for found in ends if found[89] == "degraded"]
+    assert len(degraded) > 0.95 * RUNS
+    assert sum(found[94] == "ok" for found in degraded) >= 0.95 * len(degraded)
+
+
+def test_no_single_odd_day_condemns_a_node() -> None:
+    assert set(states([0.0] * 60 + [0.9] + [0.0] * 60, 1)) == {"ok"}
+
+
+def test_a_loss_began_after_the_last_good_test_and_is_as_large_as_it_is() -> None:
+    at = drift.course(readings(random.Random(2), [0.0] * 60 + [0.2] * 12, noise=0.005))
+    assert (at.own.state, at.own.tests) == ("degraded", 12)
+    assert at.own.since_s == FIRST_S + 60 * DAY_S
+    assert at.own.good_s == FIRST_S + 59 * DAY_S
+    assert math.expm1(at.own.lost) == pytest.approx(-0.2, abs=0.02)
+
+
+def test_what_all_siblings_lose_together_is_no_nodes_loss() -> None:
+    def fleet(own: float, all_: float) -> Iterator[Reading]:
+        for each in readings(random.Random(3), [0.0] * 60 + [own] * 60):
+            lost = all_ if each.time_s >= FIRST_S + 60 * DAY_S else 0.0
+            yield Reading(each.time_s, each.value, 0.0, 391.0 * (1 - lost), 0.01)
+
+    assert drift.course(fleet(0.1, 0.1)).own.state == "ok"
+    assert drift.course(fleet(0.1, 0.0)).own.state == "degraded"
+
+
+def test_a_node_that_was_always_slow_is_found_by_its_siblings_and_one_a_little_slower_is_not() -> None:
+    slow, healthy = (
+        drift.course(readings(random.Random(4), [loss] * 11, siblings=391.0, spread=0.01)) for loss in (0.12, 0.03)
+    )
+    assert (slow.siblings.state, slow.own.state) == ("degraded", "ok")
+    assert healthy.siblings.state == "ok"
+
+
+def test_a_reading_with_a_wide_interval_says_less() -> None:
+    def noisy(noise: float) -> Iterator[Reading]:
+        for each in readings(random.Random(5), [0.0] * 60 + [0.06] * 10):
+            yield Reading(each.time_s, each.value, noise)
+
+    assert drift.course(noisy(0.0)).own.state == "degraded"
+    assert drift.course(noisy(0.1)).own.state == "ok"
+
+
+def test_few_siblings_say_nothing() -> None:
+    assert drift.among([5.0] * (drift.SIBLINGS - 1)) == (0.0, 0.0)
+    assert drift.among([5.0] * drift.SIBLINGS)[0] == pytest.approx(math.exp(5.0))

@@ -1,0 +1,105 @@
+"""How a node stands by what was told of it: which state, since when, for which reason."""
+
+import random
+from collections.abc import Sequence
+
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, readings
+from ncclprobe.fleet import drift, standing
+from ncclprobe.fleet.told import told
+from ncclprobe.model.findings import Finding, Status, fail
+from ncclprobe.model.fleet import NodeCourse, NodeStanding, Number, Series, Told
+from ncclprobe.model.values import replace
+
+RATE = Number("", "all_reduce 1 GiB", "GB/s", "8 ranks")
+UNSETTLED = replace(DOWN, action="retest")
+
+
+def days(*found: Sequence[Finding] | None) -> list[Told]:
+    """A day each of n1 with these findings; None: the check did not look."""
+    made = []
+    for day, each in enumerate(found):
+        report = day_of("n1", day, *(each or ()))
+        made += told(report if each is not None else replace(report, checks=()), "r.json")
+    return made
+
+
+def after(tests: Sequence[Told], *series: Series) -> NodeStanding:
+    course = NodeCourse()
+    for each in tests:
+        course = standing.step(course, each)
+    return standing.standing("n1", course, series)
+
+
+def lost(loss: float, days: int, *changed: str) -> Series:
+    course = drift.course(readings(random.Random(1), [0.0] * 60 + [loss] * days, noise=0.005))
+    return Series(RATE, course, FIRST_S, FIRST_S, changed)
+
+
+def test_a_settled_fault_makes_a_node_fail_since_it_came() -> None:
+    found = after(days([], [DOWN], [DOWN]))
+    assert (found.state, found.since_s, found.tests) == ("failing", FIRST_S + DAY_S, 3)
+    assert found.evidence == "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (2 tests)"
+
+
+def test_a_fault_ends_once_its_check_looked_and_found_nothing_and_not_before() -> None:
+    assert after(days([DOWN], None)).state == "failing"
+    assert after(days([DOWN], None, [])).state == "ok"
+
+
+def test_the_same_fault_again_and_again_is_flapping_also_while_it_is_not_there() -> None:
+    found = after(days(*[[DOWN], []] * 3))
+    assert (found.state, found.since_s) == ("flapping", FIRST_S)
+    assert found.evidence == "ib.state mlx5_3:1 came 3 times in 30 days, gone in between"
+    assert after(days(*[[DOWN], []] * 2)).state == "ok"
+    assert after(days(*[[DOWN], []] * 3, [DOWN])).evidence.endswith("(1 test, came 4 times in 30 days)")
+
+
+def test_a_node_flaps_no_more_after_thirty_quiet_days() -> None:
+    assert after(days(*[[DOWN], []] * 3, *[[]] * 31)).state == "ok"
+
+
+def test_what_is_not_settled_is_watched_and_a_users_fault_is_nothing() -> None:
+    assert after(days([UNSETTLED])).state == "watch"
+    assert after(days([fail("NCCL_IB_HCA", "names no device", blame="job")])).state == "ok"
+
+
+def test_a_lost_rate_is_told_with_what_changed_at_that_time() -> None:
+    found = after(days([]), lost(0.2, 12, "driver 550 → 560"))
+    assert (found.state, found.since_s) == ("degraded", FIRST_S + 60 * DAY_S)
+    assert found.evidence.startswith("all_reduce 1 GiB: 391 → 31")
+    assert found.evidence.endswith("GB/s (-20 %, 12 tests); at the same time driver 550 → 560")
+
+
+def test_of_several_losses_the_greatest_is_told_and_the_others_are_counted() -> None:
+    found = after(days([]), lost(0.1, 12), lost(0.3, 12))
+    assert "(-30 %" in found.evidence
+    assert found.evidence.endswith("; and 1 more")
+
+
+def test_the_worst_state_is_the_nodes() -> None:
+    assert after(days([UNSETTLED]), lost(0.2, 12)).state == "degraded"
+    assert after(days([DOWN]), lost(0.2, 12)).state == "failing"
+
+
+def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> None:
+    (blind,) = told(replace(day_of("n1", 0), nodes=(replace(day_of("n1", 0).nodes[0], status=Status.UNKNOWN),)), "r")
+    assert after([blind]).state == "unknown"
+    found = after(days([], []))
+    assert standing.aged(found, FIRST_S + 20 * DAY_S).state == "ok"
+    old = standing.aged(found, FIRST_S + 40 * DAY_S)
+    assert (old.state, old.since_s) == ("unknown", FIRST_S + DAY_S)
+    assert standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S).state == "failing"
+
+
+def test_what_changed_is_told_in_the_order_of_time() -> None:
+    tests = [*days([], [DOWN], []), *told(day_of("n1", 3, driver="560.28.03"), "r.json")]
+    other = replace(lost(0.0, 1), number=replace(RATE, how="8 ranks, NCCL_ALGO=Ring"), first_s=FIRST_S + 9 * DAY_S)
+    found = standing.events(tests, [lost(0.2, 12), other])
+    assert [each.what for each in found] == [
+        "fail ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE",
+        "gone: ib.state mlx5_3:1",
+        "driver 550.54.15 → 560.28.03",
+        "measured with NCCL_ALGO=Ring, before with less",
+        found[4].what,
+    ]
+    assert found[4].what.startswith("degraded: all_reduce 1 GiB: 391 → ")

@@ -1,0 +1,246 @@
+"""The file: a report counts once, in whatever order reports come, and nobody's report is lost."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of
+from ncclprobe.errors import UsageError
+from ncclprobe.fleet import store
+from ncclprobe.fleet.told import told
+from ncclprobe.model.findings import Finding
+from ncclprobe.model.fleet import Added, NodeStanding
+from ncclprobe.model.report import Report
+from ncclprobe.report import json as as_json
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDED = Added(FIRST_S, "root@n1", "/var/r.json", "ncclprobe accept")
+SOON_S, DEADLINE_S = 0.2, 60.0
+WRITER = """
+import sys
+from fleet.test_store import put
+from fleet.made import day_of
+from pathlib import Path
+for day in range(int(sys.argv[3])):
+    put(Path(sys.argv[1]), day_of(sys.argv[2], day), patience_s=60.0)
+    print(day, flush=True)
+"""
+
+
+def put(path: Path, *reports: Report, patience_s: float = DEADLINE_S) -> list[bool]:
+    with store.opened(path, patience_s, create=True) as fleet:
+        return [fleet.add(told(each, "r"), f"{each.nodes[0].name} {each.started}", ADDED) for each in reports]
+
+
+def stands(path: Path) -> dict[str, NodeStanding]:
+    with store.opened(path, DEADLINE_S) as fleet:
+        return {each.name: each for each in fleet.standings()}
+
+
+def writer(path: Path, node: str, days: int) -> "subprocess.Popen[str]":
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    argv = [sys.executable, "-c", WRITER, str(path), node, str(days)]
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def days(*found: Sequence[Finding], rates: Sequence[float] = ()) -> list[Report]:
+    rates = rates or [391.0] * len(found)
+    return [day_of("n1", day, *each, rate=rate) for day, (each, rate) in enumerate(zip(found, rates, strict=True))]
+
+
+def test_a_report_counts_once(tmp_path: Path) -> None:
+    path, (one, two) = tmp_path / "fleet.db", days([], [DOWN])
+    assert put(path, one, two, one) == [True, True, False]
+    assert put(path, two) == [False]
+    assert stands(path)["n1"].tests == 2
+
+
+def test_the_order_in_which_reports_come_changes_nothing(tmp_path: Path) -> None:
+    made = days(*[[]] * 40, *[[DOWN]] * 3, rates=[391.0 + day % 3 for day in range(30)] + [340.0] * 13)
+    put(tmp_path / "a.db", *made)
+    put(tmp_path / "b.db", *made[::2], *reversed(made[1::2]))
+    assert stands(tmp_path / "a.db") == stands(tmp_path / "b.db")
+    assert stands(tmp_path / "a.db")["n1"].state == "failing"
+    for path in (tmp_path / "a.db", tmp_path / "b.db"):
+        with store.opened(path, DEADLINE_S) as fleet:
+            history = fleet.history("n1", 5)
+            assert history
+            ((series,),) = (history.series,)
+            assert (series.drift.own.state, series.drift.own.since_s) == ("degraded", FIRST_S + 30 * DAY_S)
+
+
+def test_what_changed_with_the_loss_is_told_and_other_software_begins_anew(tmp_path: Path) -> None:
+    before = [day_of("n1", day) for day in range(30)]
+    driver = [day_of("n1", 30 + day, rate=340.0, driver="560.28.03") for day in range(10)]
+    put(tmp_path / "driver.db", *before, *driver)
+    found = stands(tmp_path / "driver.db")["n1"]
+    assert found.state == "degraded"
+    assert found.evidence.endswith("at the same time driver 550.54.15 → 560.28.03")
+    nccl = [day_of("n1", 30 + day, rate=340.0, software={"nccl": "2.29.1"}) for day in range(10)]
+    put(tmp_path / "nccl.db", *before, *nccl)
+    assert stands(tmp_path / "nccl.db")["n1"].state == "ok"
+
+
+def test_a_node_is_held_to_its_siblings_at_the_same_fingerprint(tmp_path: Path) -> None:
+    def fleet(path: Path, driver: str) -> NodeStanding:
+        for day in range(12):
+            put(path, *(day_of(f"n{node}", day + node / 100, rate=391.0 + node) for node in range(10)))
+            put(path, day_of("slow", day + 0.5, rate=300.0, driver=driver))
+        return stands(path)["slow"]
+
+    found = fleet(tmp_path / "same.db", "550.54.15")
+    assert found.state == "degraded"
+    assert found.evidence.startswith("all_reduce 1 GiB: 396 of its siblings → 300 GB/s (-24 %, 12 tests)")
+    assert fleet(tmp_path / "other.db", "560.28.03").state == "ok"
+
+
+def test_provenance_is_kept(tmp_path: Path) -> None:
+    put(tmp_path / "fleet.db", *days([], []))
+    with store.opened(tmp_path / "fleet.db", DEADLINE_S) as fleet:
+        history = fleet.history("n1", 1)
+        assert history
+        assert history.added == (ADDED,)
+        assert fleet.history("n2", 1) is None
+
+
+def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    writers = [writer(path, node, 20) for node in ("n1", "n2", "n3")]
+    assert [each.wait(DEADLINE_S) for each in writers] == [0, 0, 0]
+    for each in writers:
+        assert each.stdout
+        each.stdout.close()
+    assert {name: each.tests for name, each in stands(path).items()} == {"n1": 20, "n2": 20, "n3": 20}
+
+
+def test_a_killed_writer_leaves_whole_reports_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    for more in range(1, 4):
+        victim = writer(path, f"victim{more}", 10_000)
+        assert victim.stdout
+        said = [victim.stdout.readline() for _ in range(2 + more)]
+        victim.send_signal(signal.SIGKILL)
+        victim.wait(DEADLINE_S)
+        said += victim.stdout.readlines()
+        victim.stdout.close()
+        told_of = len(said) - (not said[-1].endswith("\n"))
+        assert put(path, day_of("n1", more)) == [True]
+        assert told_of <= stands(path)[f"victim{more}"].tests <= told_of + 1
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        missing = "SELECT count(*) FROM reports WHERE id NOT IN (SELECT report FROM tests)"
+        assert connection.execute(missing).fetchone() == (0,)
+
+
+def test_a_full_disk_leaves_whole_reports(tmp_path: Path) -> None:
+    path, files = tmp_path / "fleet.db", [tmp_path / f"{day}.json" for day in range(30)]
+    for file, report in zip(files, days(*[[DOWN]] * 30), strict=True):
+        as_json.write(report, str(file))
+    put(path, *(day_of(f"m{node}", 0) for node in range(40)))
+    full = path.stat().st_size
+    argv = [sys.executable, "-m", "ncclprobe", "fleet", "add", "--fleet", str(path), *map(str, files)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (full, full)))  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert stands(path)["m0"].tests == 1
+    assert put(path, *days([], [])) == [True, True]
+
+
+def test_a_writer_that_does_not_end_is_waited_for_no_longer_than_was_asked(tmp_path: Path) -> None:
+    path, (one, two) = tmp_path / "fleet.db", days([], [])
+    put(path, one)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        begun = time.monotonic()
+        with pytest.raises(UsageError, match=r"another writer has held it for 0\.2 s; try again"):
+            put(path, two, patience_s=SOON_S)
+        assert time.monotonic() - begun < DEADLINE_S
+        other.execute("ROLLBACK")
+    assert put(path, two) == [True]
+
+
+def test_one_report_is_one_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, (one, two) = tmp_path / "fleet.db", days([], [])
+    put(path, one)
+    monkeypatch.setattr("ncclprobe.fleet.drift.step", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        put(path, two)
+    monkeypatch.undo()
+    assert stands(path)["n1"].tests == 1
+    assert put(path, two) == [True]
+
+
+def refused(path: Path, why: str) -> None:
+    before = path.read_bytes() if path.is_file() else b""
+    for create in (False, True):
+        with pytest.raises(UsageError, match=why), store.opened(path, DEADLINE_S, create=create) as fleet:
+            fleet.standings()
+    assert not path.is_file() or path.read_bytes() == before
+
+
+def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a report? " * 500)
+    refused(tmp_path / "text", "is no store of `ncclprobe fleet`; nothing was changed")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
+        connection.execute("CREATE TABLE passwords (word TEXT)")
+    refused(tmp_path / "other.db", "is no store of `ncclprobe fleet`; nothing was changed")
+    refused(tmp_path, "not a regular file")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "not a regular file")
+    with pytest.raises(UsageError, match="`ncclprobe fleet add REPORT` makes one"), store.opened(tmp_path / "no", 1.0):
+        pass
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        ("PRAGMA user_version = 2", "is a store of schema 2; this ncclprobe reads 1"),
+        ("CREATE TRIGGER t AFTER INSERT ON tests BEGIN DELETE FROM reports; END", "is damaged: its tables are not"),
+        ("DROP TABLE readings", "is damaged: its tables are not those of a store"),
+        ("UPDATE nodes SET standing = '{\"name\": 3}'", "is damaged: "),
+        ("UPDATE nodes SET standing = x'ff00'", "is damaged: "),
+    ],
+)
+def test_a_store_that_was_changed_is_refused(tmp_path: Path, statement: str, why: str) -> None:
+    put(tmp_path / "fleet.db", *days([]))
+    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db")) as connection:
+        connection.execute(statement)
+        connection.commit()
+    refused(tmp_path / "fleet.db", why)
+
+
+@pytest.mark.parametrize("at", range(0, 100, 4))
+def test_a_damaged_file_is_one_line_or_still_read(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "fleet.db"
+    put(path, *days(*[[DOWN]] * 30))
+    data = bytearray(path.read_bytes())
+    begin = len(data) * at // 100
+    data[begin : begin + 512] = random.Random(at).randbytes(512)
+    path.write_bytes(data)
+    with contextlib.suppress(UsageError), store.opened(path, DEADLINE_S) as fleet:
+        fleet.standings()
+        fleet.history("n1", 3)
+    with contextlib.suppress(UsageError):
+        put(path, day_of("n1", 99))
+
+
+def test_a_hostile_store_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "fleet.db", *days(*[[]] * 5))
+    monkeypatch.setattr(store, "_AT_A_TIME", 1)
+    with (
+        pytest.raises(UsageError, match=r"did not answer within 1e-09 s; give --timeout more"),
+        store.opened(tmp_path / "fleet.db", 1e-9) as fleet,
+    ):
+        fleet.standings()

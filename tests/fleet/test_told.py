@@ -1,0 +1,125 @@
+"""What a report tells of each node: numbers that are its own, findings that are about it."""
+
+from pathlib import Path
+
+import pytest
+from report.samples import HEALTHY, SICK, report, verdict
+
+from fleet.made import DOWN, day_of
+from ncclprobe.errors import UsageError
+from ncclprobe.fleet.told import told
+from ncclprobe.model.findings import Status, fail
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.pair_results import PairRow, RailWay
+from ncclprobe.model.report import Report
+from ncclprobe.model.values import replace
+from ncclprobe.report import json as as_json
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+def pair(src: str, dst: str, rate: float) -> PairRow:
+    return PairRow(src=0, dst=1, src_end=src, dst_end=dst, nbytes=1 << 26, latency_nbytes=8, latency_us=2.0, GBps=rate,
+                   time_us=1.0, min_us=1.0, max_us=1.0, samples_us=(1.0,))  # fmt: skip
+
+
+def rates(made: Report) -> dict[tuple[str, str], float]:
+    return {(each.node, number.called): reading.value for each in told(made, "r.json")
+            for number, reading in each.numbers.items()}  # fmt: skip
+
+
+def test_a_day_of_a_node_tells_its_rate_its_finding_and_its_versions() -> None:
+    (one,) = told(day_of("n1", 0, DOWN), "r.json")
+    ((number, reading),) = one.numbers.items()
+    assert (one.node, number.called, number.unit, reading.value) == ("n1", "all_reduce 1 GiB", "GB/s", 391.0)
+    assert "8 x NVIDIA H100" in number.how
+    assert "nccl 2.28.3" in number.how
+    assert "550.54.15" not in number.how  # a driver may be the cause of a change, and begins no new series
+    assert one.machine == {"driver": "550.54.15", "kernel": "6.8.0"}
+    (fault,) = one.faults
+    assert (fault.check, fault.subject, fault.blame, fault.weight) == ("ib.state", "mlx5_3:1", "link", "bad")
+    assert one.looked == ("ib.state",)
+
+
+def test_only_the_largest_size_of_an_operation_counts_and_no_doubtful_one() -> None:
+    row = day_of("n1", 0).measurements[0]
+    small = replace(row, nbytes=1 << 20, busbw_GBps=90.0)
+
+    def of(*rows: Measurement) -> list[float]:
+        return list(rates(day_of("n1", 0, measurements=rows)).values())
+
+    assert of(small, row) == [391.0]
+    assert of(small, replace(row, status="inconclusive")) == [90.0]
+    assert of(replace(row, wrong=3)) == []
+    assert of(replace(row, nodes=2, ranks=16)) == []
+
+
+def test_a_collective_of_several_nodes_is_no_single_ones() -> None:
+    assert rates(replace(SICK, copies=())) == {}
+
+
+def test_a_rail_between_nodes_is_the_median_over_partners_and_its_sick_partner_takes_nothing_from_it() -> None:
+    names = ("n1", "n2", "n3", "n10")
+    pairs = tuple(pair(f"{src} rail 0 (mlx5_0)", f"{dst} rail 0 (mlx5_0)", 20.0 if "n3" in (src, dst) else 48.0)
+                  for src in names for dst in names if src != dst)  # fmt: skip
+    found = rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs))
+    out = {node: rate for (node, called), rate in found.items() if called == "rail 0 (mlx5_0) pairs of 64 MiB out"}
+    assert out == {"n1": 48.0, "n2": 48.0, "n3": 20.0, "n10": 48.0}
+    assert len(found) == 8
+
+
+def test_two_partners_are_too_few() -> None:
+    names = ("n1", "n2", "n3")
+    pairs = tuple(pair(src, dst, 48.0) for src in names for dst in names if src != dst)
+    assert rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs)) == {}
+
+
+def test_rails_that_were_tried_count_and_dead_ones_do_not() -> None:
+    names = ("n1", "n2", "n3", "n4", "n5")
+    ways = tuple(RailWay(src=a, dst=b, src_rail=2, dst_rail=2, src_end=f"{a} rail 2 (mlx5_2:1)", dst_end=f"{b} rail 2",
+                         state="dead" if b == "n5" else "ok", tests=1, GBps=48.0)
+                 for a in names for b in names if a != b)  # fmt: skip
+    found = rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, rails=ways))
+    assert found["n1", "rail 2 (mlx5_2:1) rails out"] == 48.0
+    assert ("n5", "rail 2 rails in") not in found
+
+
+def test_a_finding_on_the_run_is_the_nodes_that_it_names_and_of_a_single_node_its_own() -> None:
+    slow = fail("n1", "is slow", blame="node", nodes=("n1",))
+    two = report(verdict(Status.FAIL, slow, node="n0", id="run.pairs"), verdict(Status.PASS, node="n1"))
+    assert {each.node: len(each.faults) for each in told(two, "r")} == {"n0": 0, "n1": 1}
+    one = report(verdict(Status.FAIL, fail("all_reduce", "is slow"), node="n0", id="run.bandwidth"))
+    assert [len(each.faults) for each in told(one, "r")] == [1]
+
+
+def test_a_users_setting_weighs_nothing_and_what_asks_for_a_retest_little() -> None:
+    found = {"job": "", "image": "", "unknown": "unsure", "fabric": "unsure", "node": "bad", "link": "bad"}
+    for blame, weight in found.items():
+        (one,) = told(day_of("n1", 0, fail("X", "is wrong", blame=blame)), "r")
+        assert [each.weight for each in one.faults] == [weight]
+    (one,) = told(day_of("n1", 0, replace(DOWN, action="retest")), "r")
+    assert [each.weight for each in one.faults] == ["unsure"]
+
+
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.json")), ids=lambda path: path.name)
+def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path) -> None:
+    made = as_json.read(str(path))
+    for each in told(made, path.name):
+        assert each.looked
+        assert all(reading.value > 0 for reading in each.numbers.values())
+
+
+def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
+    with pytest.raises(UsageError, match="names no node"):
+        told(replace(HEALTHY, nodes=()), "r.json")
+    with pytest.raises(UsageError, match="is no time"):
+        told(replace(HEALTHY, started="yesterday"), "r.json")
+    with pytest.raises(UsageError, match="explains a job"):
+        told(replace(HEALTHY, files=("a.log",)), "r.json")
+    with pytest.raises(UsageError, match="twice"):
+        told(replace(HEALTHY, nodes=HEALTHY.nodes * 2), "r.json")
+
+
+def test_numbers_that_cannot_be_are_left_out() -> None:
+    row = day_of("n1", 0).measurements[0]
+    assert rates(day_of("n1", 0, measurements=(replace(row, busbw_GBps=0.0),))) == {}
