@@ -7,6 +7,7 @@ imported; rank 0 alone speaks.
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -259,13 +260,15 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
         return start_ranks(options, question, launch, gpus)
     if options.what == ("copies",):
         return single_rank.copies(options, question, launch.kind, this_host(), backend)
-    raise UsageError(f"one rank has nothing to measure; {_how_to_be_more(options.command, backend, gpus)}")
+    raise UsageError(f"one rank has nothing to measure; {_how_to_be_more(options, backend, gpus)}")
 
 
-def _how_to_be_more(command: str, backend: Backend, gpus: int) -> str:
+def _how_to_be_more(options: Options, backend: Backend, gpus: int) -> str:
     """Return what to type instead, on a node with so many GPUs."""
+    command, grid = options.command, options.training.grid if options.training else None
     if backend == "gloo":
-        return f"start several: ncclprobe {command} --backend gloo --nproc 2"
+        typed = [*options.argv, *([] if options.backend else ("--backend", "gloo"))]
+        return f"start several: ncclprobe {shlex.join((command, *typed))} --nproc {grid.ranks if grid else 2}"
     if gpus == 0:
         return "--backend nccl needs a GPU per rank and none can be seen here"
     if gpus == 1:
