@@ -77,7 +77,8 @@ KINDS: dict[FileKind, str] = {
 """Each kind as a person reads it."""
 
 _STACKS = re.compile(
-    rb"(?:[^\n]{0,400}\n){0,6}Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
+    rb"(?:[^\n]{0,400}\n){0,6}(?:Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
+    rb"|Thread \d{1,10} \((?:idle|active)[\w+]{0,12}\): \"MainThread\")"
 )
 HEAD = 64 << 10
 """Bytes of the beginning that :func:`kind_of` wants to see."""

@@ -7,8 +7,9 @@
         wait (threading.py:320)
         <module> (train.py:12)
 
-One file may hold many processes. Which rank a process is, the file's name says, a line before the process, its command
-line, or a log that names the number of the process.
+One file may hold many processes; where the lines that begin them are lost, each has one main thread, whose number is
+that of the process. Which rank a process is, the file's name says, a line before the process, its command line, or a
+log that names the number of the process.
 """
 
 import re
@@ -25,7 +26,8 @@ from ncclprobe.model.values import Struct
 
 MOST_PROCESSES, MOST_FRAMES = 4096, 512
 _PROCESS = re.compile(r"Process (\d{1,10}): (.{0,4000})")
-_THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]{1,16} \([\w+]{1,24}\)(?:: \"(.{0,200})\")?")
+_THREAD = re.compile(r"Thread ((?:0x)?[0-9A-Fa-f]{1,16}) \([\w+]{1,24}\)(?:: \"(.{0,200})\")?")
+_MAIN = "MainThread"
 _FRAME = re.compile(r"\s{2,16}(\S.{0,400}?) \(([^()]{1,400}):(\d{1,7})\)$")
 _SAID = re.compile(r"\brank[ _=:]{0,2}(\d{1,6})\b|--(?:local|global|node)?[_-]?rank[= ](\d{1,6})\b", re.IGNORECASE)
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -101,7 +103,13 @@ def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
             if at > MOST_PROCESSES:
                 return
         elif thread := _THREAD.match(line):
-            threads.append((thread[1] or "", number, []))
+            if thread[2] == _MAIN and (pid < 0 or any(title == _MAIN for title, _, _ in threads)):
+                yield from _process(name, pid, rank, threads)
+                pid, threads, at = int(thread[1]) if thread[1].isdecimal() else -1, [], at + 1
+                rank, said = _first((said, rank_of_name(name))), None
+                if at > MOST_PROCESSES:
+                    return
+            threads.append((thread[2] or "", number, []))
         elif threads and (frame := _FRAME.match(line)):
             if len(threads[-1][2]) < MOST_FRAMES:
                 threads[-1][2].append(FlightFrame(frame[1], frame[2], int(frame[3])))
@@ -115,9 +123,7 @@ def _process(
 ) -> Iterator[ProcessStack]:
     """Yield the process whose threads these are."""
     made = [ProcessStack(name, line, pid, rank, tuple(frames)) for _, line, frames in threads if frames]
-    main = [
-        each for each, (title, _, _) in zip(made, (t for t in threads if t[2]), strict=True) if title == "MainThread"
-    ]
+    main = [each for each, (title, _, _) in zip(made, (t for t in threads if t[2]), strict=True) if title == _MAIN]
     yield from [*(each for each in made if each.call), *main, *made][:1]
 
 
