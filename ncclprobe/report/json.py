@@ -111,7 +111,8 @@ def parse(text: str, path: str) -> Report:
 
 def _worse(report: Report) -> str:
     """Return a part that is worse than the whole may be; empty: there is none."""
-    if report.status is not Status.FAIL:
+    narrowed = report.status is Status.UNKNOWN and report.files  # of a job's files one of several causes is not known
+    if report.status is not Status.FAIL and not narrowed:
         failed = [each.id for each in report.checks if each.status is Status.FAIL]
         failed += [each.name for each in report.nodes if each.status is Status.FAIL]
         if failed:

@@ -80,9 +80,13 @@ def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
     assert (report["status"], report["exit_code"], report["files"]) == ("fail", 0, ["2 logs"])
 
 
-def test_a_saved_report_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+_NARROWED = "[rank0]: RuntimeError: CUDA error: unspecified launch failure\n"
+
+
+@pytest.mark.parametrize("text", [NO_INTERFACE, _NARROWED], ids=["named", "one of several"])
+def test_a_saved_report_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     saved = tmp_path / "explained.json"
-    explain.main([written(tmp_path, rank3=NO_INTERFACE), "--json", str(saved), "--no-color"])
+    explain.main([written(tmp_path, rank3=text), "--json", str(saved), "--no-color"])
     first = capsys.readouterr().out
     assert main(["report", str(saved), "--no-color"]) == 0
     assert capsys.readouterr().out == first
