@@ -230,7 +230,7 @@ def test_a_failure_names_rank_and_phase(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_more_memory_than_the_fullest_rank_has_is_refused_before_it_is_taken() -> None:
     rows = run(plan(sizes=(1 << 40,)), Alone(2, others=1 << 20), lambda phase: None, host=ROOMY)
-    with pytest.raises(UsageError, match=r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* -b and -e"):
+    with pytest.raises(UsageError, match=r"^1 TiB: two buffers need 2 TiB .* only 1 MiB free; .* \(-b and -e\)"):
         next(rows)
 
 
