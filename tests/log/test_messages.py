@@ -529,3 +529,9 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
 )
 def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
     assert not named(log)
+
+
+@pytest.mark.parametrize(("head", "level"), [("[n1:7:0] ib_log.c:246 UCX ERROR mlx5_0: ", ""), ("", "ERROR")])
+def test_a_call_that_another_library_names_is_no_word_of_nccls(head: str, level: str) -> None:
+    assert messages.said("ibv_create_cq() failed: Cannot allocate memory", "WARN")
+    assert messages.said(f"{head}ibv_create_cq() failed: Cannot allocate memory", level) is None

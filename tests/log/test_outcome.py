@@ -616,3 +616,14 @@ def test_a_traceback_among_others_whose_exceptions_are_there_is_not_cut_off(tmp_
     text = f"{head}{head}{frame}raise KeyError\n{frame}KeyError: 1\nKeyError: 1\n"
     ids = {cause["id"] for cause in explained(tmp_path, f"world_size=4\n{text}")["causes"]}
     assert "log.traceback-is-cut-off" not in ids
+
+
+def test_no_rank_is_read_out_of_a_number_that_ends_a_line(tmp_path: Path) -> None:
+    text = 'XlaRuntimeError: {"grpc_message":"Barrier timed out. Timed out task names:\\n/task:3\\n","grpc_status":4}\n'
+    assert all(4 not in cause["ranks"] for cause in explained(tmp_path, f"world_size=8\n{text}")["causes"])
+
+
+@pytest.mark.parametrize("form", ["--local_rank=2", "--local-rank=2"])
+def test_an_option_that_only_an_old_launcher_gives_is_named(tmp_path: Path, form: str) -> None:
+    (cause,) = explained(tmp_path, f"world_size=4\ntrain.py: error: unrecognized arguments: {form}\n")["causes"]
+    assert (cause["confidence"], "torchrun" in cause["message"]) == ("named", True)

@@ -391,8 +391,10 @@ def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
             yield consequence(log, event, "the log ends before the traceback says which exception was raised")
 
 
-_OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle")
-"""What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system."""
+_OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle",
+               "PytorchStreamWriter failed writing", "LocalEntryNotFoundError")  # fmt: skip
+"""What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system, and
+what torch and the hub of models make of a file that is not written, or not to be had."""
 _NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefined symbol: ", ": fatal error: ")
 """What is missing where the program runs, or does not fit the rest of it."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")

@@ -193,6 +193,7 @@ _IN_OTHER_WORDS = (
     "native library functionality but it's not available",
     "not alive sending signal to main thread",
     " heartbeat. Waited ",
+    "node was preempted: ",
 )
 """Of messages in the table that have no word of a failure and stand beneath no exception."""
 

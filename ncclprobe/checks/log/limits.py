@@ -88,7 +88,7 @@ def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
 _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
 _OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
-        "RESOURCE_EXHAUSTED: Out of memory")  # fmt: skip
+        "RESOURCE_EXHAUSTED: Out of memory", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
 
 
 @cause(
@@ -108,7 +108,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """
     for event in log.having(*_OOM):
-        tried = "CUDA out of memory. " in event.text or "Error" in event.text or "HIP out" in event.text
+        tried = any(words in event.text for words in ("CUDA out of memory. ", "Error", "HIP out", "OUT_OF_DEVICE"))
         caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
         if not demoted(event) and not caught and (tried or "CUBLAS" in event.text) and _OF_RAY not in event.text:
             yield said(log, event, _full(event.text), **JOB)

@@ -353,7 +353,8 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_LISTED):
         kind = next((kind for kind in _LISTED if kind in event.text), "")
-        ranks = tuple(sorted(ranks_in(event.text.rpartition(":")[2].strip(" ]")))) if kind else ()
+        listed = event.text.rpartition(":")[2].strip(" ]")
+        ranks = tuple(sorted(ranks_in(listed))) if kind and listed.replace(", ", "").isdecimal() else ()
         if ranks:
             what, *codes = _LISTED[kind]
             names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"

@@ -185,10 +185,12 @@ def message(text: str) -> Message | None:
 def said(text: str, level: str) -> Message | None:
     """Return the message of a line of some level; what is a warning in the sources is none at INFO, where the program
     tries something else, and what is raised there with a cause none where it is only logged: these may be words of
-    anybody's, but behind the exception's name.
+    anybody's, but behind the exception's name. NCCL writes WARN: another library may speak of the same call.
     """
     found = message(text)
     if found is None or (level in _TALK and found.row.level != "INFO"):
+        return None
+    if found.row.project == "nccl" and (level == "ERROR" or " UCX " in text):
         return None
     raised = level in _RAISED or "Error: " in text or "Exception: " in text
     return None if found.row.level == "RAISED" and found.codes and not raised else found
