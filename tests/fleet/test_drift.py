@@ -1,5 +1,6 @@
 """The test over time, with seeded years: what is found, how soon, and what is not."""
 
+import functools
 import math
 import random
 from collections.abc import Iterator
@@ -86,5 +87,26 @@ def test_a_reading_with_a_wide_interval_says_less() -> None:
 
 
 def test_few_siblings_say_nothing() -> None:
-    assert drift.among([5.0] * (drift.SIBLINGS - 1)) == (0.0, 0.0)
-    assert drift.among([5.0] * drift.SIBLINGS)[0] == pytest.approx(math.exp(5.0))
+    few, enough = (drift.Siblings(dict.fromkeys(range(count), (5.0, 5.0))) for count in (8, 9))
+    assert few.beside(0) == (0.0, 0.0)
+    assert enough.beside(0)[0] == few.beside(99)[0] == pytest.approx(math.exp(5.0))
+
+
+@pytest.mark.parametrize(("remaining", "state"), [(0.12, "degraded"), (0.25, "degraded"), (0.02, "ok")])
+def test_half_a_repair_is_none_and_what_is_lost_follows_the_readings(remaining: float, state: str) -> None:
+    for seed in range(20):
+        losses = [0.0] * 40 + [0.4] * 10 + [remaining] * 12
+        at = drift.course(readings(random.Random(seed), losses))
+        assert at.own.state == state
+        assert state == "ok" or math.expm1(at.own.lost) == pytest.approx(-remaining, abs=0.04)
+
+
+def test_a_node_that_is_accepted_is_as_usual_from_then_on() -> None:
+    more = {"siblings": 391.0, "spread": 0.01}
+    before = drift.course(readings(random.Random(6), [0.0] * 40 + [0.2] * 20, **more))
+    assert (before.own.state, before.siblings.state) == ("degraded", "degraded")
+    days = list(readings(random.Random(7), [0.2] * 40 + [0.4] * 8, **more))
+    at = functools.reduce(drift.step, days[:40], drift.accepted(before))
+    assert (at.own.state, at.siblings.state) == ("ok", "ok")
+    at = functools.reduce(drift.step, days[40:], at)
+    assert (at.own.state, at.siblings.state) == ("degraded", "degraded")
