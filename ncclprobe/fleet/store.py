@@ -440,7 +440,7 @@ class Store:
                 "SELECT text FROM readings JOIN series ON series.id = series JOIN tests ON tests.node = series.node"
                 " AND tests.time_s = readings.time_s AND tests.report = readings.report"
                 f" JOIN texts ON texts.id = tests.machine WHERE series = ? AND readings.time_s {since} ?"
-                f" ORDER BY readings.time_s {way} LIMIT ?", (series, sum_.since_s, _AROUND + place))  # fmt: skip
+                f" ORDER BY readings.time_s {way} LIMIT ?", (series, sum_.since_s, _AROUND + 1))  # fmt: skip
             for (text,) in rows:  # the farthest last
                 seen[place] |= _read(text, dict[str, str])
         return standings.differences(*seen)
