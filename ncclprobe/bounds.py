@@ -26,6 +26,8 @@ FLEET_REPORTS = 100_000
 """Reports that are added to a store at once: of each what it tells is held in memory, not all of it."""
 FLEET_FAULTS, FLEET_NUMBERS = 200, 512
 """Findings and numbers of one node that are kept of one report."""
+FLEET_NODES = 200_000
+"""Nodes of a store, which are all shown."""
 FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20

@@ -33,6 +33,8 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
+  ncclprobe fleet accept NAME    let its rates be usual as they are now
+  ncclprobe fleet forget NAME    drop a node that is there no more
 
 examples:
   ncclprobe accept --json accept.json; ncclprobe fleet add accept.json --fleet /shared/fleet.db
@@ -41,6 +43,7 @@ examples:
 
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
+_OF_A_NODE = ("node", "accept", "forget")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,15 +52,15 @@ def main(argv: Sequence[str]) -> int:
     do, *names = options.words or [""]
     if do == "add" and names and not options.exit_code:
         return _add(options, names)
-    if do == "node" and len(names) == 1:
-        return _node(options, names[0])
+    if do in _OF_A_NODE and len(names) == 1:
+        return _node(options, do, names[0])
     if not do:
         return _all(options)
     if do == "add" and names:
         raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
-    if do in ("add", "node"):
+    if do in ("add", *_OF_A_NODE):
         raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    raise unknown(do, "word after `ncclprobe fleet`", ("add", "node"), "`ncclprobe fleet --help` explains them")
+    raise unknown(do, "word after `ncclprobe fleet`", ("add", *_OF_A_NODE), "`ncclprobe fleet --help` explains them")
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -67,17 +70,26 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     read, refused = _read(names, time.time())
     for why in refused:
         print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
-    by, added = f"{_user()}@{os.uname().nodename}", 0
+    added = tried = 0
     if read:
-        with store.opened(options.fleet, options.timeout, create=True) as fleet:
-            for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
-                added += fleet.add(nodes, digest, Added(time.time(), by, str(Path(name).absolute()), command))
+        try:
+            with store.opened(options.fleet, options.timeout, create=True) as fleet:
+                for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
+                    added += fleet.add(nodes, digest, Added(time.time(), _by(), str(Path(name).absolute()), command))
+                    tried += 1
+                if tried > 1:
+                    fleet.settle()
+        except UsageError as error:
+            raise UsageError(f"{error}{f'; {tried:,} of {len(read):,} reports are in it' * bool(tried)}") from None
+        except KeyboardInterrupt:
+            print(f"ncclprobe: {tried:,} of {plural(len(read), 'report')} are in the store", file=sys.stderr)
+            raise
     known = len(read) - added
     if options.json:
         told = {"schema": shown.SCHEMA, "added": added, "known": known, "refused": refused}
         print(json.dumps(told, indent=2))
     elif read and not options.quiet:
-        there = f", {known} there already" if known else ""
+        there = f", {known:,} there already" if known else ""
         print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{there}"]))
     return ExitCode.USAGE if refused else ExitCode.OK
 
@@ -101,15 +113,17 @@ def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
     return found, refused
 
 
-def _user() -> str:
+def _by() -> str:
+    user = f"uid {os.geteuid()}"
     with contextlib.suppress(KeyError):
-        return pwd.getpwuid(os.geteuid()).pw_name
-    return f"uid {os.geteuid()}"
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user}@{os.uname().nodename}"
 
 
 def _all(options: argparse.Namespace) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
+        _say_unsettled(fleet)
         code = _code(nodes) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
         text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
@@ -117,11 +131,27 @@ def _all(options: argparse.Namespace) -> int:
     return code
 
 
-def _node(options: argparse.Namespace, name: str) -> int:
+def _say_unsettled(fleet: store.Store) -> None:
+    if fleet.unsettled:
+        late = plural(fleet.unsettled, "number")
+        print(f"ncclprobe: {late} of reports that came late left out: give --timeout more, or let it write to the file",
+              file=sys.stderr)  # fmt: skip
+
+
+def _node(options: argparse.Namespace, do: str, name: str) -> int:
+    """Show one node, once it is accepted where that is asked; or forget it, and show the others."""
     with store.opened(options.fleet, options.timeout) as fleet:
+        known = fleet.names()
+        if name not in known:
+            raise unknown(name, "node of this store", known, "`ncclprobe fleet --json` lists all")
+        if do == "accept":
+            fleet.accept(name, _by(), time.time())
+        if do == "forget":
+            fleet.forget(name)
         found = fleet.history(name, _MOST_ADDED)
+        _say_unsettled(fleet)
         if found is None:
-            raise unknown(name, "node of this store", [each.name for each in fleet.standings()])
+            return _all(options)
         history = replace(found, standing=aged(found.standing, time.time()))
         code = _code([history.standing]) if options.exit_code else ExitCode.OK
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
@@ -141,8 +171,8 @@ def _code(nodes: Sequence[NodeStanding]) -> ExitCode:
 def _parser() -> arguments.Parser:
     parser = arguments.Parser("fleet", _ABOUT, _MORE)
     add = parser.add_argument
-    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show one node (default: show "
-        "all nodes).")  # fmt: skip
+    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show, accept or forget one node "
+        "(default: show all nodes).")  # fmt: skip
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",

@@ -128,9 +128,9 @@ def _loss(series: Series, sum_: Sum) -> str:
     return f"{what} ({100 * math.expm1(sum_.lost):+.0f} %, {plural(sum_.tests, 'test')})"
 
 
-def events(tests: Sequence[Told], series: Sequence[Series]) -> list[NodeEvent]:
+def events(tests: Sequence[Told], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
     """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
-    found = [*_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
+    found = [*more, *_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
     found += [
         NodeEvent(each.last_s + WINDOW_S, f"not measured for 30 days: {each.number.called}")
         for each in series

@@ -34,6 +34,7 @@ from ncclprobe.model.fleet import (
     Drift,
     Fault,
     NodeCourse,
+    NodeEvent,
     NodeHistory,
     NodeStanding,
     Number,
@@ -67,6 +68,8 @@ _TABLES = (
     "CREATE TABLE accepted (node INTEGER, time_s REAL, by TEXT NOT NULL, what TEXT NOT NULL,"
     " PRIMARY KEY (node, time_s)) WITHOUT ROWID",
 )
+_LONGEST_S = 2e6
+"""SQLite counts the milliseconds that it waits in 32 bits."""
 _DAY_S, _DAYS, _AROUND = 86400.0, 30, 3
 """Siblings untested for so many days are none; a change of the machine so many tests from a loss goes with it."""
 _AT_A_TIME = 10_000
@@ -92,7 +95,8 @@ def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["
             raise UsageError(f"{path}: cannot be read: not a regular file")
     with _explained(path, patience_s):
         uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
-        with contextlib.closing(sqlite3.connect(uri, patience_s, isolation_level=None, uri=True)) as connection:
+        wait_s = min(patience_s, _LONGEST_S)
+        with contextlib.closing(sqlite3.connect(uri, wait_s, isolation_level=None, uri=True)) as connection:
             store = Store(connection, patience_s)
             if sys.version_info >= (3, 11):
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.FLEET_TEXT)
@@ -245,6 +249,7 @@ class Store:
             report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
             for each in told:
                 self._add_test(report, each)
+            self._few()
         return True
 
     def settle(self) -> None:
@@ -260,29 +265,75 @@ class Store:
                 self.unsettled = len(numbers) - done
                 return
 
+    def accept(self, name: str, by: str, now_s: float) -> None:
+        """Let a node be as usual from now on: its series begin anew."""
+        self.settle()
+        self._begin()
+        with _transaction(self._sql):
+            node, course, stands = self._node(name)
+            if node is None:
+                return
+            time_s = max(now_s, course.last_s)
+            row = (node, time_s, by, f"{stands.state}{': ' * bool(stands.evidence)}{stands.evidence}")
+            self._sql.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
+            for series, text in self._sql.execute("SELECT id, drift FROM series WHERE node = ?", (node,)).fetchall():
+                drift = _text(drifts.accepted(_read(text, Drift)))
+                self._sql.execute("UPDATE series SET drift = ? WHERE id = ?", (drift, series))
+            self._stands(node, name, course)
+
+    def forget(self, name: str) -> None:
+        """Drop what was told of a node, which is no sibling any more either."""
+        self._begin()
+        with _transaction(self._sql):
+            node, *_ = self._node(name)
+            if node is None:
+                return
+            self._sql.execute("INSERT OR IGNORE INTO late SELECT number FROM series WHERE node = ?", (node,))
+            self._sql.execute("DELETE FROM readings WHERE series IN (SELECT id FROM series WHERE node = ?)", (node,))
+            for table, column in (("series", "node"), ("tests", "node"), ("accepted", "node"), ("nodes", "id")):
+                self._sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (node,))
+
+    def _node(self, name: str) -> tuple[int | None, NodeCourse, NodeStanding]:
+        row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None, NodeCourse(), standings.standing(name, NodeCourse(), ())
+        return int(row[0]), _read(row[1], NodeCourse), _read(row[2], NodeStanding)
+
+    def names(self) -> list[str]:
+        """Return the names of all nodes."""
+        return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
+
+    def _few(self) -> None:
+        """Raise UsageError where there are more nodes than can be shown."""
+        if (nodes := _value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
+            raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
+
     def standings(self) -> list[NodeStanding]:
         """Return how each node stands."""
         self.settle()
         self._begin()
-        rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name LIMIT ?", (bounds.HOST_NAMES,))
+        self._few()
+        rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name")
         return [_read(text, NodeStanding) for (text,) in rows]
 
     def history(self, name: str, most: int) -> NodeHistory | None:
         """Return what is kept of a node, and of its `most` newest reports how they were added; None: no such node."""
         self.settle()
         self._begin()
-        row = self._sql.execute("SELECT id, standing FROM nodes WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        node, _, stands = self._node(name)
+        if node is None:
             return None
-        node, text = row
         added = self._sql.execute(
             "SELECT added_s, added_by, source, command FROM reports JOIN tests ON reports.id = tests.report"
             " WHERE node = ? ORDER BY time_s DESC LIMIT ?", (node, most))  # fmt: skip
         tests, series = tuple(self._tests(node, name)), self._series(node)
+        rows = self._sql.execute("SELECT time_s, by, what FROM accepted WHERE node = ?", (node,))
+        accepted = [NodeEvent(time_s, f"accepted by {by}: {what}")
+                    for time_s, by, what in msgspec.convert(rows.fetchall(), list[tuple[float, str, str]])]  # fmt: skip
         return NodeHistory(
-            _read(text, NodeStanding),
+            stands,
             tests[0].time_s if tests else 0.0,
-            tuple(standings.events(tests, series)),
+            tuple(standings.events(tests, series, accepted)),
             tuple(newest(series)),
             tuple(Added(*msgspec.convert(row, tuple[float, str, str, str])) for row in added),
         )
