@@ -32,6 +32,8 @@ FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20
 """Bytes of one text in a store."""
+FLEET_SINCE_S = 946_684_800.0
+"""A report that began before the year 2000 was written by a clock that had lost its time."""
 FLEET_AHEAD_S = 300.0
 """A report that began later than this from now was written by a clock that is wrong."""
 RUN_FILE_BYTES = 64 << 20

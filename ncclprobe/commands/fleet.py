@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Added, NodeStanding, Told
 from ncclprobe.model.values import replace
+from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.report import delivery
 from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
@@ -107,6 +109,10 @@ def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
             nodes = told(report, name)
             if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
                 raise UsageError(f"{name}: began at {shown.when(begun)} UTC, which is to come: set that clock")
+            if begun < bounds.FLEET_SINCE_S:
+                raise UsageError(f"{name}: began before the year 2000, by a clock that had lost its time: set it")
+            if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):
+                raise UsageError(f"{name}: names are pseudonyms: add the report before it is redacted")
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
         except UsageError as error:
             refused.append(str(error))

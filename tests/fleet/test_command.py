@@ -16,6 +16,7 @@ from ncclprobe.model.fleet import Told
 from ncclprobe.model.outcomes import EXIT_CODE, OUTCOMES
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from ncclprobe.report.fleet import iso
 
@@ -131,6 +132,21 @@ def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
     assert fleet("add", late, code=2) == []
     assert "began at 2026-03-22 04:00 UTC, which is to come: set that clock" in fleet.err
     assert not fleet.path.exists()
+
+
+def test_a_clock_that_was_reset_and_names_that_are_none_are_refused(fleet: Fleet) -> None:
+    (early,) = fleet.files(replace(day_of("n1", 0), started="1970-01-01T00:01:00+00:00"))
+    assert fleet("add", early, code=2) == []
+    assert "began before the year 2000, by a clock that had lost its time" in fleet.err
+    (named,) = fleet.files(Redactor("key").report(day_of("n1", 0)))
+    assert fleet("add", named, code=2) == []
+    assert "names are pseudonyms: add the report before it is redacted" in fleet.err
+
+
+def test_nodes_that_were_last_tested_on_one_day_are_one_line(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9) for node in range(4))))
+    monkeypatch.setattr("time.time", lambda: as_seconds(40))
+    assert [line.split()[:3] for line in fleet()[1:2]] == [["n[0-3]", "unknown", "2026-03-01"]]
 
 
 def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
