@@ -63,7 +63,8 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
     noise = max(scatter(drift.count, drift.squares), reading.noise)
     more = math.log(max(sums, 1)) / (2 * SLACK)
     own, siblings = drift.own, drift.siblings
-    if drift.count >= BURN_IN:
+    untold = theirs is None and first is not None and not drift.recent  # did all lose by a new driver? Not known yet
+    if drift.count >= BURN_IN and not untold:
         doubt = math.sqrt(1 + DOUBT / drift.count)
         own = _added(own, reading.time_s, level - shared - drift.mean, noise * doubt, more)
     if theirs is not None:
@@ -73,7 +74,7 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
         drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
         siblings_first=first, shared=shared,
     )  # fmt: skip
-    return _learned(known, level - shared)
+    return known if untold else _learned(known, level - shared)
 
 
 class Siblings:

@@ -10,6 +10,7 @@ import pytest
 from fleet.made import DAY_S, FIRST_S, readings
 from ncclprobe.fleet import drift
 from ncclprobe.model.fleet import Drift, Reading
+from ncclprobe.model.values import replace
 
 RUNS = 200
 
@@ -67,6 +68,13 @@ def test_what_all_siblings_lose_together_is_no_nodes_loss() -> None:
 
     assert drift.course(fleet(0.1, 0.1)).own.state == "ok"
     assert drift.course(fleet(0.1, 0.0)).own.state == "degraded"
+
+
+def test_the_first_number_on_a_new_driver_waits_for_siblings() -> None:
+    at = drift.course(readings(random.Random(9), [0.0] * 30, siblings=391.0, spread=0.01))
+    first = Reading(FIRST_S + 30 * DAY_S, 300.0)
+    assert drift.step(at, first).own.height > 0
+    assert drift.step(replace(at, recent=()), first).own == at.own
 
 
 def test_a_node_that_was_always_slow_is_found_by_its_siblings_and_one_a_little_slower_is_not() -> None:
