@@ -89,14 +89,15 @@ class Siblings:
 
         The median is of the newest numbers: levels lag behind what all lose together.
         """
-        levels, now = (list(each) for each in self._sorted)
-        if own := self._of.get(node):
-            for these, each in zip((levels, now), own, strict=True):
-                del these[bisect_left(these, each)]
-        if len(levels) < SIBLINGS:
+        own, count = self._of.get(node), len(self._of) - (node in self._of)
+        if count < SIBLINGS:
             return 0.0, 0.0
-        quarter, rest = (levels[len(levels) * part // 4] for part in (1, 3))
-        return math.exp(now[len(now) // 2]), max((rest - quarter) / _QUARTILES, LEAST_NOISE)
+
+        def part(place: int, quarter: int) -> float:  # as if the node's own were not in the list
+            these, at = self._sorted[place], count * quarter // 4
+            return these[at + (own is not None and at >= bisect_left(these, own[place]))]
+
+        return math.exp(part(1, 2)), max((part(0, 3) - part(0, 1)) / _QUARTILES, LEAST_NOISE)
 
 
 def accepted(drift: Drift) -> Drift:
