@@ -255,6 +255,7 @@ class Store:
     def settle(self) -> None:
         """Put numbers that came late in their place: of each what all nodes have of it is gone through once more."""
         self._begin()
+        self.unsettled = 0
         numbers = [int(number) for (number,) in self._sql.execute("SELECT number FROM late")]
         for done, number in enumerate(numbers):
             try:

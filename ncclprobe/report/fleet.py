@@ -44,8 +44,8 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     rows = [(printable(fold(names)), state, since, evidence) for (state, since, evidence), names in shown]
     if rows:
         yield from _fitting([("node", "state", "since (UTC)", "evidence"), *rows], width)
-    if len(groups) > len(shown):
-        yield f"and {plural(len(groups) - len(shown), 'line')} more; --json has all"
+    if more := len(ill) - sum(len(names) for _, names in shown):
+        yield f"and {plural(more, 'node')} more, none of them worse; --json has all"
     yield from wrap("", counts(nodes), width)
 
 

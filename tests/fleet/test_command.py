@@ -206,6 +206,14 @@ def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
     assert fleet("-q") == ["2 ok"]
 
 
+def test_nodes_that_are_not_shown_are_counted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclprobe.report.fleet._MOST_LINES", 1)
+    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9, UNSETTLED) for node in range(3)), day_of("n9", 1, DOWN)))
+    shown = fleet()
+    assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n9", "failing"]]
+    assert "and 3 nodes more, none of them worse; --json has all" in shown
+
+
 def test_more_nodes_than_can_be_shown_are_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncclprobe.bounds.FLEET_NODES", 2)
     fleet("add", *fleet.files(day_of("n1", 0), day_of("n2", 1)))
