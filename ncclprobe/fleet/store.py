@@ -471,7 +471,7 @@ class Store:
         """Return the series of a node."""
         rows = self._sql.execute(
             "SELECT series.id, text, first_s, last_s, drift FROM series JOIN texts ON texts.id = number WHERE node = ?"
-            " ORDER BY series.id", (node,))  # fmt: skip
+            " ORDER BY first_s, length(text), text", (node,))  # fmt: skip
         found = []
         for series, number, first_s, last_s, text in rows:
             drift = _read(text, Drift)
