@@ -236,6 +236,18 @@ def test_who_interrupts_is_told_how_many_are_added(fleet: Fleet, monkeypatch: py
     assert fleet.err.splitlines()[0] == "ncclprobe: 1 of 2 reports are in the store"
 
 
+def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet("add", *fleet.files(day_of("n1", 1)))
+    fleet("add", *fleet.files(day_of("n1", 0)))
+    monkeypatch.setattr(store.Store, "_settle", interrupted)
+    assert fleet() == ["1 ok"]
+    assert fleet.err.startswith("ncclprobe: 1 number of reports that came late left out: give --timeout more")
+
+
+def interrupted(*_: Any) -> None:
+    raise sqlite3.OperationalError("interrupted")
+
+
 def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, connect = [], sqlite3.connect
     monkeypatch.setattr("sqlite3.connect", lambda path, wait_s, **more: seen.append(wait_s) or connect(path, **more))
