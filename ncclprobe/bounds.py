@@ -26,10 +26,14 @@ FLEET_REPORTS = 100_000
 """Reports that are added to a store at once: of each what it tells is held in memory, not all of it."""
 FLEET_FAULTS, FLEET_NUMBERS = 200, 512
 """Findings and numbers of one node that are kept of one report."""
+FLEET_NODES = 200_000
+"""Nodes of a store, which are all shown."""
 FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20
 """Bytes of one text in a store."""
+FLEET_SINCE_S = 946_684_800.0
+"""A report that began before the year 2000 was written by a clock that had lost its time."""
 FLEET_AHEAD_S = 300.0
 """A report that began later than this from now was written by a clock that is wrong."""
 RUN_FILE_BYTES = 64 << 20

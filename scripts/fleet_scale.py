@@ -59,7 +59,7 @@ COPIES = (
     "INSERT INTO tests SELECT node, time_s + :later, report + :day * :nodes, unknown, machine, looked, faults"
     " FROM tests WHERE report <= :nodes AND time_s < 86400",
     "INSERT INTO readings SELECT series, time_s + :later, report + :day * :nodes,"
-    " value * (1 + (:day * 37 % 11 - 5) / 300.0), noise, siblings, spread"
+    " value * (1 + (:day * 37 % 11 - 5) / 300.0), noise"
     " FROM readings WHERE report <= :nodes AND time_s < 86400",
 )
 """Makes of the first day's rows those of another day."""
@@ -98,6 +98,10 @@ def main() -> None:
             jobs = (range(first, first + 64) for first in range(0, 320, 64))
             many = ([told(rng, node, options.days + 1 + job[0] / 1e4, options.numbers) for node in job] for job in jobs)
             print("one report of 64 nodes:", timed(fleet, many))
+        begun = time.perf_counter()
+        with store.opened(path, PATIENCE_S) as fleet:
+            fleet.settle()
+        print(f"to put what came late in its place: {time.perf_counter() - begun:.1f} s")
         begun = time.perf_counter()
         with store.opened(path, PATIENCE_S) as fleet:
             count = len(fleet.standings())

@@ -5,7 +5,7 @@
 
 Each node keeps a level of its own (1 % between nodes) and scatters by 2 % from day to day, as those of one node do from
 1 GiB on. The readings go through ncclprobe.fleet.drift as the store hands them over: beside the median and the spread
-of the other nodes of the fleet, where there are siblings. The seeds are fixed.
+of the other nodes of the fleet on the day before, where there are siblings. The seeds are fixed.
 """
 
 import argparse
@@ -75,16 +75,16 @@ def fleet(
     """The states of each node of a fleet, by its place. `planted`: what some lose each day; `shared`: what all do."""
     own = [rng.gauss(0, BETWEEN) for _ in range(FLEET)]
     at = [Drift() for _ in range(FLEET)]
-    levels: list[float | None] = [None] * FLEET
+    levels: dict[int, tuple[float, float]] = {}
     found: dict[int, list[str]] = {node: [] for node in range(FLEET)}
     for day in range(days):
+        before = drift.Siblings(dict(levels))
         for node in range(FLEET):
             left = (1 - (planted[node][day] if node in planted else 0.0)) * (1 - (shared[day] if shared else 0.0))
             value = LEVEL * left * math.exp(own[node] + scatter(rng, day))
-            others = sorted(each for place, each in enumerate(levels) if each is not None and place != node)
-            siblings, spread = drift.among(others)
+            siblings, spread = before.beside(node)
             at[node] = drift.step(at[node], Reading(day * DAY_S + node, value, 0.0, siblings, spread), sums=2)
-            levels[node] = statistics.fmean(map(math.log, at[node].recent))
+            levels[node] = statistics.fmean(map(math.log, at[node].recent)), math.log(value)
             found[node].append(worst(at[node]))
     return found
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Added, NodeStanding, Told
 from ncclprobe.model.values import replace
+from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.report import delivery
 from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
@@ -33,6 +35,8 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
+  ncclprobe fleet accept NAME    let its rates be usual as they are now
+  ncclprobe fleet forget NAME    drop a node that is there no more
 
 examples:
   ncclprobe accept --json accept.json; ncclprobe fleet add accept.json --fleet /shared/fleet.db
@@ -41,6 +45,7 @@ examples:
 
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
+_OF_A_NODE = ("node", "accept", "forget")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,15 +54,15 @@ def main(argv: Sequence[str]) -> int:
     do, *names = options.words or [""]
     if do == "add" and names and not options.exit_code:
         return _add(options, names)
-    if do == "node" and len(names) == 1:
-        return _node(options, names[0])
+    if do in _OF_A_NODE and len(names) == 1:
+        return _node(options, do, names[0])
     if not do:
         return _all(options)
     if do == "add" and names:
         raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
-    if do in ("add", "node"):
+    if do in ("add", *_OF_A_NODE):
         raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    raise unknown(do, "word after `ncclprobe fleet`", ("add", "node"), "`ncclprobe fleet --help` explains them")
+    raise unknown(do, "word after `ncclprobe fleet`", ("add", *_OF_A_NODE), "`ncclprobe fleet --help` explains them")
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -67,17 +72,26 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     read, refused = _read(names, time.time())
     for why in refused:
         print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
-    by, added = f"{_user()}@{os.uname().nodename}", 0
+    added = tried = 0
     if read:
-        with store.opened(options.fleet, options.timeout, create=True) as fleet:
-            for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
-                added += fleet.add(nodes, digest, Added(time.time(), by, str(Path(name).absolute()), command))
+        try:
+            with store.opened(options.fleet, options.timeout, create=True) as fleet:
+                for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
+                    added += fleet.add(nodes, digest, Added(time.time(), _by(), str(Path(name).absolute()), command))
+                    tried += 1
+                if tried > 1:
+                    fleet.settle()
+        except UsageError as error:
+            raise UsageError(f"{error}{f'; {tried:,} of {len(read):,} reports are in it' * bool(tried)}") from None
+        except KeyboardInterrupt:
+            print(f"ncclprobe: {tried:,} of {plural(len(read), 'report')} are in the store", file=sys.stderr)
+            raise
     known = len(read) - added
     if options.json:
         told = {"schema": shown.SCHEMA, "added": added, "known": known, "refused": refused}
         print(json.dumps(told, indent=2))
     elif read and not options.quiet:
-        there = f", {known} there already" if known else ""
+        there = f", {known:,} there already" if known else ""
         print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{there}"]))
     return ExitCode.USAGE if refused else ExitCode.OK
 
@@ -95,21 +109,27 @@ def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
             nodes = told(report, name)
             if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
                 raise UsageError(f"{name}: began at {shown.when(begun)} UTC, which is to come: set that clock")
+            if begun < bounds.FLEET_SINCE_S:
+                raise UsageError(f"{name}: began before the year 2000, by a clock that had lost its time: set it")
+            if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):
+                raise UsageError(f"{name}: names are pseudonyms: add the report before it is redacted")
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
         except UsageError as error:
             refused.append(str(error))
     return found, refused
 
 
-def _user() -> str:
+def _by() -> str:
+    user = f"uid {os.geteuid()}"
     with contextlib.suppress(KeyError):
-        return pwd.getpwuid(os.geteuid()).pw_name
-    return f"uid {os.geteuid()}"
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user}@{os.uname().nodename}"
 
 
 def _all(options: argparse.Namespace) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
+        _say_unsettled(fleet)
         code = _code(nodes) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
         text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
@@ -117,11 +137,27 @@ def _all(options: argparse.Namespace) -> int:
     return code
 
 
-def _node(options: argparse.Namespace, name: str) -> int:
+def _say_unsettled(fleet: store.Store) -> None:
+    if fleet.unsettled:
+        late = plural(fleet.unsettled, "number")
+        print(f"ncclprobe: {late} of reports that came late left out: give --timeout more, or let it write to the file",
+              file=sys.stderr)  # fmt: skip
+
+
+def _node(options: argparse.Namespace, do: str, name: str) -> int:
+    """Show one node, once it is accepted where that is asked; or forget it, and show the others."""
     with store.opened(options.fleet, options.timeout) as fleet:
+        known = fleet.names()
+        if name not in known:
+            raise unknown(name, "node of this store", known, "`ncclprobe fleet --json` lists all")
+        if do == "accept":
+            fleet.accept(name, _by(), time.time())
+        if do == "forget":
+            fleet.forget(name)
         found = fleet.history(name, _MOST_ADDED)
+        _say_unsettled(fleet)
         if found is None:
-            raise unknown(name, "node of this store", [each.name for each in fleet.standings()])
+            return _all(options)
         history = replace(found, standing=aged(found.standing, time.time()))
         code = _code([history.standing]) if options.exit_code else ExitCode.OK
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
@@ -141,8 +177,8 @@ def _code(nodes: Sequence[NodeStanding]) -> ExitCode:
 def _parser() -> arguments.Parser:
     parser = arguments.Parser("fleet", _ABOUT, _MORE)
     add = parser.add_argument
-    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show one node (default: show "
-        "all nodes).")  # fmt: skip
+    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show, accept or forget one node "
+        "(default: show all nodes).")  # fmt: skip
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",

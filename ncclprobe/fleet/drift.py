@@ -7,15 +7,17 @@ node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %
 that no one odd test condemns a node.
 
 There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
-machines of the same driver and firmware. A node may always be somewhat slower than its siblings, by what they differ
-among themselves. And what all siblings have lost is no node's own loss: the own past moves as they do.
+machines of the same driver and firmware, of each the newest number of an earlier day: then it matters to nobody which
+report of a day came first. A node may always be somewhat slower than its siblings, by what their levels differ, means
+of a few numbers each. And what all siblings have lost is no node's own loss: the own past moves as they do.
 
 Numbers measured otherwise, or with other software or settings, are another series and begin anew. A new driver or
 firmware does not: it may be the cause. scripts/fleet_years.py says how often all this is right.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from ncclprobe.model.fleet import Drift, Reading, Sum
@@ -37,6 +39,8 @@ DOUBT = 10
 REPAIRED, MOST_ODDS = 3.0, 2.0
 """Logarithm of the odds for what was usual, against what was lost, at which a node is well again; one number gives
 MOST_ODDS at most."""
+REST = 1 / 8
+"""Of a loss so much may remain, or as much as a single number scatters by; twice as much is no repair."""
 _RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16
 _QUARTILES = 1.349
 """Standard deviations between the quartiles of a normal distribution."""
@@ -59,24 +63,47 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
     noise = max(scatter(drift.count, drift.squares), reading.noise)
     more = math.log(max(sums, 1)) / (2 * SLACK)
     own, siblings = drift.own, drift.siblings
-    if drift.count >= BURN_IN:
+    untold = theirs is None and first is not None and not drift.recent  # did all lose by a new driver? Not known yet
+    if drift.count >= BURN_IN and not untold:
         doubt = math.sqrt(1 + DOUBT / drift.count)
         own = _added(own, reading.time_s, level - shared - drift.mean, noise * doubt, more)
     if theirs is not None:
-        siblings = _added(siblings, reading.time_s, level - theirs, noise, more, SPREADS * reading.spread)
+        off = level - theirs - drift.accepted
+        siblings = _added(siblings, reading.time_s, off, noise, more, SPREADS * reading.spread)
     known = replace(
         drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
         siblings_first=first, shared=shared,
     )  # fmt: skip
-    return _learned(known, level - shared)
+    return known if untold else _learned(known, level - shared)
 
 
-def among(levels: Sequence[float]) -> tuple[float, float]:
-    """Return the median of siblings, and by which share they differ, of their sorted logarithms; 0: too few."""
-    if len(levels) < SIBLINGS:
-        return 0.0, 0.0
-    quarter, middle, rest = (levels[len(levels) * part // 4] for part in (1, 2, 3))
-    return math.exp(middle), max((rest - quarter) / _QUARTILES, LEAST_NOISE)
+class Siblings:
+    """Nodes measured alike: of each its level and its newest number, as logarithms."""
+
+    def __init__(self, of: Mapping[int, tuple[float, float]]) -> None:
+        self._of = of
+        self._sorted = [sorted(each[place] for each in of.values()) for place in (0, 1)]
+
+    def beside(self, node: int) -> tuple[float, float]:
+        """Return the median of the siblings of `node`, and by which share they differ; 0: too few.
+
+        The median is of the newest numbers: levels lag behind what all lose together.
+        """
+        own, count = self._of.get(node), len(self._of) - (node in self._of)
+        if count < SIBLINGS:
+            return 0.0, 0.0
+
+        def part(place: int, quarter: int) -> float:  # as if the node's own were not in the list
+            these, at = self._sorted[place], count * quarter // 4
+            return these[at + (own is not None and at >= bisect_left(these, own[place]))]
+
+        return math.exp(part(1, 2)), max((part(0, 3) - part(0, 1)) / _QUARTILES, LEAST_NOISE)
+
+
+def accepted(drift: Drift) -> Drift:
+    """Return the test begun anew: from here on the node is as usual, beside its siblings too."""
+    below = drift.siblings.lost if drift.siblings.state != "ok" else 0.0
+    return Drift(tests=drift.tests, recent=drift.recent, accepted=drift.accepted + below)
 
 
 def scatter(count: int, squares: float) -> float:
@@ -106,7 +133,7 @@ def _added(to: Sum, time_s: float, off: float, noise: float, more: float, allowe
     `allowed`: how far below is no loss yet; `more`: by how much the limits are higher.
     """
     if to.state == "degraded":
-        return _weighed(to, time_s, off, noise)
+        return _weighed(to, time_s, off, noise, allowed)
     height = max(to.height + max(min(-(off + allowed) / noise, CLIP), -CLIP) - SLACK, 0.0)
     if not height:
         return Sum(good_s=time_s, spells=to.spells)
@@ -121,10 +148,13 @@ def _added(to: Sum, time_s: float, off: float, noise: float, more: float, allowe
     )
 
 
-def _weighed(to: Sum, time_s: float, off: float, noise: float) -> Sum:
+def _weighed(to: Sum, time_s: float, off: float, noise: float, allowed: float) -> Sum:
     """Return the sum of a degraded node with one more number, which may show that it is well again."""
-    odds = max(to.odds + min((off - to.lost / 2) * -to.lost / noise**2, MOST_ODDS), 0.0)
+    most = min(to.most, to.lost)
+    rest = max(-most * REST, min(-most / 2, noise + allowed))
+    odds = max(to.odds + min((off + rest) * -most / noise**2, MOST_ODDS), 0.0)
     if odds >= REPAIRED:
-        spell = (to.since_s or time_s, time_s, to.lost)
-        return Sum(good_s=time_s, spells=(*to.spells, spell)[-_MOST_SPELLS:])
-    return replace(to, tests=to.tests + 1, odds=odds)
+        return Sum(good_s=time_s, spells=(*to.spells, (to.since_s or time_s, time_s, most))[-_MOST_SPELLS:])
+    tests = to.tests + 1
+    lost = to.lost + max(off - to.lost, -CLIP * noise) / min(tests, _RECENT)
+    return replace(to, tests=tests, odds=odds, lost=lost, most=min(most, lost))

@@ -6,16 +6,15 @@ times within WINDOW_S and was looked for in vain in between, or a rate was lost 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from statistics import median
 from typing import NamedTuple
 
 from ncclprobe import bounds
 from ncclprobe.layout import first_of
 from ncclprobe.model.fleet import (
     STATES,
-    Drift,
     Fault,
     FaultCourse,
     NodeCourse,
@@ -53,28 +52,31 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
 
 
 class Reason(NamedTuple):
-    """One thing that speaks for a state, since when (None: not known), and in words."""
+    """One thing that speaks for a state, since when (None: not known), and in words. `of`: what it is of."""
 
     state: NodeState
     since_s: float | None
     words: str
+    of: str = ""
 
 
 def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
-    """Return how the node `name` stands by all that was told of it: by the worst that is known."""
+    """Return how the node `name` stands by all that was told of it: by the worst that is known, and since when."""
     reasons = [*_of_faults(course), *_of_series(course, series), *_of_looking(course)]
     state = min((each.state for each in reasons), key=STATES.index)
     why = [each for each in reasons if each.state == state]
-    since_s = min((each.since_s for each in why if each.since_s is not None), default=None)
-    evidence = first_of((each.words for each in why if each.words), 1, "; ")
-    return NodeStanding(name, state, since_s, evidence[: bounds.FLEET_EVIDENCE], course.tests, course.last_s)
+    more = Counter(each.of for each in why[1:] if each.of)
+    words = [why[0].words[: bounds.FLEET_EVIDENCE], *(f"and {number} more {of}{'s' * (number > 1)}"
+             for of, number in more.items())]  # fmt: skip
+    return NodeStanding(name, state, why[0].since_s, "; ".join(words), course.tests, course.last_s)
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
-    """Return how a node stands by now: of one that was not tested for long it is not known whether it is well."""
-    if stands.state in ("ok", "watch") and now_s - stands.last_s > WINDOW_S:
-        return replace(stands, state="unknown", since_s=stands.last_s, evidence="not tested for 30 days or more")
-    return stands
+    """Return how a node stands by now: of one that was not tested for long nothing is known."""
+    if now_s - stands.last_s <= WINDOW_S:
+        return stands
+    was = f"was {stands.state}: {stands.evidence}; " if stands.state not in ("ok", "unknown") else ""
+    return replace(stands, state="unknown", since_s=stands.last_s, evidence=f"{was}not tested for 30 days")
 
 
 def _of_looking(course: NodeCourse) -> Iterator[Reason]:
@@ -90,40 +92,50 @@ def _of_faults(course: NodeCourse) -> Iterator[Reason]:
         if each.there:
             often = f", came {len(came)} times in 30 days" if len(came) > 1 else ""
             words = f"{name}: {each.fault.message} ({plural(each.tests, 'test')}{often})"
-            yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words)
+            yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words, "finding")
         if len(came) >= FLAPS:
-            yield Reason("flapping", came[0], f"{name} came {len(came)} times in 30 days, gone in between")
+            yield Reason("flapping", came[0], f"{name} came {len(came)} times in 30 days, gone in between", "finding")
 
 
 def _of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
-    """Yield what the test over time says, the greatest loss first."""
-    sums = ((each, sum_) for each in series for sum_ in (each.drift.own, each.drift.siblings))
-    for each, sum_ in sorted(sums, key=lambda both: both[1].lost):
-        if sum_.state != "ok":
+    """Yield what the test over time says, the greatest loss first, and of each number its greater one."""
+    sums = [(each, sum_) for each in series if not _unmeasured(each, course.last_s)
+            for sum_ in (each.drift.own, each.drift.siblings)]  # fmt: skip
+    told = set()
+    for each, sum_ in sorted(sums, key=lambda both: (both[1].lost, both[0].number.called)):
+        if sum_.state != "ok" and (sum_.state, each.number) not in told:
+            told.add((sum_.state, each.number))
             changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
-            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed)
+            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed, "number")
         came = [since_s for since_s, end_s, _ in sum_.spells if end_s > course.last_s - WINDOW_S]
         if len(came) >= FLAPS:
-            yield Reason("flapping", came[0], f"{each.number.called} was lost {len(came)} times in 30 days, and back")
+            yield Reason("flapping", came[0], f"{each.number.called} was lost {len(came)} times in 30 days, and back",
+                         "number")  # fmt: skip
+
+
+def _unmeasured(series: Series, last_s: float) -> bool:
+    """Whether a number was not measured for long, though its node was tested: it says nothing of the node any more."""
+    return last_s - series.last_s > WINDOW_S
 
 
 def _loss(series: Series, sum_: Sum) -> str:
     """Return what is lost, in words: ``rail 3 out: 48.9 → 30.9 GB/s (-37 %, 12 tests)``."""
     drift = series.drift
-    before, beside = _usual(drift, sum_), "" if sum_ is drift.own else " of its siblings"
-    now = median(drift.recent[-sum_.tests :])
+    usual = drift.mean if sum_ is drift.own else (drift.siblings_first or 0.0) + drift.accepted
+    before, beside = math.exp(usual + drift.shared), "" if sum_ is drift.own else " of its siblings"
+    now = before * math.exp(sum_.lost)  # by what the newest numbers differed from theirs, each at its own time
     what = f"{series.number.called}: {three_digits(before)}{beside} → {three_digits(now)} {series.number.unit}"
-    return f"{what} ({100 * (now / before - 1):+.0f} %, {plural(sum_.tests, 'test')})"
+    return f"{what} ({100 * math.expm1(sum_.lost):+.0f} %, {plural(sum_.tests, 'test')})"
 
 
-def _usual(drift: Drift, sum_: Sum) -> float:
-    """Return what the numbers of a series are compared with: the own past as siblings have moved it, or siblings."""
-    return math.exp((drift.mean if sum_ is drift.own else drift.siblings_first or 0.0) + drift.shared)
-
-
-def events(tests: Sequence[Told], series: Sequence[Series]) -> list[NodeEvent]:
+def events(tests: Sequence[Told], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
     """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
-    found = [*_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
+    found = [*more, *_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
+    found += [
+        NodeEvent(each.last_s + WINDOW_S, f"not measured for 30 days: {each.number.called}")
+        for each in series
+        if tests and _unmeasured(each, tests[-1].time_s)
+    ]
     return sorted(dict.fromkeys(found), key=lambda each: each.time_s)
 
 

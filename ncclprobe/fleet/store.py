@@ -1,7 +1,9 @@
 """The store: one SQLite file, to which every node adds its reports, and which a killed writer leaves as it was.
 
 A report is one transaction. With it go the numbers that it tells, the state of the sequential test of each, and how its
-nodes stand, so that listing a fleet reads one row for each node. SQLite's rollback journal is used and not its
+nodes stand, so that listing a fleet reads one row for each node. A number that comes late, older than the newest of its
+own node or of an earlier day than a sibling's, is put in its place before anything is answered: the order of adding
+changes nothing. SQLite's rollback journal is used and not its
 write-ahead log, which needs shared memory: nodes write to one file over NFS or Lustre, as long as that can lock.
 
 What the file holds is taken for a stranger's: tables that are not exactly ours are refused, texts are decoded into
@@ -14,10 +16,11 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +34,7 @@ from ncclprobe.model.fleet import (
     Drift,
     Fault,
     NodeCourse,
+    NodeEvent,
     NodeHistory,
     NodeStanding,
     Number,
@@ -52,12 +56,22 @@ _TABLES = (
     " machine INTEGER NOT NULL, looked INTEGER NOT NULL, faults TEXT NOT NULL,"
     " PRIMARY KEY (node, time_s, report)) WITHOUT ROWID",
     "CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, number INTEGER NOT NULL,"
-    " machine INTEGER NOT NULL, level REAL NOT NULL, first_s REAL NOT NULL, last_s REAL NOT NULL,"
-    " drift TEXT NOT NULL, UNIQUE (node, number))",
-    "CREATE INDEX siblings ON series (number, machine, level, node, last_s)",
+    " first_s REAL NOT NULL, last_s REAL NOT NULL, drift TEXT NOT NULL,"
+    " day INTEGER NOT NULL, machine INTEGER NOT NULL, level REAL NOT NULL, newest REAL NOT NULL,"
+    " old_day INTEGER NOT NULL, old_machine INTEGER NOT NULL, old_level REAL NOT NULL, old_newest REAL NOT NULL,"
+    " UNIQUE (node, number))",
+    "CREATE INDEX siblings ON series (number, day, machine, node, level, newest,"
+    " old_day, old_machine, old_level, old_newest)",
     "CREATE TABLE readings (series INTEGER, time_s REAL, report INTEGER, value REAL NOT NULL, noise REAL NOT NULL,"
-    " siblings REAL NOT NULL, spread REAL NOT NULL, PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
+    " PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
+    "CREATE TABLE late (number INTEGER PRIMARY KEY)",
+    "CREATE TABLE accepted (node INTEGER, time_s REAL, by TEXT NOT NULL, what TEXT NOT NULL,"
+    " PRIMARY KEY (node, time_s)) WITHOUT ROWID",
 )
+_LONGEST_S = 2e6
+"""SQLite counts the milliseconds that it waits in 32 bits."""
+_DAY_S, _DAYS, _AROUND = 86400.0, 30, 3
+"""Siblings untested for so many days are none; a change of the machine so many tests from a loss goes with it."""
 _AT_A_TIME = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 T = TypeVar("T")
@@ -81,7 +95,8 @@ def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["
             raise UsageError(f"{path}: cannot be read: not a regular file")
     with _explained(path, patience_s):
         uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
-        with contextlib.closing(sqlite3.connect(uri, patience_s, isolation_level=None, uri=True)) as connection:
+        wait_s = min(patience_s, _LONGEST_S)
+        with contextlib.closing(sqlite3.connect(uri, wait_s, isolation_level=None, uri=True)) as connection:
             store = Store(connection, patience_s)
             if sys.version_info >= (3, 11):
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.FLEET_TEXT)
@@ -162,8 +177,57 @@ def _read(text: Any, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind)
 
 
+class _Level(NamedTuple):
+    """Where a series stood at the end of a day: its level and its newest number, as logarithms, and its machine."""
+
+    day: int = -1
+    machine: int = -1
+    level: float = 0.0
+    newest: float = 0.0
+
+
+class _Course(NamedTuple):
+    """The test of one series, and its level now and at the end of the day before its newest."""
+
+    drift: Drift = Drift()
+    now: _Level = _Level()
+    old: _Level = _Level()
+    last_s: float = -math.inf
+
+    def step(self, reading: Reading, machine: int, sums: int) -> "_Course":
+        day = int(reading.time_s // _DAY_S)
+        drift = self.drift if machine == self.now.machine else replace(self.drift, recent=())
+        drift = drifts.step(drift, reading, sums)
+        now = _Level(day, machine, fmean(map(math.log, drift.recent)), math.log(reading.value))
+        return _Course(drift, now, self.now if day > self.now.day else self.old, reading.time_s)
+
+    def accepted(self) -> "_Course":
+        return self._replace(drift=drifts.accepted(self.drift))
+
+
+def _alike(courses: Mapping[int, _Course], day: int) -> dict[int, drifts.Siblings]:
+    """Return, by machine, how series stood that end before `day`; not those long untested."""
+    levels: dict[int, dict[int, tuple[float, float]]] = {}
+    for node, course in courses.items():
+        if course.now.day >= day - _DAYS:
+            levels.setdefault(course.now.machine, {})[node] = course.now.level, course.now.newest
+    return {machine: drifts.Siblings(of) for machine, of in levels.items()}
+
+
+def _sums(firsts: Sequence[float], time_s: float) -> int:
+    """Return how many sums a node has at a time: two of each number."""
+    return 2 * bisect_right(firsts, time_s)
+
+
+def _called(number: Number) -> tuple[str, str, str]:
+    return number.part, number.name, number.unit
+
+
 class Store:
     """An open store. Its methods raise what :func:`opened` turns into UsageError."""
+
+    unsettled = 0
+    """Numbers that are not in the order of time yet: there was no time for it, or the file may not be written."""
 
     def __init__(self, connection: sqlite3.Connection, patience_s: float) -> None:
         self._sql, self._patience_s = connection, patience_s
@@ -171,9 +235,9 @@ class Store:
 
     def _begin(self) -> None:
         """Give what is asked now its own time."""
-        end = time.monotonic() + self._patience_s
+        self._end = end = time.monotonic() + self._patience_s
         self._sql.set_progress_handler(lambda: time.monotonic() > end, _AT_A_TIME)
-        self._siblings: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        self._siblings: dict[tuple[int, int], drifts.Siblings] = {}
 
     def add(self, told: Sequence[Told], digest: str, added: Added) -> bool:
         """Add what one report tells of its nodes, as one transaction; False: it is there already, by its `digest`."""
@@ -185,29 +249,92 @@ class Store:
             report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
             for each in told:
                 self._add_test(report, each)
+            self._few()
         return True
+
+    def settle(self) -> None:
+        """Put numbers that came late in their place: of each what all nodes have of it is gone through once more."""
+        self._begin()
+        self.unsettled = 0
+        numbers = [int(number) for (number,) in self._sql.execute("SELECT number FROM late")]
+        for done, number in enumerate(numbers):
+            try:
+                with _transaction(self._sql):
+                    if self._sql.execute("DELETE FROM late WHERE number = ?", (number,)).rowcount:
+                        self._settle(number)
+            except sqlite3.OperationalError:
+                self.unsettled = len(numbers) - done
+                return
+
+    def accept(self, name: str, by: str, now_s: float) -> None:
+        """Let a node be as usual from now on: its series begin anew."""
+        self.settle()
+        self._begin()
+        with _transaction(self._sql):
+            node, course, stands = self._node(name)
+            if node is None:
+                return
+            time_s = max(now_s, course.last_s)
+            row = (node, time_s, by, f"{stands.state}{': ' * bool(stands.evidence)}{stands.evidence}")
+            self._sql.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
+            for series, text in self._sql.execute("SELECT id, drift FROM series WHERE node = ?", (node,)).fetchall():
+                drift = _text(drifts.accepted(_read(text, Drift)))
+                self._sql.execute("UPDATE series SET drift = ? WHERE id = ?", (drift, series))
+            self._stands(node, name, course)
+
+    def forget(self, name: str) -> None:
+        """Drop what was told of a node, which is no sibling any more either."""
+        self._begin()
+        with _transaction(self._sql):
+            node, *_ = self._node(name)
+            if node is None:
+                return
+            self._sql.execute("INSERT OR IGNORE INTO late SELECT number FROM series WHERE node = ?", (node,))
+            self._sql.execute("DELETE FROM readings WHERE series IN (SELECT id FROM series WHERE node = ?)", (node,))
+            for table, column in (("series", "node"), ("tests", "node"), ("accepted", "node"), ("nodes", "id")):
+                self._sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (node,))
+
+    def _node(self, name: str) -> tuple[int | None, NodeCourse, NodeStanding]:
+        row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
+        if row is None:
+            return None, NodeCourse(), standings.standing(name, NodeCourse(), ())
+        return int(row[0]), _read(row[1], NodeCourse), _read(row[2], NodeStanding)
+
+    def names(self) -> list[str]:
+        """Return the names of all nodes."""
+        return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
+
+    def _few(self) -> None:
+        """Raise UsageError where there are more nodes than can be shown."""
+        if (nodes := _value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
+            raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
 
     def standings(self) -> list[NodeStanding]:
         """Return how each node stands."""
+        self.settle()
         self._begin()
-        rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name LIMIT ?", (bounds.HOST_NAMES,))
+        self._few()
+        rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name")
         return [_read(text, NodeStanding) for (text,) in rows]
 
     def history(self, name: str, most: int) -> NodeHistory | None:
         """Return what is kept of a node, and of its `most` newest reports how they were added; None: no such node."""
+        self.settle()
         self._begin()
-        row = self._sql.execute("SELECT id, standing FROM nodes WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        node, _, stands = self._node(name)
+        if node is None:
             return None
-        node, text = row
         added = self._sql.execute(
             "SELECT added_s, added_by, source, command FROM reports JOIN tests ON reports.id = tests.report"
             " WHERE node = ? ORDER BY time_s DESC LIMIT ?", (node, most))  # fmt: skip
         tests, series = tuple(self._tests(node, name)), self._series(node)
+        rows = self._sql.execute("SELECT time_s, by, what FROM accepted WHERE node = ?", (node,))
+        accepted = [NodeEvent(time_s, f"accepted by {by}: {what}")
+                    for time_s, by, what in msgspec.convert(rows.fetchall(), list[tuple[float, str, str]])]  # fmt: skip
         return NodeHistory(
-            _read(text, NodeStanding),
+            stands,
             tests[0].time_s if tests else 0.0,
-            tuple(standings.events(tests, series)),
+            tuple(standings.events(tests, series, accepted)),
             tuple(newest(series)),
             tuple(Added(*msgspec.convert(row, tuple[float, str, str, str])) for row in added),
         )
@@ -230,93 +357,152 @@ class Store:
         test = (node, told.time_s, report, told.unknown, machine, self._interned(_text(told.looked)),
                 _text(told.faults))  # fmt: skip
         self._insert("tests", test)
-        if told.time_s >= course.last_s:
+        if told.time_s > course.last_s:
             course = standings.step(course, told)
         else:  # a report that comes late
             course = NodeCourse()
             for each in self._tests(node, told.node):
                 course = standings.step(course, each)
-        sums = 2 * max(len(newest(self._series(node))), len(told.numbers))
+        known = {which: self._interned(_text(which)) for which in told.numbers}
+        for which in known.values():
+            self._note_series(node, which, told.time_s)
+        sums = _sums(self._firsts("node = ?", node)[node], told.time_s) if known else 0
         for number, reading in told.numbers.items():
-            self._add_reading(node, report, machine, number, reading, sums)
-        stands = standings.standing(told.node, course, newest(self._series(node)))
+            self._add_reading(node, report, machine, known[number], reading, sums)
+        self._stands(node, told.node, course)
+
+    def _stands(self, node: int, name: str, course: NodeCourse) -> None:
+        stands = standings.standing(name, course, newest(self._series(node)))
         row = (_text(course), _text(stands), node)
         self._sql.execute("UPDATE nodes SET course = ?, standing = ? WHERE id = ?", row)
 
-    def _add_reading(self, node: int, report: int, machine: int, number: Number, reading: Reading, sums: int) -> None:
-        """Add one number of a node, beside those of its siblings, and take the test of its series a step on."""
-        which = self._interned(_text(number))
-        siblings, spread = drifts.among([level for other, level in self._alike(which, machine, reading.time_s)
-                                         if other != node])  # fmt: skip
-        reading = replace(reading, siblings=siblings, spread=spread)
-        row = self._sql.execute(
-            "SELECT id, last_s, drift FROM series WHERE node = ? AND number = ?", (node, which)).fetchone()  # fmt: skip
-        if row is None:
-            last_s, text = reading.time_s, "{}"
-            new = (node, which, machine, 0.0, last_s, last_s, text)
-            series = self._insert("series (node, number, machine, level, first_s, last_s, drift)", new)
-        else:
-            series, last_s, text = row
-        self._insert("readings", (series, reading.time_s, report, *msgspec.structs.astuple(reading)[1:]))
-        if reading.time_s >= last_s:
-            drift = drifts.step(_read(text, Drift), reading, sums)
-        else:  # a report that comes late
-            drift = drifts.course(self._readings(series), sums)
-            machine = _value(self._sql, "SELECT machine FROM series WHERE id = ?", series)
-        level = fmean(map(math.log, drift.recent))
-        self._sql.execute(
-            "UPDATE series SET machine = ?, level = ?, first_s = min(first_s, ?), last_s = max(last_s, ?), drift = ?"
-            " WHERE id = ?", (machine, level, reading.time_s, reading.time_s, _text(drift), series))  # fmt: skip
+    def _note_series(self, node: int, number: int, time_s: float) -> None:
+        """Make the series of a number; where it began earlier than was known, all that a node has is late."""
+        first_s = _value(self._sql, "SELECT first_s FROM series WHERE node = ? AND number = ?", node, number)
+        if first_s is None:
+            names = "series (node, number, first_s, last_s, drift, day, machine, level, newest, old_day, old_machine,"
+            row = (node, number, time_s, time_s, "{}", *_Level(), *_Level())
+            self._insert(f"{names} old_level, old_newest)", row)
+        if time_s < (math.inf if first_s is None else first_s):
+            self._sql.execute("UPDATE series SET first_s = ? WHERE node = ? AND number = ?", (time_s, node, number))
+            later = "INSERT OR IGNORE INTO late SELECT number FROM series WHERE node = ? AND last_s > ?"
+            self._sql.execute(later, (node, time_s))
 
-    def _alike(self, number: int, machine: int, time_s: float) -> list[tuple[int, float]]:
-        """Return (node, level) of the series of a number on machines alike, lowest first; not those long untested."""
+    def _add_reading(self, node: int, report: int, machine: int, number: int, reading: Reading, sums: int) -> None:
+        """Add one number of a node, and take the test of its series a step on, beside those of its siblings."""
+        day = int(reading.time_s // _DAY_S)
+        series, last_s, text, *at = self._sql.execute(
+            "SELECT id, last_s, drift, day, machine, level, newest, old_day, old_machine, old_level, old_newest"
+            " FROM series WHERE node = ? AND number = ?", (node, number)).fetchone()  # fmt: skip
+        self._insert("readings", (series, reading.time_s, report, reading.value, reading.noise))
+        drift, now, old = _read(text, Drift), *(msgspec.convert(each, _Level) for each in (at[:4], at[4:]))
+        late = (
+            (drift.tests and reading.time_s <= last_s)
+            or _value(self._sql, "SELECT 1 FROM series WHERE number = ? AND day > ?", number, day)
+            or _value(self._sql, "SELECT 1 FROM accepted WHERE node = ? AND time_s >= ?", node, reading.time_s)
+        )
+        if late:
+            self._sql.execute("INSERT OR IGNORE INTO late VALUES (?)", (number,))
+            return
+        siblings, spread = self._alike(number, machine, day).beside(node)
+        course = _Course(drift, now, old).step(replace(reading, siblings=siblings, spread=spread), machine, sums)
+        self._keep(series, course)
+
+    def _keep(self, series: int, course: "_Course") -> None:
+        row = (_text(course.drift), course.last_s, *course.now, *course.old, series)
+        self._sql.execute(
+            "UPDATE series SET drift = ?, last_s = ?, day = ?, machine = ?, level = ?, newest = ?, old_day = ?,"
+            " old_machine = ?, old_level = ?, old_newest = ? WHERE id = ?", row)  # fmt: skip
+
+    def _alike(self, number: int, machine: int, day: int) -> drifts.Siblings:
+        """Return how the series of a number stood before that day, on machines alike; not those long untested."""
         if (number, machine) not in self._siblings:
+            since = day - _DAYS
             rows = self._sql.execute(
-                "SELECT node, CAST(level AS REAL) FROM series WHERE number = ? AND machine = ? AND abs(last_s - ?) < ?"
-                " ORDER BY level",
-                (number, machine, time_s, standings.WINDOW_S))  # fmt: skip
-            self._siblings[number, machine] = rows.fetchall()
+                "SELECT node, CAST(level AS REAL), CAST(newest AS REAL) FROM series"
+                " WHERE number = ? AND machine = ? AND day < ? AND day >= ?"
+                " UNION ALL SELECT node, CAST(old_level AS REAL), CAST(old_newest AS REAL) FROM series"
+                " WHERE number = ? AND old_machine = ? AND day = ? AND old_day >= ?",
+                (number, machine, day, since, number, machine, day, since))  # fmt: skip
+            self._siblings[number, machine] = drifts.Siblings({node: (level, now) for node, level, now in rows})
         return self._siblings[number, machine]
+
+    def _firsts(self, where: str, *values: int) -> dict[int, list[float]]:
+        """Return of each node since when it has each of its numbers, the oldest first."""
+        firsts: dict[int, dict[tuple[str, str, str], float]] = {}
+        rows = "SELECT node, CAST(first_s AS REAL), text FROM series JOIN texts ON texts.id = number WHERE"
+        for node, first_s, text in self._sql.execute(f"{rows} {where}", values):
+            of, key = firsts.setdefault(node, {}), _called(_read(text, Number))
+            of[key] = min(of.get(key, first_s), first_s)
+        return {node: sorted(of.values()) for node, of in firsts.items()}
+
+    def _settle(self, number: int) -> None:
+        """Go through what all nodes have of a number, in the order of time."""
+        alike = "node IN (SELECT node FROM series WHERE number = ?)"
+        firsts, courses = self._firsts(alike, number), dict[int, _Course]()
+        accepted: dict[int, list[float]] = {}
+        for node, time_s in self._sql.execute(f"SELECT node, time_s FROM accepted WHERE {alike}", (number,)):
+            accepted.setdefault(node, []).append(time_s)
+        rows = self._sql.execute(
+            "SELECT series.node, series.id, readings.time_s, value, noise, tests.machine FROM series"
+            " JOIN readings ON series = series.id JOIN tests"
+            " ON tests.node = series.node AND tests.time_s = readings.time_s AND tests.report = readings.report"
+            " WHERE number = ? ORDER BY readings.time_s, value, tests.machine", (number,))  # fmt: skip
+        today, siblings, which = -1, dict[int, drifts.Siblings](), dict[int, int]()
+        for node, series, time_s, value, noise, machine in rows:
+            if (day := int(time_s // _DAY_S)) != today:
+                today, siblings = day, _alike(courses, day)
+                if time.monotonic() > self._end:
+                    raise sqlite3.OperationalError("interrupted")
+            course = courses.get(node, _Course())
+            if any(course.last_s <= each < time_s for each in accepted.get(node, ())):
+                course = course.accepted()
+            median, spread = siblings[machine].beside(node) if machine in siblings else (0.0, 0.0)
+            reading = Reading(*msgspec.convert((time_s, value, noise), tuple[float, float, float]), median, spread)
+            courses[node] = course.step(reading, machine, _sums(firsts[node], time_s))
+            which[node] = series
+        for node, course in courses.items():
+            late = any(each >= course.last_s for each in accepted.get(node, ()))
+            self._keep(which[node], course.accepted() if late else course)
+            name, text = self._sql.execute("SELECT name, course FROM nodes WHERE id = ?", (node,)).fetchone()
+            self._stands(node, name, _read(text, NodeCourse))
 
     def _series(self, node: int) -> list[Series]:
         """Return the series of a node."""
         rows = self._sql.execute(
-            "SELECT text, first_s, last_s, drift FROM series JOIN texts ON texts.id = number WHERE node = ?"
-            " ORDER BY series.id", (node,))  # fmt: skip
+            "SELECT series.id, text, first_s, last_s, drift FROM series JOIN texts ON texts.id = number WHERE node = ?"
+            " ORDER BY first_s, length(text), text", (node,))  # fmt: skip
         found = []
-        for number, first_s, last_s, text in rows:
+        for series, number, first_s, last_s, text in rows:
             drift = _read(text, Drift)
-            if not drift.recent:
-                raise ValueError("a series without a number")
-            changed, which = self._changed(node, drift), _read(number, Number)
+            if not drift.recent:  # all that it has came late
+                continue
+            changed, which = self._changed(series, drift), _read(number, Number)
             found.append(Series(which, drift, *msgspec.convert((first_s, last_s), tuple[float, float]), changed))
         return found
 
-    def _changed(self, node: int, drift: Drift) -> tuple[str, ...]:
-        """Return what of the machine was another one at the last good test than at the first bad one."""
+    def _changed(self, series: int, drift: Drift) -> tuple[str, ...]:
+        """Return what of the machine was another one some tests after a loss began than some before."""
         sum_ = max(drift.own, drift.siblings, key=lambda each: (each.state != "ok", -each.lost))
-        if sum_.state == "ok" or sum_.good_s is None or sum_.since_s is None:
+        if sum_.state == "ok" or sum_.since_s is None:
             return ()
-        old, new = (self._machine(node, time_s) for time_s in (sum_.good_s, sum_.since_s))
-        return standings.differences(old, new)
-
-    def _machine(self, node: int, time_s: float) -> dict[str, str]:
-        known = "SELECT text FROM tests JOIN texts ON texts.id = machine WHERE node = ? AND time_s = ?"
-        text = _value(self._sql, known, node, time_s)
-        return _read(text or "{}", dict[str, str])
-
-    def _readings(self, series: int) -> Iterator[Reading]:
-        rows = self._sql.execute(
-            "SELECT time_s, value, noise, siblings, spread FROM readings WHERE series = ? ORDER BY time_s", (series,)
-        )
-        return (Reading(*msgspec.convert(row, tuple[float, float, float, float, float])) for row in rows)
+        seen: list[dict[str, str]] = [{}, {}]
+        for place, (since, way) in enumerate((("<", "DESC"), (">=", ""))):
+            rows = self._sql.execute(
+                "SELECT text FROM readings JOIN series ON series.id = series JOIN tests ON tests.node = series.node"
+                " AND tests.time_s = readings.time_s AND tests.report = readings.report"
+                f" JOIN texts ON texts.id = tests.machine WHERE series = ? AND readings.time_s {since} ?"
+                f" ORDER BY readings.time_s {way} LIMIT ?", (series, sum_.since_s, _AROUND + 1))  # fmt: skip
+            for (text,) in rows:  # the farthest last
+                seen[place] |= _read(text, dict[str, str])
+        return standings.differences(*seen)
 
     def _tests(self, node: int, name: str) -> Iterator[Told]:
         """Yield what reports told of a node but for its numbers, oldest first."""
         rows = self._sql.execute(
-            "SELECT time_s, faults, looked.text, unknown, machine.text FROM tests"
+            "SELECT time_s, faults, looked.text, unknown, machine.text FROM tests JOIN reports ON reports.id = report"
             " JOIN texts AS looked ON looked.id = looked JOIN texts AS machine ON machine.id = machine"
-            " WHERE node = ? ORDER BY time_s", (node,))  # fmt: skip
+            " WHERE node = ? ORDER BY time_s, digest", (node,))  # fmt: skip
         for time_s, faults, looked, unknown, machine in rows:
             yield Told(
                 name, msgspec.convert(time_s, float), _read(faults, tuple[Fault, ...]),
@@ -329,6 +515,6 @@ def newest(series: Sequence[Series]) -> list[Series]:
     """Return of each number the series that was measured last: other software or settings begin anew."""
     found: dict[tuple[str, str, str], Series] = {}
     for each in series:
-        key = (each.number.part, each.number.name, each.number.unit)
-        found[key] = max(found.get(key, each), each, key=lambda one: one.last_s)
+        key = _called(each.number)
+        found[key] = max(found.get(key, each), each, key=lambda one: (one.last_s, one.number.how))
     return list(found.values())

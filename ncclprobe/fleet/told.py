@@ -13,7 +13,7 @@ from ncclprobe.model.findings import Severity, Status, Verdict, nodes_of, own_no
 from ncclprobe.model.fleet import Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report, placed
-from ncclprobe.units import size
+from ncclprobe.units import printable, size
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
@@ -46,6 +46,7 @@ def told(report: Report, source: str) -> list[Told]:
     numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
     for name, number, value, noise in _numbers(report):
         fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS
+        number = Number(_cut(number.part), _cut(number.name), number.unit, _cut(number.how, _HOW))
         if fits and bounds.LEAST_GBPS <= value <= bounds.MOST_GBPS:
             numbers[name][number] = Reading(time_s, value, min(max(noise, 0.0), 1.0))
     return [
@@ -64,15 +65,20 @@ def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault
             continue
         about = nodes_of(verdict, finding) or (names if len(names) == 1 else ())
         fault = Fault(
-            verdict.id[:_SUBJECT], finding.subject[:_SUBJECT], finding.severity, finding.blame, weight(finding),
-            finding.message[:_MESSAGE],
+            _cut(verdict.id), _cut(finding.subject), finding.severity, finding.blame, weight(finding),
+            _cut(finding.message, _MESSAGE),
         )  # fmt: skip
         yield from ((name, fault) for name in about)
 
 
+def _cut(text: str, most: int = _SUBJECT) -> str:
+    """Return what is kept of a text of a report: no row of ours can be forged with it."""
+    return printable(text[:most])
+
+
 def _machine(report: Report, node: str) -> dict[str, str]:
     versions = report.environment[node].versions if node in report.environment else {}
-    return {name: version[:_MESSAGE] for name in _MACHINE if (version := versions.get(name))}
+    return {name: _cut(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
 
 
 _Found = tuple[str, Number, float, float]
@@ -91,7 +97,7 @@ def _how(report: Report, *words: str, library: bool = True) -> str:
     machine = [known.machine[name] for name in ("product", "gpu") if name in known.machine] if known else []
     software = known.software.items() if known and library else ()
     used = [f"{name} {value}" for name, value in software if name != "driver"]
-    return ", ".join(filter(None, (*words, *machine, *used)))[:_HOW]
+    return ", ".join(filter(None, (*words, *machine, *used)))
 
 
 def _collectives(report: Report) -> Iterator[_Found]:
@@ -142,4 +148,4 @@ def _between(report: Report) -> Iterator[_Found]:
         value = median(rates)
         noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
         how = _how(report, library=kind != "rails")
-        yield node, Number(part[:_SUBJECT], name, "GB/s", how), value, noise
+        yield node, Number(part, name, "GB/s", how), value, noise

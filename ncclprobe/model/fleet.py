@@ -74,14 +74,16 @@ class Told(Struct, frozen=True):
 
 class Sum(Struct, frozen=True, omit_defaults=True):
     """A CUSUM: its `height`, and `tests` numbers since `since_s`, when it left 0; `lost`: by which share, as the mean
-    of their logarithms. `good_s`: the newest number at which it was 0. `odds`: of the newest numbers for what was usual
-    before. `spells`: each time that the node was degraded and is no more, from when to when, and what it lost.
+    of their logarithms, once it is degraded of the newest of them, and the `most` since then. `good_s`: the newest
+    number at which it was 0. `odds`: of the newest numbers for what was usual before. `spells`: each time that the node
+    was degraded and is no more, from when to when, and what it lost.
     """
 
     state: DriftState = "ok"
     height: float = 0.0
     tests: int = 0
     lost: float = 0.0
+    most: float = 0.0
     since_s: float | None = None
     good_s: float | None = None
     odds: float = 0.0
@@ -93,7 +95,8 @@ class Drift(Struct, frozen=True, omit_defaults=True):
 
     What is usual: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
     `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against
-    `siblings`, which have changed by `shared` (logarithm) since they were at `siblings_first`.
+    `siblings`, which have changed by `shared` (logarithm) since they were at `siblings_first`; as far below them as
+    was `accepted` the node is as usual. `recent` begins anew on another machine.
     """
 
     tests: int = 0
@@ -106,6 +109,7 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     siblings: Sum = Sum()
     siblings_first: float | None = None
     shared: float = 0.0
+    accepted: float = 0.0
 
 
 class Series(Struct, frozen=True):

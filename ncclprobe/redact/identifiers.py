@@ -36,6 +36,8 @@ _EUI_HELD = 0x0300_00FF_FF00_0000
 
 Range = tuple[int, int, bool]  # a prefix, its length, whether everything within it is kept too
 _SERIAL_CHARS, _NAME_CHARS = 12, 10
+PSEUDONYM = re.compile(rf"host-(?=\d*[a-f])[0-9a-f]{{{_NAME_CHARS}}}(\..*)?")
+"""The name of a node, once it is redacted; one in a hundred has digits only, as may the names of some site."""
 
 
 def _ranges(bits: int, nets: Iterable[IPv4Network | IPv6Network], whole: bool) -> tuple[Range, ...]:

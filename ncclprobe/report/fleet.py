@@ -15,6 +15,7 @@ from ncclprobe.units import plural, printable, three_digits
 SCHEMA = "ncclprobe.fleet/1"
 _MOST_LINES, _MOST_EVENTS = 60, 100
 _LEAST_ALARMS = 0.01
+_DAY = len("2026-11-19")
 _LEAST_ROOM = 30
 """Columns for the evidence, however long the names are."""
 FALSE_ALARMS = 0.002
@@ -36,14 +37,15 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     ill = [each for each in nodes if each.state != "ok"]
     for each in sorted(ill, key=lambda each: (STATES.index(each.state), each.since_s or 0.0)):
-        key = (each.state, when(each.since_s) if each.since_s is not None else "–", each.evidence)
+        since = when(each.since_s) if each.since_s is not None else "–"
+        key = (each.state, since[:_DAY] if each.state == "unknown" else since, each.evidence)
         groups.setdefault(key, []).append(each.name)
     shown = list(groups.items())[:_MOST_LINES]
     rows = [(printable(fold(names)), state, since, evidence) for (state, since, evidence), names in shown]
     if rows:
         yield from _fitting([("node", "state", "since (UTC)", "evidence"), *rows], width)
-    if len(groups) > len(shown):
-        yield f"and {plural(len(groups) - len(shown), 'line')} more; --json has all"
+    if more := len(ill) - sum(len(names) for _, names in shown):
+        yield f"and {plural(more, 'node')} more, none of them worse; --json has all"
     yield from wrap("", counts(nodes), width)
 
 
@@ -96,7 +98,7 @@ def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
 def _rate(series: Series) -> tuple[str, ...]:
     number, usual = series.number, _usual(series)
     shown = (three_digits(usual) if usual else "–", three_digits(series.drift.recent[-1]), str(series.drift.tests))
-    return number.called, number.unit, *shown, _state(series)
+    return printable(number.called), printable(number.unit), *shown, _state(series)
 
 
 def _usual(series: Series) -> float | None:

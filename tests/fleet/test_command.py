@@ -1,8 +1,10 @@
 """``ncclprobe fleet``: what is added, what is refused, what is shown, and with which exit code."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +12,11 @@ from fleet.made import DAY_S, DOWN, FIRST_S, day_of
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.fleet import Told
 from ncclprobe.model.outcomes import EXIT_CODE, OUTCOMES
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from ncclprobe.report.fleet import iso
 
@@ -130,6 +134,21 @@ def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
     assert not fleet.path.exists()
 
 
+def test_a_clock_that_was_reset_and_names_that_are_none_are_refused(fleet: Fleet) -> None:
+    (early,) = fleet.files(replace(day_of("n1", 0), started="1970-01-01T00:01:00+00:00"))
+    assert fleet("add", early, code=2) == []
+    assert "began before the year 2000, by a clock that had lost its time" in fleet.err
+    (named,) = fleet.files(Redactor("key").report(day_of("n1", 0)))
+    assert fleet("add", named, code=2) == []
+    assert "names are pseudonyms: add the report before it is redacted" in fleet.err
+
+
+def test_nodes_that_were_last_tested_on_one_day_are_one_line(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9) for node in range(4))))
+    monkeypatch.setattr("time.time", lambda: as_seconds(40))
+    assert [line.split()[:3] for line in fleet()[1:2]] == [["n[0-3]", "unknown", "2026-03-01"]]
+
+
 def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
     (file,) = fleet.files(day_of("n1", 0))
     fleet("add", file)
@@ -159,6 +178,81 @@ def test_a_node_that_is_not_there_is_refused_with_the_one_that_may_be_meant(flee
     fleet("add", *fleet.files(day_of("node37", 0)))
     fleet("node", "node73", code=2)
     assert "did you mean node37?" in fleet.err
+
+
+def test_a_node_that_is_accepted_begins_anew_and_who_did_so_is_kept(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*degraded("n3")[:19]))
+    assert fleet("accept", "n3", "-q") == ["n3: ok"]
+    late, *later = fleet.files(degraded("n3")[19], *(day_of("n3", day, rate=330.0) for day in range(21, 40)))
+    fleet("add", late)  # of before
+    assert fleet("-q") == ["1 ok"]
+    events = [each["what"] for each in json.loads("\n".join(fleet("node", "n3", "--json")))["events"]]
+    (accepted,) = (each for each in events if each.startswith("accepted by "))
+    assert "degraded: all_reduce 1 GiB: 391 → 330" in accepted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: as_seconds(50))
+        fleet("add", *later)
+        assert fleet("-q") == ["1 ok"]
+        fleet("add", *fleet.files(*(day_of("n3", day, rate=200.0) for day in range(40, 49))))
+        assert fleet("-q") == ["0 ok · 1 degraded"]
+
+
+def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
+    assert fleet("forget", "n3", "-q") == ["1 ok"]
+    fleet("node", "n3", code=2)
+    assert fleet.err == "ncclprobe: n3 is no node of this store; `ncclprobe fleet --json` lists all\n"
+    assert fleet("add", *fleet.files(day_of("n3", 20, rate=330.0)))[0].startswith("1 report added")
+    assert fleet("-q") == ["2 ok"]
+
+
+def test_nodes_that_are_not_shown_are_counted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclprobe.report.fleet._MOST_LINES", 1)
+    fleet("add", *fleet.files(*(day_of(f"n{node}", node / 9, UNSETTLED) for node in range(3)), day_of("n9", 1, DOWN)))
+    shown = fleet()
+    assert [line.split()[:2] for line in shown if line.startswith("n")][1:] == [["n9", "failing"]]
+    assert "and 3 nodes more, none of them worse; --json has all" in shown
+
+
+def test_more_nodes_than_can_be_shown_are_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncclprobe.bounds.FLEET_NODES", 2)
+    fleet("add", *fleet.files(day_of("n1", 0), day_of("n2", 1)))
+    fleet("add", *fleet.files(day_of("n1", 2), day_of("n3", 3)), code=2)
+    assert "3 nodes in one store; 2 at most" in fleet.err
+    assert "; 1 of 2 reports are in it" in fleet.err
+    assert fleet("-q") == ["2 ok"]
+
+
+def test_who_interrupts_is_told_how_many_are_added(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, files = store.Store.add, fleet.files(day_of("n1", 0), day_of("n2", 1))
+
+    def adds_one(self: store.Store, told: Sequence[Told], *more: Any) -> bool:
+        if told[0].node == "n2":
+            raise KeyboardInterrupt
+        return add(self, told, *more)
+
+    monkeypatch.setattr(store.Store, "add", adds_one)
+    fleet("add", *files, code=130)
+    assert fleet.err.splitlines()[0] == "ncclprobe: 1 of 2 reports are in the store"
+
+
+def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet("add", *fleet.files(day_of("n1", 1)))
+    fleet("add", *fleet.files(day_of("n1", 0)))
+    monkeypatch.setattr(store.Store, "_settle", interrupted)
+    assert fleet() == ["1 ok"]
+    assert fleet.err.startswith("ncclprobe: 1 number of reports that came late left out: give --timeout more")
+
+
+def interrupted(*_: Any) -> None:
+    raise sqlite3.OperationalError("interrupted")
+
+
+def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, connect = [], sqlite3.connect
+    monkeypatch.setattr("sqlite3.connect", lambda path, wait_s, **more: seen.append(wait_s) or connect(path, **more))
+    fleet("add", *fleet.files(day_of("n1", 0)), "--timeout", "5e8")
+    assert 1e6 < seen[0] < 2_147_483
 
 
 def made(name: str, fleet: Fleet) -> None:

@@ -1,5 +1,6 @@
 """The test over time, with seeded years: what is found, how soon, and what is not."""
 
+import functools
 import math
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import pytest
 from fleet.made import DAY_S, FIRST_S, readings
 from ncclprobe.fleet import drift
 from ncclprobe.model.fleet import Drift, Reading
+from ncclprobe.model.values import replace
 
 RUNS = 200
 
@@ -68,6 +70,13 @@ def test_what_all_siblings_lose_together_is_no_nodes_loss() -> None:
     assert drift.course(fleet(0.1, 0.0)).own.state == "degraded"
 
 
+def test_the_first_number_on_a_new_driver_waits_for_siblings() -> None:
+    at = drift.course(readings(random.Random(9), [0.0] * 30, siblings=391.0, spread=0.01))
+    first = Reading(FIRST_S + 30 * DAY_S, 300.0)
+    assert drift.step(at, first).own.height > 0
+    assert drift.step(replace(at, recent=()), first).own == at.own
+
+
 def test_a_node_that_was_always_slow_is_found_by_its_siblings_and_one_a_little_slower_is_not() -> None:
     slow, healthy = (
         drift.course(readings(random.Random(4), [loss] * 11, siblings=391.0, spread=0.01)) for loss in (0.12, 0.03)
@@ -86,5 +95,26 @@ def test_a_reading_with_a_wide_interval_says_less() -> None:
 
 
 def test_few_siblings_say_nothing() -> None:
-    assert drift.among([5.0] * (drift.SIBLINGS - 1)) == (0.0, 0.0)
-    assert drift.among([5.0] * drift.SIBLINGS)[0] == pytest.approx(math.exp(5.0))
+    few, enough = (drift.Siblings(dict.fromkeys(range(count), (5.0, 5.0))) for count in (8, 9))
+    assert few.beside(0) == (0.0, 0.0)
+    assert enough.beside(0)[0] == few.beside(99)[0] == pytest.approx(math.exp(5.0))
+
+
+@pytest.mark.parametrize(("remaining", "state"), [(0.12, "degraded"), (0.25, "degraded"), (0.02, "ok")])
+def test_half_a_repair_is_none_and_what_is_lost_follows_the_readings(remaining: float, state: str) -> None:
+    for seed in range(20):
+        losses = [0.0] * 40 + [0.4] * 10 + [remaining] * 12
+        at = drift.course(readings(random.Random(seed), losses))
+        assert at.own.state == state
+        assert state == "ok" or math.expm1(at.own.lost) == pytest.approx(-remaining, abs=0.04)
+
+
+def test_a_node_that_is_accepted_is_as_usual_from_then_on() -> None:
+    more = {"siblings": 391.0, "spread": 0.01}
+    before = drift.course(readings(random.Random(6), [0.0] * 40 + [0.2] * 20, **more))
+    assert (before.own.state, before.siblings.state) == ("degraded", "degraded")
+    days = list(readings(random.Random(7), [0.2] * 40 + [0.4] * 8, **more))
+    at = functools.reduce(drift.step, days[:40], drift.accepted(before))
+    assert (at.own.state, at.siblings.state) == ("ok", "ok")
+    at = functools.reduce(drift.step, days[40:], at)
+    assert (at.own.state, at.siblings.state) == ("degraded", "degraded")

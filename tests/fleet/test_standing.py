@@ -71,9 +71,25 @@ def test_a_lost_rate_is_told_with_what_changed_at_that_time() -> None:
 
 
 def test_of_several_losses_the_greatest_is_told_and_the_others_are_counted() -> None:
-    found = after(days([]), lost(0.1, 12), lost(0.3, 12))
+    other = replace(lost(0.1, 20), number=replace(RATE, name="all_gather 1 GiB"))
+    since = replace(other.drift.own, since_s=FIRST_S + DAY_S)  # longer ago
+    found = after(days([]), replace(other, drift=replace(other.drift, own=since)), lost(0.3, 12))
     assert "(-30 %" in found.evidence
-    assert found.evidence.endswith("; and 1 more")
+    assert found.evidence.endswith("; and 1 more number")
+    assert found.since_s == FIRST_S + 60 * DAY_S
+    both = lost(0.3, 12)
+    both = replace(both, drift=replace(both.drift, siblings=both.drift.own))
+    assert "more" not in after(days([]), both).evidence
+
+
+def test_a_number_that_is_measured_no_more_makes_no_node_degraded() -> None:
+    series = lost(0.3, 12)
+    tests = days(*[[]] * 32)
+    assert after(tests[:31], series).state == "degraded"
+    assert after(tests, series).state == "ok"
+    assert standing.events(tests[:31], [series])[-1].what.startswith("degraded")
+    told_of = [(each.time_s, each.what) for each in standing.events(tests, [series])]
+    assert (FIRST_S + 30 * DAY_S, "not measured for 30 days: all_reduce 1 GiB") in told_of
 
 
 def test_the_worst_state_is_the_nodes() -> None:
@@ -88,7 +104,11 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     assert standing.aged(found, FIRST_S + 20 * DAY_S).state == "ok"
     old = standing.aged(found, FIRST_S + 40 * DAY_S)
     assert (old.state, old.since_s) == ("unknown", FIRST_S + DAY_S)
-    assert standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S).state == "failing"
+    ill = standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
+    assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
+    assert ill.evidence == (
+        "was failing: ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (1 test); not tested for 30 days"
+    )
 
 
 def test_what_changed_is_told_in_the_order_of_time() -> None:

@@ -120,6 +120,18 @@ def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
         told(replace(HEALTHY, nodes=HEALTHY.nodes * 2), "r.json")
 
 
+def test_no_text_of_a_report_forges_a_row_or_is_kept_whole() -> None:
+    (copy, *_) = SICK.copies
+    found = fail("mlx5_0\nn9  failing", "bad \x1b[2J" + "x" * 999, blame="node")
+    copy = replace(copy, node="n1", device="GPU3\nn9  failing" * 99)
+    made = day_of("n1", 0, found, driver="550\n560", copies=(copy,))
+    (one,) = told(made, "r.json")
+    texts = [*one.machine.values(), one.faults[0].subject, one.faults[0].message]
+    texts += [text for number in one.numbers for text in (number.part, number.name, number.how)]
+    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
+    assert "GPU3\\nn9  failing" in "".join(texts)
+
+
 def test_numbers_that_cannot_be_are_left_out() -> None:
     row = day_of("n1", 0).measurements[0]
     assert rates(day_of("n1", 0, measurements=(replace(row, busbw_GBps=0.0),))) == {}
