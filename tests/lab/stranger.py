@@ -60,6 +60,7 @@ def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[
     poll = select.epoll()
     by_handle: dict[int, tuple[int, socket.socket]] = {}
     end_s = time.monotonic() + FOREVER_S
+    told = False
     print("ready", flush=True)
     while time.monotonic() < end_s:
         for port in ports or listening(pid) - {MEETING}:
@@ -71,6 +72,9 @@ def hold(address: str, pid: str, count: int, ports: set[int], sources: Sequence[
                 poll.register(sock, select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR)
         for handle, _ in poll.poll(0.005):
             port, sock = by_handle.pop(handle)
+            if not told:
+                print("hung up on", flush=True)
+                told = True
             poll.unregister(handle)
             held[port].remove(sock)
             sock.close()

@@ -71,6 +71,13 @@ def codes(done: Mapping[str, Completed]) -> dict[str, int]:
     return {name: each.code for name, each in done.items()}
 
 
+def doctors_in_a_crowd(lab: Lab, crowd: Running) -> dict[str, Running]:
+    """The same on three hosts, the others once node 0 has had to hang up on the crowd."""
+    first = doctors(lab, lab.hosts[:1])
+    crowd.until_says("hung up on")
+    return first | doctors(lab, lab.hosts[1:3])
+
+
 def over(jobs: Mapping[str, Running], timeout_s: float = 20.0) -> dict[str, Completed]:
     return ended(jobs, time.monotonic() + 3 * timeout_s)
 
@@ -85,8 +92,8 @@ def test_sockets_held_open_to_a_nodes_mesh_port_blame_no_node(lab: Lab) -> None:
 
 
 def test_a_crowd_at_the_meeting_port_does_not_hold_up_node_0_and_is_named(lab: Lab) -> None:
-    attack(lab.hosts[3], "crowd", lab.hosts[0].address(), PORT, 8000)
-    done = over(doctors(lab, lab.hosts[:3]))
+    crowd = attack(lab.hosts[3], "crowd", lab.hosts[0].address(), PORT, 8000)
+    done = over(doctors_in_a_crowd(lab, crowd))
     assert all(each.seconds < 20.0 + 2.0 for each in done.values()), done
     assert findings(lab) == {}, done
     (flood,) = findings(lab, "warn")["launch.port-flooded"]
@@ -112,8 +119,8 @@ def test_a_crowd_from_hundreds_of_addresses_keeps_no_node_out() -> None:
     with Lab(hosts=4, ipv6=True) as lab:
         sources = [f"fd77:0::5:{number:x}" for number in range(400)]
         lab.hosts[3].ip(*(f"addr add {source}/64 dev eth0 nodad" for source in sources))
-        attack(lab.hosts[3], "crowd", lab.hosts[0].address(family=6), PORT, 3000, *sources)
-        done = over(doctors(lab, lab.hosts[:3]))
+        crowd = attack(lab.hosts[3], "crowd", lab.hosts[0].address(family=6), PORT, 3000, *sources)
+        done = over(doctors_in_a_crowd(lab, crowd))
         assert set(codes(done).values()) <= {0, 3}, done
         assert all(each.seconds < 20.0 + 2.0 for each in done.values()), done
         assert findings(lab) == {}
