@@ -8,15 +8,18 @@ from ncclprobe.checks.log.lines import (
     IMAGE,
     JOB,
     NODE,
+    UNPROVEN,
     cuda_errors,
     demoted,
     each,
     failed,
+    following,
     of_no_rank,
+    of_process,
     warned,
 )
 from ncclprobe.errors import NCCL_NO_MEMORY
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
@@ -83,6 +86,69 @@ def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
     """
     codes = ("gpu-isolation", "host-identity", "nccl-bug-shm-attach")
     yield from each(log, _ATTACH, "shared memory of another rank is not seen", codes=codes, **JOB)
+
+
+_REFUSED = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "Unable to allocate",
+    "std::bad_alloc",
+    "cannot allocate memory for thread-local data",
+    "[Errno 12] Cannot allocate memory",
+)
+"""What a program says of memory that it did not get, of a full host or at a limit of its own (ulimit -v)."""
+_HOST_OOM = (
+    "Out of memory: Kill",
+    "oom-kill",
+    "oom_kill",
+    "oom_reaper",
+    "OOMKilled",
+    "OOM Killed",
+    "killed due to memory pressure",
+    "running low on memory",
+    "Out Of Memory",
+    "Memory cgroup out of memory",
+    "exceeded K8s pod memory limits",
+    *_REFUSED,
+)
+_LIMITS = ("CONSTRAINT_MEMCG", "cgroup", "OOMKilled", "OOM Killed", "oom_kill event", "memory limits", "Out Of Memory")
+"""The job reached a limit of its own; else all that runs on the host shares the fault."""
+_NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
+
+
+@cause(
+    code="rank-crashed",
+    signs=_HOST_OOM,
+    doctor="host.oom",
+    bad=lambda: ["[ 912.1] Out of memory: Killed process 77 (python) total-vm:904112kB, anon-rss:812000kB"],
+    good=lambda: ["[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"],
+)
+def host_memory_full(log: JobLog) -> Iterator[Finding]:
+    """The host's or container's memory is full, and a rank was killed.
+
+    Right: No rank was killed for want of memory.
+    Why: the kernel ends the process that uses most: a rank that loads a checkpoint, or its data loaders; it writes
+    nothing itself, and the others lose the connection to it.
+    Fix: more memory for the job (Slurm --mem, Kubernetes limits), fewer data-loader workers, checkpoints loaded by one
+    rank or with mmap=True.
+    """
+    for event in log.having(*_HOST_OOM):
+        if not any(text in event.text for text in _NO_MEMORY):
+            may = "may have" in event.text
+            message = "the host's memory was full, and a process was killed"
+            message = "host memory could not be allocated" if any(w in event.text for w in _REFUSED) else message
+            message = "a process ended, perhaps at the memory limit of its pod" if may else message
+            whose = JOB if any(text in event.text for text in _LIMITS) else UNPROVEN
+            found = said(log, event, message, ranks=of_process(log, event), **whose)
+            yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
+
+
+def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return what Ray says of full memory with the node that it names there, or in the line beneath."""
+    texts = (event.text, *(other.text for other in following(log, event, 2)))
+    host = next((ip for text in texts if (ip := between(text, "the node (IP: ", ","))), "")
+    at = found.occurrence
+    return replace(found, nodes=(host,), occurrence=at and replace(at, hosts=(host,))) if host else found
 
 
 _OF_RAY = "ray.exceptions."
