@@ -130,7 +130,7 @@ def _all(options: argparse.Namespace) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
         _say_unsettled(fleet)
-        code = _code(nodes) if options.exit_code else ExitCode.OK
+        code = _code(nodes, fleet.unsettled) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
         text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
     print(text)
@@ -159,19 +159,21 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
         if found is None:
             return _all(options)
         history = replace(found, standing=aged(found.standing, time.time()))
-        code = _code([history.standing]) if options.exit_code else ExitCode.OK
+        code = _code([history.standing], fleet.unsettled) if options.exit_code else ExitCode.OK
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
         text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
     print(text)
     return code
 
 
-def _code(nodes: Sequence[NodeStanding]) -> ExitCode:
-    """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known."""
+def _code(nodes: Sequence[NodeStanding], unsettled: int) -> ExitCode:
+    """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known, as while `unsettled`
+    numbers are left out.
+    """
     states = {each.state for each in nodes}
     if states & {"failing", "degraded", "flapping"}:
         return ExitCode.FAIL
-    return ExitCode.OK if states == {"ok"} else ExitCode.INCONCLUSIVE
+    return ExitCode.OK if states == {"ok"} and not unsettled else ExitCode.INCONCLUSIVE
 
 
 def _parser() -> arguments.Parser:

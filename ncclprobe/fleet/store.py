@@ -154,7 +154,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
         connection.execute("COMMIT")
-    except BaseException:
+    except BaseException:  # a signal too: nothing of a report is kept unless all of it is
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
