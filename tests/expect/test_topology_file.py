@@ -212,7 +212,7 @@ def test_the_command_takes_a_topology_and_refuses_what_does_not_go_with_it(
     path = tmp_path / "topo.xml"
     path.write_text(H100)
     assert expect.main(["--topology", str(path), "--nodes", "2", "-b", "1G", "-e", "1G"]) == 0
-    assert "2 x 8 GPUs of compute capability 9.0" in capsys.readouterr().out
+    assert "2 x 8 GPUs of compute capability 9.0" in " ".join(capsys.readouterr().out.split())
     for wrong in (["--gpu", "H200"], ["--topology", str(path), "--machine", "dgx-h100"]):
         with pytest.raises(UsageError, match=r"does not apply|give one"):
             expect.main(wrong)
