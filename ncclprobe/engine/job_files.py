@@ -450,7 +450,8 @@ def _conclude(known: Known) -> dict[str, Any]:
     if log and not stand:
         well = () if left.failed or records else ended_well(log, failing)
         slow = tuple(f"it may have been slow: {each.message} ({each.code})" for each in found if well)
-        found = () if well else with_the_unknown_line(log, found, _unknown_line(left, log, verdicts, failing, found))
+        likely = None if well else _unknown_line(left, log, verdicts, failing, found)
+        found = () if well else with_the_unknown_line(log, found, likely, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)

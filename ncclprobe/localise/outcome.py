@@ -12,6 +12,7 @@ from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of_failure
+from ncclprobe.localise.last_words import LastWords, last_words
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Evidence, Severity
 from ncclprobe.model.values import replace
@@ -138,6 +139,11 @@ _EXITED = re.compile(
 """That a process ended badly, as launchers and shells say it of whatever program."""
 _RETURNED = re.compile(r" -> \d{1,2}$")
 """How NCCL says at INFO which of its functions return an error."""
+_OF_STACK = re.compile(
+    r" {0,8}(?:#?\d{1,3}:? {1,8})?"
+    r"(?:0x[0-9a-f]{4}|@ {1,16}0x|File \"|at [\w.$]{1,256}\(|[\w./-]{1,256}\(\+?\w{0,256}\+0x)"
+)
+"""The last line of a stack, as Python, Java, C++ and glibc write one."""
 _REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
 """Lines that may stand beneath a process's last words, by their form: a stack, what shells and launchers add."""
 
@@ -197,8 +203,13 @@ def events_at(log: JobLog, lines: Collection[tuple[int, int]]) -> Iterator[LogEv
     return (event for event in log.events if (event.stream, event.line) in lines) if lines else iter(())
 
 
-def with_the_unknown_line(log: JobLog, found: Sequence[Cause], line: LogEvent | None) -> tuple[Cause, ...]:
-    """Return the causes, and instead of those that are not known the line that most likely says why."""
+def with_the_unknown_line(
+    log: JobLog, found: Sequence[Cause], line: LogEvent | None, failing: Collection[tuple[int, int]] = ()
+) -> tuple[Cause, ...]:
+    """Return the causes, and instead of those that are not known the line that most likely says why.
+
+    Where its own words say what was lacking, that is the cause. `failing`: the lines that speak of a failure.
+    """
     if line is None or any(cause.severity is Severity.FAIL and cause.confidence != "unknown" for cause in found):
         return tuple(found)
     followed = [cause for cause in found if cause.confidence == "unknown"]
@@ -215,7 +226,34 @@ def with_the_unknown_line(log: JobLog, found: Sequence[Cause], line: LogEvent | 
         evidence=(Evidence(log.streams[line.stream].name, line.line, line.text),),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
+    likely = _by_its_words(likely, last_words(line, ended=bool(failing) or _ended_badly(log, line)))
     return (likely, *(cause for cause in found if cause.confidence != "unknown"))
+
+
+def _ended_badly(log: JobLog, line: LogEvent) -> bool:
+    """Return whether a process of the log certainly ended with `line`: nothing stands beneath it but a stack, or a
+    launcher, a shell or an exception says so.
+    """
+    stream = log.streams[line.stream]
+    if line.line == stream.nlines or (stream.last and _OF_STACK.match(stream.last.text)):
+        return True
+    return any(of_launcher(e) or e.level in _ENDINGS or _EXITED.search(e.text[:512]) for e in log.events)
+
+
+def _by_its_words(likely: Cause, words: LastWords | None) -> Cause:
+    """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing."""
+    if words is None:
+        return likely
+    return replace(
+        likely,
+        code=words.codes[0],
+        confidence="named" if len(words.codes) == 1 else "narrowed",
+        could_be=words.codes if len(words.codes) > 1 else (),
+        message=f"{words.message}, by the last words of {'a process' if not likely.ranks else 'this rank'}",
+        blame=words.blame,
+        action=words.action,
+        remedy=words.remedy,
+    )
 
 
 def _origin(line: LogEvent) -> str:

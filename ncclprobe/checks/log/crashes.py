@@ -53,6 +53,10 @@ _SHELL = re.compile(r"(?:: line \d{1,7}: {1,8}\d{1,10} |^)(Killed|Bus error|Ille
 """What shells say of a program that a signal ended; of some, other checks read it."""
 _PROGRAMS = ("python", "torchrun", "deepspeed", "accelerate", "mpirun", "horovodrun", "./")
 """What a script runs as its job, and not beside it, such as a monitor that it ends by SIGKILL."""
+_BY_NUMBER = re.compile(
+    r"\b(?:killed|terminated|ended|exited|died|signal(?:l?ed)?(?: to [a-z]{1,12})?) "
+    r"(?:by|with|on|from) signal[: ]{1,2}(\d{1,2})\b"
+)
 _IN_WORDS = {"Killed": 9, "Bus error": 7, "Illegal instruction": 4}
 _WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
 
@@ -74,6 +78,8 @@ def _signal(event: LogEvent) -> int | None:
         "failed (exitcode: -",
         "terminated with signal ",
         "died with <Signals.",
+        "killed by signal ",
+        " with signal ",
         _PADDLE,
         "Killed",
         _SRUN,
@@ -144,6 +150,8 @@ def signal_of_launcher(text: str) -> int | None:
     for start in ("exits with return code = -", "failed (exitcode: -"):
         if start in text:
             return number(between(text, start))
+    if numbered := _BY_NUMBER.search(text[:512]):
+        return int(numbered[1])
     name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
     shell = _SHELL.search(text[:512])
     if shell and (shell[0][0] != ":" or any(word in text[shell.end() :] for word in _PROGRAMS)):
@@ -403,6 +411,7 @@ _SEGFAULT = (
     "Fatal Python error",
     "Caught signal 11",
     "Signal: Segmentation fault",
+    *(f"*** {name} (" for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")),
     "Bus error",
     "double free or corruption",
     "free(): invalid",

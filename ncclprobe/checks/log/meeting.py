@@ -150,9 +150,13 @@ _MASTER = (
 )
 
 
+_HAD_MET = "has failed to send a keep-alive heartbeat to the rendezvous"
+"""Of torchrun's agent, which has met the others before; later the one that keeps the store has ended."""
+
+
 @cause(
     code="master-unreachable",
-    signs=(*_MASTER, *_UNRESOLVED, _TRIES, "clients joined"),
+    signs=(*_MASTER, *_UNRESOLVED, _TRIES, _HAD_MET, "clients joined"),
     doctor="launch.master-reach",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom", "timeout-straggler"),
     bad=lambda: [
@@ -175,6 +179,8 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
+            continue
+        if any(other.stream == event.stream and other.line <= event.line for other in log.having(_HAD_MET)):
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"

@@ -57,8 +57,8 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
     ends = rank_ends(log, explained.failing)
     if explained.codes or not {*explained.could_be} <= (_LOST if _one_host(log, ends) else _OPEN):
         return
-    if ends.unattributed:
-        return  # it may be of a rank that seems to say nothing
+    if ends.unattributed or ends.of_what == {"otherwise"}:
+        return  # it may be of a rank that seems to say nothing; and who lost no one and waited for no one failed itself
     if ends.latecomer:
         yield _late(log, ends, ends.latecomer)
     elif outspoken := _outspoken(ends, explained):

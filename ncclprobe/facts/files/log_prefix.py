@@ -258,6 +258,19 @@ _BARRIER_RANK = re.compile(
 """Whose process writes of the barrier at the start (torch/distributed/distributed_c10d.py until 2.2), or of how it
 joins the others (Lightning, TensorRT-LLM)."""
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
+_NO_HOSTS = {
+    "DEBUG",
+    "INFO",
+    "WARN",
+    "WARNING",
+    "ERROR",
+    "CRITICAL",
+    "FATAL",
+    "SRUN",
+    "SLURMSTEPD",
+    "MPIRUN",
+    "MPIEXEC",
+}
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
 
@@ -304,7 +317,7 @@ def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
     """Return how many lines begin with a name, if it is a few names over and over and none of them is a level."""
     found = [match["host"] for line in lines if (match := form.match(line))]
     few = len(set(found)) <= max(1, len(found) // 3)
-    return len(found) if few and not {*found} & {"INFO", "WARNING", "ERROR", "DEBUG"} else 0
+    return len(found) if few and not any(name.upper() in _NO_HOSTS for name in {*found}) else 0
 
 
 def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B008 - frozen

@@ -70,7 +70,7 @@ _ERROR = re.compile(
 )
 _WORDS = re.compile(
     r"\b(?:fail(?:ed|ure|s)|can ?not|could not|couldn't|unable to|refuse[ds]|denied|mismatch\w*|invalid|no such"
-    r"|crash(?:ed|es)|abort(?:ed|ing))\b",
+    r"|crash(?:ed|es)|abort(?:ed|ing)|un(?:recogni[sz]ed|known) (?:arguments?|options?))\b",
     re.IGNORECASE,
 )
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
@@ -120,7 +120,7 @@ _FINISHED = re.compile(
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(
-    r"\bnot?\b|n't|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until"
+    r"\bnot?\b|n't|\bagent\b|(?<!x)fail|error|abort|cancel|unable|kill|lost|\bif\b|\bwhen\b|until"
     r"|\b(?:evaluation|eval|validation|sanity|test) (?:run|job|loop|epoch|step)",
     re.IGNORECASE,
 )

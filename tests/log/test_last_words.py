@@ -1,0 +1,132 @@
+"""A line that no rule knows is a cause where it ends its process and its own words say what was lacking."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.log.test_outcome import TRACE, explained, steps
+
+EXITED = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
+STACK = "1       0x7f06d27ff645 /opt/tritonserver/backends/libtriton_trt.so(+0x17645) [0x7f06d27ff645]\n"
+
+SAID = {
+    "a container's program is missing": (f'FATAL:   "bris": executable file not found in $PATH\n{EXITED}', "not there"),
+    "a server's check failed, above a stack": (
+        f"E1114 09:30:00.910920 6946 model.cc:621] failed to load 'x' version 1: Assertion failed: a == b\n{STACK}",
+        "a check within the program",
+    ),
+    "a library's check failed": (
+        "F1114 09:30:00.910920 6946 exec.cc:9] Check failed: !info.empty()\n",
+        "a check within",
+    ),
+    "the last line is an exception without a traceback": (
+        "MisconfigurationException('You requested gpu: [0, 1] but your machine only has: [0]')\n",
+        "options or settings",
+    ),
+    "an option is not known": (f"train.py: error: unrecognized arguments: --lr2=3\n{EXITED}", "options or settings"),
+    "a logger's last error is of rights": (
+        f"{steps(0, 3)}ERROR store: /data/x: Permission denied\n{EXITED}",
+        "refused",
+    ),
+}
+
+
+def first(folder: Path, text: str) -> dict[str, Any]:
+    found = explained(folder, text)["causes"]
+    return found[0] if found else {"code": "", "message": "", "confidence": ""}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_was_lacking_is_named(name: str, tmp_path: Path) -> None:
+    text, words = SAID[name]
+    found = first(tmp_path, text)
+    assert (found["code"], found["confidence"]) == ("rank-crashed", "named"), found
+    assert words in found["message"]
+    assert found["remedy"]
+    assert found["evidence"][0]["text"].split()[-1] in text
+
+
+def test_memory_is_a_cause_of_its_own(tmp_path: Path) -> None:
+    found = first(tmp_path, f"E1114 09:30:00.910920 6946 x.cc:9] zeCommand: ERROR_OUT_OF_DEVICE_MEMORY\n{STACK}")
+    assert (found["code"], found["confidence"]) == ("oom", "named")
+
+
+def test_an_error_of_a_device_may_be_the_programs_own(tmp_path: Path) -> None:
+    found = first(tmp_path, "F1114 09:30:00.910920 6946 exec.cc:9] a hardware exception was raised\n")
+    assert found["confidence"] == "narrowed"
+    assert set(found["could_be"]) == {"gpu-hw-error", "rank-crashed"}
+
+
+OPEN = {
+    "who speaks of a peer": f"E1114 09:30:00.9 6946 x.cc:9] cannot open a connection to the peer\n{EXITED}",
+    "who speaks of a process that exited": f"ERROR launcher: worker 1 exited with code 1, not found\n{EXITED}",
+    "who names no reason": f"E1114 09:30:00.9 6946 x.cc:9] operation failed\n{EXITED}",
+    "an assertion of NCCL's as it is taken down": (
+        f"{steps(0, 3)}python3: proxy.cc:18: ncclResult_t ncclProxyDestroy(ncclComm*): Assertion `refs == 0' failed.\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_may_follow_from_others_stays_open(name: str, tmp_path: Path) -> None:
+    assert first(tmp_path, OPEN[name])["confidence"] in ("unknown", "")
+
+
+GOES_ON = {
+    "a benchmark that measures all the same": (
+        "[n1:1188:0] ib_log.c:246 UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory\n"
+        "# OSU MPI Broadcast Latency Test v5.8\n# Size       Avg Latency(us)\n1     0.23\n2      0.24\n"
+    ),
+    "a logger's error, and steps after it": f"ERROR tracker: server not found\n{steps(0, 9)}",
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_who_goes_on_is_not_blamed(name: str, tmp_path: Path) -> None:
+    assert first(tmp_path, GOES_ON[name])["confidence"] in ("unknown", "")
+
+
+SIGNALS = {
+    "distributed.nanny - WARNING - Worker process 56 was killed by signal 11\n": "SIGSEGV",
+    "2024-03-06T17:53:31Z ERROR launcher: Shard process was signaled to shutdown with signal 4 rank=0\n": "SIGILL",
+    "*** SIGSEGV (@(nil)), see go/stacktraces#s15 received by PID 160 on cpu 100; stack trace: ***\n": "crashed",
+}
+
+
+@pytest.mark.parametrize("line", SIGNALS)
+def test_a_signal_is_read_in_other_words(line: str, tmp_path: Path) -> None:
+    found = first(tmp_path, f"{steps(0, 2)}{line}")
+    assert found["code"] == "rank-crashed"
+    assert SIGNALS[line] in found["message"]
+
+
+def test_a_store_that_ends_after_the_ranks_met_is_no_cause(tmp_path: Path) -> None:
+    late = (
+        "[2024-10-16 13:53:06,832] torch.distributed.elastic.rendezvous.dynamic_rendezvous: [WARNING] The node 'n2_4' "
+        "has failed to send a keep-alive heartbeat to the rendezvous '17234' due to an error of type "
+        "RendezvousConnectionError.\n"
+    )
+    failed = "srun: error: n1: task 0: Exited with exit code 1\n"
+    raised = f"{TRACE}torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection has failed\n"
+    assert "master-unreachable" not in {each["code"] for each in explained(tmp_path, failed + late + raised)["causes"]}
+    assert first(tmp_path, failed + raised)["code"] == "master-unreachable"
+
+
+def test_a_level_is_no_host(tmp_path: Path) -> None:
+    report = explained(tmp_path, f'FATAL:   "bris": executable file not found in $PATH\n{EXITED}' * 4)
+    assert not [step for each in report["causes"] for step in each["collect"] if "FATAL" in step]
+
+
+def test_a_rank_that_names_its_own_failure_leaves_no_other_absent(tmp_path: Path) -> None:
+    text = (
+        "[0] rank:0 INFO broadcast of variables\n[1] rank:1 INFO receive variables\n[1] Traceback (most recent call "
+        'last):\n[1]   File "a.py", line 3, in run\n'
+        "[1] tensorflow.errors.UnknownError: ncclCommInitRank failed: unhandled cuda error\n"
+    )
+    assert 0 not in first(tmp_path, text).get("ranks", [])
+
+
+def test_the_good_end_of_a_helper_is_not_that_of_the_job(tmp_path: Path) -> None:
+    line = "[2025-02-11 20:08:00,125 I 4121 4184] agent.cc:80: Agent process with name x exited, exit code 0.\n"
+    assert explained(tmp_path, f"{steps(0, 2)}{line}")["outcome"] != "ended-well"
