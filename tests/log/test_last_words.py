@@ -113,6 +113,13 @@ def test_a_store_that_ends_after_the_ranks_met_is_no_cause(tmp_path: Path) -> No
     assert first(tmp_path, failed + raised)["code"] == "master-unreachable"
 
 
+def test_a_refused_login_is_mended_by_a_key_and_not_by_an_interface(tmp_path: Path) -> None:
+    found = first(tmp_path, "root@n2: Permission denied (publickey,password).\n")
+    assert found["code"] == "peer-unreachable"
+    assert "ssh HOST hostname" in found["remedy"]
+    assert "IFNAME" not in found["remedy"]
+
+
 def test_a_level_is_no_host(tmp_path: Path) -> None:
     report = explained(tmp_path, f'FATAL:   "bris": executable file not found in $PATH\n{EXITED}' * 4)
     assert not [step for each in report["causes"] for step in each["collect"] if "FATAL" in step]

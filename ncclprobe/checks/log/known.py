@@ -254,13 +254,20 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
     if any(words in text for words in _DO_NOT_KNOW):
         whose = UNPROVEN
+    if any(words in text for words in _OF_SSH):
+        details["remedy"] = _LOG_IN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
     if host and told.occurrence:
         told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
     return told
 
 
-_DO_NOT_KNOW = ("does not say why", "has ended, or its host", "ssh ", "the login")
+_OF_SSH = ("ssh ", "ssh.", "the login")
+_LOG_IN = (
+    "let `ssh HOST hostname` work from the launcher's host without a password, as the user of the job: a key there and "
+    "in `authorized_keys` here (in pods: a secret that all mount), an `sshd` that runs, a name that resolves"
+)
+_DO_NOT_KNOW = ("does not say why", "has ended, or its host", *_OF_SSH)
 """Meanings of lines that tell that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
