@@ -47,7 +47,8 @@ def outside(stand: Stand) -> Iterator[Finding]:
     Right: No rank keeps the others waiting and does nothing.
     Why: a collective ends when its last rank has come. This one waits for something outside of NCCL: a file, a lock, a
     worker of its data loader, a person at a debugger.
-    Fix: free what it waits for, as named here; `ncclprobe attach --stacks` shows the line of the program.
+    Fix: free what it waits for, as named here; where no line of the program stands beside it, `ncclprobe attach
+    --stacks` shows it.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
 
@@ -92,7 +93,8 @@ def untold(stand: Stand) -> Iterator[Finding]:
 
     Right: What every rank does is known.
     Why: torch has recorded nothing that can be read of it, and its process alone does not say for whom it waits.
-    Fix: `ncclprobe attach --stacks` reads the stacks; `ncclprobe attach --prepare` says what to put into the program.
+    Fix: `ncclprobe attach --stacks` reads the stacks where `pip install 'ncclprobe[stacks]'` was run and ptrace is
+    allowed; `ncclprobe attach --prepare` says what to put into the program.
     """
     if stand.answer.word == "CANNOT TELL":
         yield from _found(stand, "cannot tell", "unknown", "none", Severity.WARN)

@@ -25,6 +25,7 @@ from ncclprobe.localise.job.calls import (
 )
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.units import size
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
@@ -39,6 +40,8 @@ _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside")
 _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
 _PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
+_CALL = " #"
+"""Before the number of a call: ``all_reduce #51``."""
 _STACKS = "; --stacks reads the stacks of this one"
 
 
@@ -67,8 +70,9 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
         first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
+        unread = next((each.why for each in stacks if isinstance(each, Absent)), "")
         number = -process.pid if process.rank is None else process.rank
-        yield Seen(number, node, process, first, second, looks.second.servers[at], read, _oom_kills(looks))
+        yield Seen(number, node, process, first, second, looks.second.servers[at], read, _oom_kills(looks), unread)
 
 
 def _oom_kills(looks: JobLooks) -> int:
@@ -186,16 +190,25 @@ def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[
 
 
 def _merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
-    """Yield the ranks of one class that do the same as one row, what is worst first."""
+    """Yield the ranks of one class that do the same, but for numbers, as one row, what is worst first."""
     groups: dict[tuple[str, str], list[RankClass]] = {}
     for each in rows:
-        groups.setdefault((each.name, each.doing), []).append(each)
+        groups.setdefault((each.name, _alike(each)), []).append(each)
     for group in sorted(groups.values(), key=lambda group: _ORDER.index(group[0].name)):
         ranks, nodes, processes, read = (
             tuple(dict.fromkeys(one for each in group for one in getattr(each, name)))
             for name in ("ranks", "nodes", "processes", "evidence")
         )
-        yield RankClass(group[0].name, ranks, nodes, processes, group[0].doing, read[:_MOST_EVIDENCE])
+        others = len({each.doing for each in group}) > 1 and len(ranks) - len(group[0].ranks)
+        text = f"{group[0].doing}; {others} more alike" if others else group[0].doing
+        yield RankClass(group[0].name, ranks, nodes, processes, text, read[:_MOST_EVIDENCE])
+
+
+def _alike(row: RankClass) -> str:
+    """Return what ranks do without the numbers of processes, rates and files; the number of a call stays."""
+    if _CALL in row.doing or row.name == "desync":
+        return row.doing
+    return "".join(each for each in row.doing if not each.isdigit())
 
 
 # The answer.
@@ -205,7 +218,9 @@ def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None) -> S
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
     message = _of_no_call(job, rows, word) if call is None else _of_call(job, rows, call)
-    more = "" if any(rank.stacks for rank in job.ranks.values()) else _STACKS
+    seen_ranks = job.ranks.values()
+    unread = next((f"; stacks were not read: {each.unread}" for each in seen_ranks if each.unread), _STACKS)
+    more = "" if any(each.stacks for each in seen_ranks) else unread
     calls = sum(dump.first_record + len(dump) for dump in job.second.dumps)
     return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else f"{_PREPARE}{more}", calls)
 

@@ -46,7 +46,7 @@ class Seen(Struct, frozen=True):
     """One rank as it was seen: on which node, its process at both looks, the stacks of its first thread.
 
     `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
-    `oom_kills` are those of the cgroups of its node's ranks.
+    `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
     """
 
     rank: int
@@ -57,6 +57,7 @@ class Seen(Struct, frozen=True):
     silent: str = ""
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
     oom_kills: int = 0
+    unread: str = ""
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -220,6 +221,8 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
     if rank.silent and rank.process is not None:
         yield seen(f"{rank.node}:worker server", rank.silent)
+    if rank.unread and not rank.stacks and rank.process is not None:
+        yield seen(f"py-spy --pid {rank.process.pid}", rank.unread)
     stack = rank.stacks[-1] if rank.stacks else ()
     if rank.process is not None and (own := caller(stack)):
         yield seen(f"py-spy --pid {rank.process.pid}", f"{own.filename}:{own.line} in {own.name}")
