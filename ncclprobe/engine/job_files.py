@@ -408,7 +408,8 @@ def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mappi
 def _with_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
     """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
-    if cause.id != "log.known-message" or cause.remedy or len(own) != 1 or not own[0].cause:
+    usual = next((check.fix for check in checks if check.id == cause.id), "")
+    if cause.id != "log.known-message" or cause.remedy not in ("", usual) or len(own) != 1 or not own[0].cause:
         return cause
     return replace(cause, remedy=own[0].fix, doctor=own[0].cause.doctor)
 

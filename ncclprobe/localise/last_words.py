@@ -38,7 +38,7 @@ _OF_OTHERS = _any(
     r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
     "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
     "see above", "root cause", "previous error", r"[nrh]ccl\w{0,40}", "gloo", "rendezvous", "barrier", "collectives?",
-    "all ?reduce", r"preempt\w{0,2}", "signal",
+    r"preempt\w{0,2}", "signal",
 )  # fmt: skip
 """Of lines that may repeat what happened to another process, or that name no reason."""
 
@@ -95,7 +95,8 @@ _REASONS = (
     ),
     LastWords(
         "what the program compares does not agree",
-        _any(r"mismatch\w{0,4}", "does(?: not|n't) match", "do not match", "must match", "expected", "inconsistent",
+        _any(r"mismatch\w{0,4}", r"invalid (?!argument)\w{1,24}", "does(?: not|n't) match", "do not match",
+             "must match", "expected", "inconsistent",
              r"(?:wrong|different) (?:size|shape|dtype|type|device|number)\w{0,2}", "nan", "overflow"),
         "correct the sizes, types or values that the line names",
         _CRASHED, "job", "fix-job",

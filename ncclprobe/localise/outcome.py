@@ -260,7 +260,7 @@ def _origin(line: LogEvent) -> str:
     """Return who says a line, as far as the table of messages or NCCL's head of it tells."""
     if found := messages.said(line.text, line.level):
         return f": {messages.origin(found)}"
-    return f": NCCL says it, in {line.place}" if line.host and line.pid and line.place else ""
+    return f": NCCL says it, in {line.place}" if line.level == "WARN" and line.host and line.pid and line.place else ""
 
 
 def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> AnswerForm:

@@ -25,6 +25,19 @@ SAID = {
         "options or settings",
     ),
     "an option is not known": (f"train.py: error: unrecognized arguments: --lr2=3\n{EXITED}", "options or settings"),
+    "argparse says it above a launcher's traceback": (
+        f"usage: train.py [--a]\ntrain.py: error: unrecognized arguments: --b\nrun: train.py --steps=2000\n{TRACE}"
+        "subprocess.CalledProcessError: Command 'python train.py' returned non-zero exit status 2.\n",
+        "options or settings",
+    ),
+    "mpirun does not know an option": (
+        '/opt/bin/mpirun: Error: unknown option "-ppn"\nType mpirun --help\n',
+        "options",
+    ),
+    "an MPI call got what is not valid": (
+        "Fatal error in MPI_Allreduce: Invalid communicator, error stack:\nMPI_Allreduce(1007): failed\n",
+        "does not agree",
+    ),
     "a logger's last error is of rights": (
         f"{steps(0, 3)}ERROR store: /data/x: Permission denied\n{EXITED}",
         "refused",
@@ -118,6 +131,13 @@ def test_a_refused_login_is_mended_by_a_key_and_not_by_an_interface(tmp_path: Pa
     assert found["code"] == "peer-unreachable"
     assert "ssh HOST hostname" in found["remedy"]
     assert "IFNAME" not in found["remedy"]
+
+
+def test_what_a_logger_could_not_format_ends_nothing(tmp_path: Path) -> None:
+    logging = f"--- Logging error ---\n{TRACE}TypeError: not all arguments converted during string formatting\n"
+    ended = f"{TRACE}AttributeError: 'DistributedDataParallel' object has no attribute 'embed_dim'\n"
+    assert "embed_dim" in first(tmp_path, steps(0, 2) + logging + "Call stack:\n" + ended)["message"]
+    assert first(tmp_path, steps(0, 2) + logging + steps(2, 9))["confidence"] == ""
 
 
 def test_a_level_is_no_host(tmp_path: Path) -> None:

@@ -258,19 +258,10 @@ _BARRIER_RANK = re.compile(
 """Whose process writes of the barrier at the start (torch/distributed/distributed_c10d.py until 2.2), or of how it
 joins the others (Lightning, TensorRT-LLM)."""
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
-_NO_HOSTS = {
-    "DEBUG",
-    "INFO",
-    "WARN",
-    "WARNING",
-    "ERROR",
-    "CRITICAL",
-    "FATAL",
-    "SRUN",
-    "SLURMSTEPD",
-    "MPIRUN",
-    "MPIEXEC",
-}
+_LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
+_COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION")
+_NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC"}
+"""What stands before a colon and is no host: a level, a launcher, what is counted."""
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
 

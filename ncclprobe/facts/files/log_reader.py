@@ -280,7 +280,7 @@ FAILURES = (
     "marked dead", "is dead", "is terminated", "issing ranks", "xit with status", "ABORT", "BAD TERMINATION",
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
-    "can't open file", "panic", "ommand not found",
+    "can't open file", "panic", "--- Logging error ---", "ommand not found",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 _AGAIN = ("estart", "ttempt", "equeu", "esum", "estoring trial", "xpected ", "be retried")
@@ -294,7 +294,7 @@ MOST_ALIKE = 32
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
-_COUNTED = r"\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
+_COUNTED = r"(?<!-)\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
 _STEP_WITHIN, _BEFORE = 256, 2048
 """How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; in so much of a line, and in
@@ -311,7 +311,7 @@ _BARE = re.compile(
 _LAST_RAISED = 60
 """An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
 taken for what ended the process."""
-_IGNORED = "Exception ignored in"
+_IGNORED = ("Exception ignored in", "--- Logging error ---")
 _OF_RESULTS = re.compile(rb"train|run_?stop|RESULT,|ENDING|pass|\bOK\b|succe|complete|Tasks", re.IGNORECASE)
 """What a line has that brings a result: most ends of logs have none of it."""
 _MOST_ATTEMPTS, _EXPECTED_LINES = 64, 10
@@ -570,8 +570,8 @@ def _is_error(event: LogEvent, below: LogEvent) -> bool:
 
 def _note_expected(events: list[LogEvent]) -> None:
     """Take errors for caught ones that a line shortly beneath them calls expected."""
-    ignored = [each for each in events if _IGNORED in each.text]
-    for said in ignored:  # by the interpreter, at the end of a process
+    ignored = [each for each in events if any(words in each.text for words in _IGNORED)]
+    for said in ignored:  # by the interpreter at the end of a process, or by a logger that goes on
         beneath = (n for n, e in enumerate(events) if said.line < e.line <= said.line + _LAST_RAISED)
         last = next((n for n in beneath if form_of_failure(events[n].text, events[n].level) >= ERROR), None)
         if last is not None and (events[last].level == "EXCEPTION" or events[last].line == said.line + 1):
