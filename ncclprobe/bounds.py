@@ -28,6 +28,8 @@ FLEET_FAULTS, FLEET_NUMBERS = 200, 512
 """Findings and numbers of one node that are kept of one report."""
 FLEET_NODES = 200_000
 """Nodes of a store, which are all shown."""
+FLEET_IDLE = 2_000
+"""Nodes for which pairs are planned at once."""
 FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20

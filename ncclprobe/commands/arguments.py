@@ -30,6 +30,7 @@ from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY, Output
 
 if TYPE_CHECKING:
     from ncclprobe.engine.diagnose import Judging
+    from ncclprobe.model.report import Report
     from ncclprobe.redact.redactor import Redactor
 
 MOST = 14
@@ -420,6 +421,21 @@ def selection(parser: argparse.ArgumentParser) -> None:
         help="Do not read ./ncclprobe.toml.")  # fmt: skip
 
 
+def fleet_store(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands whose reports a store keeps."""
+    parser.add_argument("--fleet", type=Path, metavar="PATH",
+        help="Judge the nodes by the reports that this file of `ncclprobe fleet` keeps of them too, and add this "
+        "one.")  # fmt: skip
+
+
+def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) -> None:
+    """Add a report that was delivered to the store of --fleet, if there is one; what keeps it out is said."""
+    if given.fleet:
+        from ncclprobe.engine import history
+
+        history.keep(report, given.fleet, str(given.json or ""), left_s, delivery.complain)
+
+
 def judging(given: argparse.Namespace) -> "Judging":
     """Return what a command line says of judging."""
     from ncclprobe.engine.diagnose import Judging  # and with it all that judges, which `--help` does without
@@ -432,6 +448,7 @@ def judging(given: argparse.Namespace) -> "Judging":
         new_checks=given.new_checks,
         pictures=bool(given.verbose or given.json or given.html),
         gates=getattr(given, "exit_code", True),
+        fleet=getattr(given, "fleet", None),
     )
 
 

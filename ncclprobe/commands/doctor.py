@@ -6,6 +6,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -135,6 +136,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--rails is for several nodes at once: captures hold what a run with --rails measured")
     if nodes.rail_words(options) and not options.rails:
         raise UsageError(f"{nodes.rail_words(options)[0]} says how --rails works, which is not given")
+    if options.fleet and options.captures:
+        raise UsageError("--fleet and captures exclude each other: they would be kept as of now")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
@@ -230,7 +233,9 @@ def _deliver(
         waiting.end()
         print(f"ncclprobe: {late}; nothing was judged", file=sys.stderr, flush=True)
         return ExitCode.INCONCLUSIVE
-    return delivery.deliver(report, arguments.output(options))
+    code = delivery.deliver(report, arguments.output(options))
+    arguments.keep_in_fleet(options, report, question.clock + options.timeout - time.monotonic())
+    return code
 
 
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
@@ -293,6 +298,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
     )
     arguments.selection(parser)
+    arguments.fleet_store(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
     add("--timeout", type=arguments.positive, metavar="SECONDS",

@@ -1,11 +1,7 @@
 """``ncclprobe fleet``: keep reports, and name the nodes that are not as they were: since when, and what changed."""
 
 import argparse
-import contextlib
 import json
-import os
-import pwd
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,11 +13,11 @@ from ncclprobe.commands.run_files import printable_lines
 from ncclprobe.errors import UsageError, unknown
 from ncclprobe.fleet import store
 from ncclprobe.fleet.standing import aged
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.told import by, refuse, told
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Added, NodeStanding, Told
+from ncclprobe.model.hostlist import expand
 from ncclprobe.model.values import replace
-from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.report import delivery
 from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
@@ -35,6 +31,7 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
+  ncclprobe fleet plan --idle N  say which pairs of idle nodes to measure next
   ncclprobe fleet accept NAME    let its rates be usual as they are now
   ncclprobe fleet forget NAME    drop a node that is there no more
 
@@ -45,6 +42,8 @@ examples:
 
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
+_ROUND_S = 60.0
+"""For ranks to start, to measure one pair, and to leave."""
 _OF_A_NODE = ("node", "accept", "forget")
 
 
@@ -52,6 +51,10 @@ def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
     options = _parser().parse_intermixed_args(argv)
     do, *names = options.words or [""]
+    if do == "plan":
+        return _plan(options, names)
+    if options.idle or options.minutes:
+        raise UsageError("--idle and --minutes are for `ncclprobe fleet plan`")
     if do == "add" and names and not options.exit_code:
         return _add(options, names)
     if do in _OF_A_NODE and len(names) == 1:
@@ -62,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
     if do in ("add", *_OF_A_NODE):
         raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    raise unknown(do, "word after `ncclprobe fleet`", ("add", *_OF_A_NODE), "`ncclprobe fleet --help` explains them")
+    raise unknown(do, "word after `ncclprobe fleet`", ("add", "plan", *_OF_A_NODE), "`ncclprobe fleet --help` explains them")
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -77,7 +80,7 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
         try:
             with store.opened(options.fleet, options.timeout, create=True) as fleet:
                 for nodes, digest, name, command in sorted(read, key=lambda each: each[0][0].time_s):
-                    added += fleet.add(nodes, digest, Added(time.time(), _by(), str(Path(name).absolute()), command))
+                    added += fleet.add(nodes, digest, Added(time.time(), by(), str(Path(name).absolute()), command))
                     tried += 1
                 if tried > 1:
                     fleet.settle()
@@ -107,23 +110,11 @@ def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
         try:
             report, digest = as_json.read_with_digest(name)
             nodes = told(report, name)
-            if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
-                raise UsageError(f"{name}: began at {shown.when(begun)} UTC, which is to come: set that clock")
-            if begun < bounds.FLEET_SINCE_S:
-                raise UsageError(f"{name}: began before the year 2000, by a clock that had lost its time: set it")
-            if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):
-                raise UsageError(f"{name}: names are pseudonyms: add the report before it is redacted")
+            refuse(nodes, name, now_s)
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
         except UsageError as error:
             refused.append(str(error))
     return found, refused
-
-
-def _by() -> str:
-    user = f"uid {os.geteuid()}"
-    with contextlib.suppress(KeyError):
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    return f"{user}@{os.uname().nodename}"
 
 
 def _all(options: argparse.Namespace) -> int:
@@ -151,7 +142,7 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
         if name not in known:
             raise unknown(name, "node of this store", known, "`ncclprobe fleet --json` lists all")
         if do == "accept":
-            fleet.accept(name, _by(), time.time())
+            fleet.accept(name, by(), time.time())
         if do == "forget":
             fleet.forget(name)
         found = fleet.history(name, _MOST_ADDED)
@@ -164,6 +155,28 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
         text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
     print(text)
     return code
+
+
+def _plan(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Print which pairs of idle nodes to measure: those that were measured together least. Raises UsageError."""
+    from ncclprobe.localise.pairs.rounds import least_seen  # what no other part of this command needs
+
+    if words or options.exit_code or not options.idle:
+        raise UsageError("fleet plan: takes --idle NODES, such as 'n[1-16]', and --minutes; it judges nothing")
+    try:
+        nodes = expand(options.idle)
+    except ValueError as error:
+        raise UsageError(f"--idle: {error}") from None
+    if not 2 <= len(set(nodes)) <= bounds.FLEET_IDLE:
+        raise UsageError(f"--idle: {plural(len(set(nodes)), 'node')}; give 2 to {bounds.FLEET_IDLE:,}")
+    with store.opened(options.fleet, options.timeout, create=True) as fleet:
+        seen = fleet.together(set(nodes))
+    rounds = least_seen(nodes, seen, max(int((options.minutes or 1.0) * 60 / _ROUND_S), 1))
+    if options.json:
+        print(json.dumps(shown.plan_json(rounds, seen), indent=2))
+    else:
+        print(printable_lines([*shown.plan_lines(rounds, seen)]))
+    return ExitCode.OK
 
 
 def _code(nodes: Sequence[NodeStanding], unsettled: int) -> ExitCode:
@@ -185,6 +198,10 @@ def _parser() -> arguments.Parser:
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
+    add("--idle", metavar="NODES",
+        help="Plan for these nodes, such as n[1-16]: pairs that were measured together least.")  # fmt: skip
+    add("--minutes", type=arguments.positive, metavar="M",
+        help="Plan so many rounds of a minute, in each of which a node is in one pair (default: 1).")  # fmt: skip
     add("--exit-code", action="store_true",
         help="Exit with 4 where a node is failing, degraded or flapping, and with 3 where one is watched or unknown.",
     )  # fmt: skip

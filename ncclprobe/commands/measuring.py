@@ -85,6 +85,7 @@ def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
 def reporting(parser: argparse.ArgumentParser) -> None:
     """Add the options that every judging command has."""
     arguments.selection(parser)
+    arguments.fleet_store(parser)
     parser.add_argument("--keep", type=arguments.folder, metavar="DIR",
         help="Write the run log (run.jsonl) and the captures of all nodes to this folder.")  # fmt: skip
     arguments.arguments(parser)

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -83,13 +84,14 @@ def meet(
     if token.made:
         _print_lines(token.made, launch, options, words)
 
-    lost: list[bool] = []
+    lost, made = list[bool](), list[Report]()
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
         report = diagnose.diagnose(question, snapshots, missing=missing, notes=notes)
         if waiting:
             waiting.end()
         lost.append(delivery.deliver(report, arguments.output(options)) != report.exit_code)
+        made.append(report)
         return report
 
     part = Part(
@@ -106,6 +108,8 @@ def meet(
         rails=rails,
     )
     code = assemble(replace(part, progress=waiting.say) if waiting else part)
+    for report in made:  # the other nodes have left
+        arguments.keep_in_fleet(options, report, question.clock + options.timeout - time.monotonic())
     return ExitCode.USAGE if any(lost) and code != ExitCode.FAIL else code
 
 

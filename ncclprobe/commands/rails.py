@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     nodes.rail_options(parser)
     nodes.options(parser)
     arguments.selection(parser)
+    arguments.fleet_store(parser)
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="End after so many seconds (default: %(default)g).")  # fmt: skip
     arguments.arguments(parser)

@@ -18,7 +18,7 @@ from ncclprobe.engine import evidence_excerpts, site, stability, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, coverage, selected, shares, suppress
 from ncclprobe.errors import UsageError, unknown
-from ncclprobe.model.findings import ExitCode, Suppression, Verdict
+from ncclprobe.model.findings import TREND, ExitCode, Suppression, Verdict
 from ncclprobe.model.registry import Check, Source, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -28,13 +28,14 @@ from ncclprobe.units import printable
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
 LEFT: frozenset[Source] = frozenset({"files", "job"})
+HISTORY: frozenset[Source] = frozenset({"history"})
 
 
 class Judging(Struct, frozen=True):
     """What every command that judges is asked of judging.
 
     `pictures`: the report holds all that its JSON does. `gates`: what is found makes the exit code, as it does not
-    where a job is explained, unless that is asked for.
+    where a job is explained, unless that is asked for. `fleet`: the store by which the nodes are judged too.
     """
 
     select: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class Judging(Struct, frozen=True):
     new_checks: str | None = None
     pictures: bool = True
     gates: bool = True
+    fleet: Path | None = None
 
 
 class Question(Struct, frozen=True):
@@ -68,6 +70,7 @@ class Question(Struct, frozen=True):
 def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
     """Return the question that `judging` puts to `sources`, in the run that has begun. Raises UsageError."""
     clock = run_clock.began()
+    sources |= HISTORY if judging.fleet else frozenset()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     accepted = accepted_by(judging.config)
     found = stability.judged_as(judging.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
@@ -176,8 +179,23 @@ def diagnose(
 ) -> Report:
     """Make the report on all nodes of a job, on what a run of it measured, or on what it left.
 
-    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at.
+    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at. Where a store is
+    given, it says of a first report how the nodes were before.
     """
+    if question.judging.fleet is None:
+        return _diagnosed(question, snapshots, facts, missing, notes)
+    without = tuple(check for check in question.checks if not check.id.startswith(TREND))
+    first = _diagnosed(replace(question, checks=without), snapshots, facts, missing, notes)
+    if not snapshots or without == question.checks:
+        return first
+    from ncclprobe.engine.history import with_past  # what only --fleet needs
+
+    return _diagnosed(question, with_past(snapshots, first, question.judging.fleet), facts, missing, notes)
+
+
+def _diagnosed(
+    question: Question, snapshots: Sequence[Snapshot], facts: Facts | None, missing: Sequence[str], notes: Sequence[str]
+) -> Report:
     names = dict.fromkeys(name for source, name in _TOPICS.items() if source in question.sources)
     topics: list[Topic] = [import_module(f"ncclprobe.engine.{name}").TOPIC for name in names]
     known = Known(question, question.job, tuple(snapshots), facts or {}, tuple(missing))

@@ -17,6 +17,7 @@ from ncclprobe import __version__, bounds
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.patience import outcome
 from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.fleet import History
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, discover, source_of
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -85,7 +86,7 @@ def _words(check: Check) -> Iterator[str]:
 
 
 def _needs(check: Check) -> Iterator[str]:
-    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices}
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, History}
     for need in check.needs:
         source = source_of(need.fact) if isinstance(need.fact, type) else None
         if need.fact not in made and source not in ("run", "job", "files"):

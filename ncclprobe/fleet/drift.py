@@ -28,6 +28,8 @@ BURN_IN = 12
 SIBLINGS, SPREADS = 8, 4.0
 """Other nodes without which their median says too little, and by how many of their standard deviations a healthy node
 may be below it."""
+PARTNERS = 3
+"""Nodes with which a number between nodes is measured, at once or one after the other, before it is one node's own."""
 SLACK, CLIP = 0.9, 3.0
 WATCH, DEGRADED = 6.5, 7.0
 """Limits of the sum of a node that has one only: from here it is watched, and degraded."""
@@ -66,10 +68,10 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
     untold = theirs is None and first is not None and not drift.recent  # did all lose by a new driver? Not known yet
     if drift.count >= BURN_IN and not untold:
         doubt = math.sqrt(1 + DOUBT / drift.count)
-        own = _added(own, reading.time_s, level - shared - drift.mean, noise * doubt, more)
+        own = _added(own, reading, level - shared - drift.mean, noise * doubt, more)
     if theirs is not None:
         off = level - theirs - drift.accepted
-        siblings = _added(siblings, reading.time_s, off, noise, more, SPREADS * reading.spread)
+        siblings = _added(siblings, reading, off, noise, more, SPREADS * reading.spread)
     known = replace(
         drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
         siblings_first=first, shared=shared,
@@ -127,20 +129,25 @@ def _learned(drift: Drift, level: float) -> Drift:
     return replace(drift, count=count, mean=mean, squares=squares, waiting=())
 
 
-def _added(to: Sum, time_s: float, off: float, noise: float, more: float, allowed: float = 0.0) -> Sum:
+def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, allowed: float = 0.0) -> Sum:
     """Return a sum with one more number, which lies `off` (negative: below) what it is compared with.
 
-    `allowed`: how far below is no loss yet; `more`: by how much the limits are higher.
+    `allowed`: how far below is no loss yet; `more`: by how much the limits are higher. What was measured with one or
+    two others is degraded by no fewer than PARTNERS of them: else a partner may be the slow one.
     """
+    time_s = reading.time_s
     if to.state == "degraded":
         return _weighed(to, time_s, off, noise, allowed)
     height = max(to.height + max(min(-(off + allowed) / noise, CLIP), -CLIP) - SLACK, 0.0)
     if not height:
         return Sum(good_s=time_s, spells=to.spells)
     tests = to.tests + 1
+    partners = tuple(dict.fromkeys((*to.partners, *reading.partners)))[:PARTNERS]
+    sure = height >= DEGRADED + more and (not reading.partners or len(partners) >= PARTNERS)
     return replace(
         to,
-        state="degraded" if height >= DEGRADED + more else "watch" if height >= WATCH + more else "ok",
+        state="degraded" if sure else "watch" if height >= WATCH + more else "ok",
+        partners=partners,
         height=height,
         tests=tests,
         lost=to.lost + (off - to.lost) / tests,

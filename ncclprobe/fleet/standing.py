@@ -52,17 +52,20 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
 
 
 class Reason(NamedTuple):
-    """One thing that speaks for a state, since when (None: not known), and in words. `of`: what it is of."""
+    """One thing that speaks for a state, since when (None: not known), and in words. `of`: what it is of, `subject`: of
+    which.
+    """
 
     state: NodeState
     since_s: float | None
     words: str
     of: str = ""
+    subject: str = ""
 
 
 def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
     """Return how the node `name` stands by all that was told of it: by the worst that is known, and since when."""
-    reasons = [*_of_faults(course), *_of_series(course, series), *_of_looking(course)]
+    reasons = [*of_faults(course), *of_series(course, series), *_of_looking(course)]
     state = min((each.state for each in reasons), key=STATES.index)
     why = [each for each in reasons if each.state == state]
     more = Counter(each.of for each in why[1:] if each.of)
@@ -85,19 +88,21 @@ def _of_looking(course: NodeCourse) -> Iterator[Reason]:
     yield Reason("ok", None, "")
 
 
-def _of_faults(course: NodeCourse) -> Iterator[Reason]:
+def of_faults(course: NodeCourse) -> Iterator[Reason]:
+    """Yield what is there, and what came and went, the oldest first."""
     for each in sorted(course.faults.values(), key=lambda each: each.since_s):
         came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
         name = f"{each.fault.check} {each.fault.subject}"
         if each.there:
             often = f", came {len(came)} times in 30 days" if len(came) > 1 else ""
             words = f"{name}: {each.fault.message} ({plural(each.tests, 'test')}{often})"
-            yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words, "finding")
+            yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words, "finding", name)
         if len(came) >= FLAPS:
-            yield Reason("flapping", came[0], f"{name} came {len(came)} times in 30 days, gone in between", "finding")
+            words = f"{name} came {len(came)} times in 30 days, gone in between"
+            yield Reason("flapping", came[0], words, "finding", name)
 
 
-def _of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
+def of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     """Yield what the test over time says, the greatest loss first, and of each number its greater one."""
     sums = [(each, sum_) for each in series if not _unmeasured(each, course.last_s)
             for sum_ in (each.drift.own, each.drift.siblings)]  # fmt: skip
@@ -106,11 +111,11 @@ def _of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]
         if sum_.state != "ok" and (sum_.state, each.number) not in told:
             told.add((sum_.state, each.number))
             changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
-            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed, "number")
+            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed, "number", each.number.called)
         came = [since_s for since_s, end_s, _ in sum_.spells if end_s > course.last_s - WINDOW_S]
         if len(came) >= FLAPS:
-            yield Reason("flapping", came[0], f"{each.number.called} was lost {len(came)} times in 30 days, and back",
-                         "number")  # fmt: skip
+            words = f"{each.number.called} was lost {len(came)} times in 30 days, and back"
+            yield Reason("flapping", came[0], words, "number", each.number.called)
 
 
 def _unmeasured(series: Series, last_s: float) -> bool:

@@ -17,7 +17,8 @@ import stat
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -33,6 +34,7 @@ from ncclprobe.model.fleet import (
     Added,
     Drift,
     Fault,
+    History,
     NodeCourse,
     NodeEvent,
     NodeHistory,
@@ -44,7 +46,7 @@ from ncclprobe.model.fleet import (
 )
 from ncclprobe.model.values import replace
 
-APPLICATION, VERSION = 0x6E63_666C, 1
+APPLICATION, VERSION = 0x6E63_666C, 2
 """In the file's header (PRAGMA application_id, user_version): ``ncfl``, and which tables it has."""
 _TABLES = (
     "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
@@ -63,7 +65,7 @@ _TABLES = (
     "CREATE INDEX siblings ON series (number, day, machine, node, level, newest,"
     " old_day, old_machine, old_level, old_newest)",
     "CREATE TABLE readings (series INTEGER, time_s REAL, report INTEGER, value REAL NOT NULL, noise REAL NOT NULL,"
-    " PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
+    " partners TEXT NOT NULL, PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
     "CREATE TABLE late (number INTEGER PRIMARY KEY)",
     "CREATE TABLE accepted (node INTEGER, time_s REAL, by TEXT NOT NULL, what TEXT NOT NULL,"
     " PRIMARY KEY (node, time_s)) WITHOUT ROWID",
@@ -177,6 +179,10 @@ def _read(text: Any, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind)
 
 
+class _Undone(Exception):
+    """Ends a transaction of which nothing is to stay."""
+
+
 class _Level(NamedTuple):
     """Where a series stood at the end of a day: its level and its newest number, as logarithms, and its machine."""
 
@@ -252,6 +258,20 @@ class Store:
             self._few()
         return True
 
+    def preview(self, told: Sequence[Told]) -> dict[str, History]:
+        """Return what is kept of each node once this is added, which it is not."""
+        self._begin()
+        found: dict[str, History] = {}
+        with contextlib.suppress(_Undone), _transaction(self._sql):
+            row = ("", told[0].time_s, 0.0, "", "", "")
+            report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
+            for each in told:
+                self._add_test(report, each)
+                node, course, _ = self._node(each.node)
+                found[each.node] = History(course, tuple(newest(self._series(node or 0))))
+            raise _Undone
+        return found
+
     def settle(self) -> None:
         """Put numbers that came late in their place: of each what all nodes have of it is gone through once more."""
         self._begin()
@@ -303,6 +323,21 @@ class Store:
     def names(self) -> list[str]:
         """Return the names of all nodes."""
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
+
+    def together(self, names: Collection[str]) -> dict[tuple[str, str], tuple[int, float]]:
+        """Return how often each two of these nodes, which are sorted, were in one report, and when last."""
+        self._begin()
+        reports: dict[int, tuple[float, list[str]]] = {}
+        for name in sorted(names):
+            rows = "SELECT report, time_s FROM tests JOIN nodes ON nodes.id = node WHERE name = ?"
+            for report, time_s in msgspec.convert(self._sql.execute(rows, (name,)).fetchall(), list[tuple[int, float]]):
+                reports.setdefault(report, (time_s, []))[1].append(name)
+        found: dict[tuple[str, str], tuple[int, float]] = {}
+        for time_s, nodes in reports.values():
+            for pair in combinations(nodes, 2):
+                often, last_s = found.get(pair, (0, 0.0))
+                found[pair] = often + 1, max(last_s, time_s)
+        return found
 
     def _few(self) -> None:
         """Raise UsageError where there are more nodes than can be shown."""
@@ -394,7 +429,8 @@ class Store:
         series, last_s, text, *at = self._sql.execute(
             "SELECT id, last_s, drift, day, machine, level, newest, old_day, old_machine, old_level, old_newest"
             " FROM series WHERE node = ? AND number = ?", (node, number)).fetchone()  # fmt: skip
-        self._insert("readings", (series, reading.time_s, report, reading.value, reading.noise))
+        self._insert("readings", (series, reading.time_s, report, reading.value, reading.noise,
+                                  _text(reading.partners) if reading.partners else ""))  # fmt: skip
         drift, now, old = _read(text, Drift), *(msgspec.convert(each, _Level) for each in (at[:4], at[4:]))
         late = (
             (drift.tests and reading.time_s <= last_s)
@@ -444,12 +480,12 @@ class Store:
         for node, time_s in self._sql.execute(f"SELECT node, time_s FROM accepted WHERE {alike}", (number,)):
             accepted.setdefault(node, []).append(time_s)
         rows = self._sql.execute(
-            "SELECT series.node, series.id, readings.time_s, value, noise, tests.machine FROM series"
+            "SELECT series.node, series.id, readings.time_s, value, noise, partners, tests.machine FROM series"
             " JOIN readings ON series = series.id JOIN tests"
             " ON tests.node = series.node AND tests.time_s = readings.time_s AND tests.report = readings.report"
             " WHERE number = ? ORDER BY readings.time_s, value, tests.machine", (number,))  # fmt: skip
         today, siblings, which = -1, dict[int, drifts.Siblings](), dict[int, int]()
-        for node, series, time_s, value, noise, machine in rows:
+        for node, series, time_s, value, noise, partners, machine in rows:
             if (day := int(time_s // _DAY_S)) != today:
                 today, siblings = day, _alike(courses, day)
                 if time.monotonic() > self._end:
@@ -458,7 +494,8 @@ class Store:
             if any(course.last_s <= each < time_s for each in accepted.get(node, ())):
                 course = course.accepted()
             median, spread = siblings[machine].beside(node) if machine in siblings else (0.0, 0.0)
-            reading = Reading(*msgspec.convert((time_s, value, noise), tuple[float, float, float]), median, spread)
+            numbers = msgspec.convert((time_s, value, noise), tuple[float, float, float])
+            reading = Reading(*numbers, median, spread, _read(partners, tuple[str, ...]) if partners else ())
             courses[node] = course.step(reading, machine, _sums(firsts[node], time_s))
             which[node] = series
         for node, course in courses.items():

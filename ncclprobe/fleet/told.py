@@ -4,22 +4,27 @@ A collective of several nodes is as slow as the slowest, and says nothing of any
 the median over partners, so that a sick partner makes nobody else sick.
 """
 
+import contextlib
+import os
+import pwd
+import re
 from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.model.findings import Severity, Status, Verdict, nodes_of, own_node, weight
+from ncclprobe.fleet.drift import PARTNERS
+from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, own_node, weight
 from ncclprobe.model.fleet import Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.report import Report, placed
+from ncclprobe.model.report import Report, placed, when
+from ncclprobe.model.values import replace
+from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.units import printable, size
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
 _JUDGED = (Status.PASS, Status.WARN, Status.FAIL)
-_PARTNERS = 3
-"""Nodes that a rate between nodes is the median of, at least."""
 _SIGMAS = 1.96
 """Standard deviations from the middle of a 95 % interval to its end."""
 _MAD_TO_SIGMA = 1.4826
@@ -37,6 +42,8 @@ def told(report: Report, source: str) -> list[Told]:
     faults: dict[str, list[Fault]] = {name: [] for name in names}
     looked: dict[str, set[str]] = {name: set() for name in names}
     for verdict in report.checks:
+        if verdict.id.startswith(TREND):  # the store itself knows
+            continue
         for name in own_node(verdict) or names if verdict.status in _JUDGED else ():
             if name in looked:
                 looked[name].add(verdict.id)
@@ -44,11 +51,12 @@ def told(report: Report, source: str) -> list[Told]:
             if name in faults:
                 faults[name].append(fault)
     numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
-    for name, number, value, noise in _numbers(report):
+    for name, number, reading in _numbers(report):
         fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS
         number = Number(_cut(number.part), _cut(number.name), number.unit, _cut(number.how, _HOW))
-        if fits and bounds.LEAST_GBPS <= value <= bounds.MOST_GBPS:
-            numbers[name][number] = Reading(time_s, value, min(max(noise, 0.0), 1.0))
+        if fits and bounds.LEAST_GBPS <= reading.value <= bounds.MOST_GBPS:
+            noise = min(max(reading.noise, 0.0), 1.0)
+            numbers[name][number] = replace(reading, time_s=time_s, noise=noise)
     return [
         Told(
             node.name, time_s, tuple(faults[node.name][: bounds.FLEET_FAULTS]), tuple(sorted(looked[node.name])),
@@ -81,11 +89,29 @@ def _machine(report: Report, node: str) -> dict[str, str]:
     return {name: _cut(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
 
 
-_Found = tuple[str, Number, float, float]
+def refuse(nodes: Sequence[Told], source: str, now_s: float) -> None:
+    """Refuse what a clock dated that is ahead or was reset, and nodes without their names. Raises UsageError."""
+    if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
+        raise UsageError(f"{source}: began at {when(begun)} UTC, which is to come: set that clock")
+    if begun < bounds.FLEET_SINCE_S:
+        raise UsageError(f"{source}: began before the year 2000, by a clock that had lost its time: set it")
+    if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):
+        raise UsageError(f"{source}: names are pseudonyms: add the report before it is redacted")
+
+
+def by() -> str:
+    """Return who adds: ``user@host``."""
+    user = f"uid {os.geteuid()}"
+    with contextlib.suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return f"{user}@{os.uname().nodename}"
+
+
+_Found = tuple[str, Number, Reading]
 
 
 def _numbers(report: Report) -> Iterator[_Found]:
-    """Yield of each number its node, which it is, its value and its noise as a share."""
+    """Yield of each number its node, which it is, and its value with its noise as a share; its time is the report's."""
     yield from _collectives(report)
     yield from _copies(report)
     yield from _between(report)
@@ -112,7 +138,7 @@ def _collectives(report: Report) -> Iterator[_Found]:
         how = _how(report, way, f"{row.place} of place" if row.place == "out" else "in place", row.mode,
                    f"{row.library.name} {row.library.version}")  # fmt: skip
         number = Number("", f"{row.op} {size(row.nbytes)}", "GB/s", how)
-        yield report.nodes[0].name, number, row.busbw_GBps, (row.precision or 0.0) / _SIGMAS
+        yield report.nodes[0].name, number, Reading(0.0, row.busbw_GBps, (row.precision or 0.0) / _SIGMAS)
 
 
 def _copies(report: Report) -> Iterator[_Found]:
@@ -122,11 +148,14 @@ def _copies(report: Report) -> Iterator[_Found]:
             how = _how(report, size(row.nbytes), *where, "all GPUs at once" * row.concurrent, library=False)
             noise = (row.max_GBps - row.min_GBps) / row.GBps / 4 / max(row.samples, 1) ** 0.5
             peer = f"-{row.peer}" if row.peer else ""
-            yield row.node, Number(f"{row.device}{peer}", row.kind, "GB/s", how), row.GBps, noise
+            yield row.node, Number(f"{row.device}{peer}", row.kind, "GB/s", how), Reading(0.0, row.GBps, noise)
 
 
 def _between(report: Report) -> Iterator[_Found]:
-    """Yield what each rail, or node, gave to and took from the others: the median over its partners."""
+    """Yield what each rail, or node, gave to and took from the others: the median over its partners.
+
+    Of one or two it is another number, which says with whom it was measured: what a plan for idle nodes measures.
+    """
     ends: dict[tuple[str, str, str], dict[str, list[float]]] = {}
 
     def add(kind: str, one: str, other: str, rate: float, way: str) -> None:
@@ -141,11 +170,12 @@ def _between(report: Report) -> Iterator[_Found]:
             add("rails", rail.src_end, rail.dst_end, rail.GBps, "out")
             add("rails", rail.dst_end, rail.src_end, rail.GBps, "in")
     for (end, name, kind), partners in ends.items():
-        if len(partners) < _PARTNERS:
-            continue
+        others = tuple(sorted({other.partition(" ")[0] for other in partners}))
+        few = len(others) < PARTNERS
         node, _, part = end.partition(" ")  # n3 rail 1 (mlx5_1)
         rates = [median(each) for each in partners.values()]
         value = median(rates)
         noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
         how = _how(report, library=kind != "rails")
-        yield node, Number(part, name, "GB/s", how), value, noise
+        name = f"{name} with {('one', 'two')[len(others) - 1]} more" if few else name
+        yield node, Number(part, name, "GB/s", how), Reading(0.0, value, noise, partners=others if few else ())

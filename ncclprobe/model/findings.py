@@ -160,6 +160,8 @@ class Verdict(Struct, frozen=True):
 
 OF_THE_RUN = "run."
 """How the ids of checks begin that judge what was measured."""
+TREND = "trend."
+"""How the ids of checks begin that judge by what a store of reports keeps."""
 
 
 def own_node(verdict: Verdict) -> tuple[str, ...]:

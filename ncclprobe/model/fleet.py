@@ -35,7 +35,8 @@ class Reading(Struct, frozen=True):
     """One value of a number, and its own `noise`: a standard deviation, as a share.
 
     `siblings`: the median of the other nodes at that time, and by which share they differ (`spread`, a standard
-    deviation); 0: too few were known.
+    deviation); 0: too few were known. `partners`: the nodes that it was measured with, where these are so few that one
+    of them may be the slow one.
     """
 
     time_s: float
@@ -43,6 +44,7 @@ class Reading(Struct, frozen=True):
     noise: float = 0.0
     siblings: float = 0.0
     spread: float = 0.0
+    partners: tuple[str, ...] = ()
 
 
 class Fault(Struct, frozen=True):
@@ -76,7 +78,7 @@ class Sum(Struct, frozen=True, omit_defaults=True):
     """A CUSUM: its `height`, and `tests` numbers since `since_s`, when it left 0; `lost`: by which share, as the mean
     of their logarithms, once it is degraded of the newest of them, and the `most` since then. `good_s`: the newest
     number at which it was 0. `odds`: of the newest numbers for what was usual before. `spells`: each time that the node
-    was degraded and is no more, from when to when, and what it lost.
+    was degraded and is no more, from when to when, and what it lost. `partners`: some of those of its numbers.
     """
 
     state: DriftState = "ok"
@@ -88,6 +90,7 @@ class Sum(Struct, frozen=True, omit_defaults=True):
     good_s: float | None = None
     odds: float = 0.0
     spells: tuple[tuple[float, float, float], ...] = ()
+    partners: tuple[str, ...] = ()
 
 
 class Drift(Struct, frozen=True, omit_defaults=True):
@@ -144,6 +147,13 @@ class NodeCourse(Struct, frozen=True, omit_defaults=True):
     last_s: float = 0.0
     unknown: bool = False
     faults: dict[str, FaultCourse] = field(default_factory=dict)
+
+
+class History(Struct, frozen=True):
+    """What a store keeps of a node, the report at hand counted: its `course`, and the newest series of each number."""
+
+    course: NodeCourse = NodeCourse()
+    series: tuple[Series, ...] = ()
 
 
 class NodeStanding(Struct, frozen=True):

@@ -18,8 +18,9 @@ from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.snapshot import Absent, Every, Ranks
 from ncclprobe.model.values import Struct, replace
 
-Source = Literal["machine", "run", "job", "files"]
-"""Where facts come from: a machine, what a run measured, a running job, the files that a job left."""
+Source = Literal["machine", "run", "job", "files", "history"]
+"""Where facts come from: a machine, what a run measured, a running job, the files that a job left, a store of
+reports."""
 
 
 class Need(Struct, frozen=True):
@@ -32,7 +33,7 @@ class Need(Struct, frozen=True):
     name: str
     fact: type
     accepts_absent: bool = False
-    of: Literal["node", "nodes", "ranks", "run", "job", "files"] = "node"
+    of: Literal["node", "nodes", "ranks", "run", "job", "files", "history"] = "node"
 
 
 class Collector(Struct, frozen=True):
@@ -291,6 +292,6 @@ def _need(name: str, annotation: Any) -> Need:
     return Need(name, annotation, of=_of(annotation))
 
 
-def _of(fact: Any) -> Literal["node", "run", "job", "files"]:
+def _of(fact: Any) -> Literal["node", "run", "job", "files", "history"]:
     source = source_of(fact) if isinstance(fact, type) else None
     return "node" if source is None or source == "machine" else source

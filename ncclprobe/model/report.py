@@ -7,6 +7,8 @@ and ``_us`` seconds and microseconds.
 
 from datetime import datetime, timezone
 
+import msgspec
+
 from ncclprobe.errors import UsageError
 from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
@@ -207,3 +209,15 @@ def placed(report: Report, source: str) -> float:
     except (ValueError, OverflowError):
         shown = printable(report.started[:40])
         raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None
+
+
+def when(time_s: float) -> str:
+    """Return ``2026-11-19 04:10``, in UTC."""
+    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
+def digest(text: str) -> str:
+    """Return what tells the report that `text` is from every other one, however its JSON is laid out."""
+    import hashlib  # of a report that is kept or given twice
+
+    return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(text), order="sorted")).hexdigest()

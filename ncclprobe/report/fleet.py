@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from ncclprobe.layout import table, wrap
 from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.report import when
 from ncclprobe.model.values import asdict
 from ncclprobe.units import plural, printable, three_digits
 
@@ -20,11 +21,6 @@ _LEAST_ROOM = 30
 """Columns for the evidence, however long the names are."""
 FALSE_ALARMS = 0.002
 """In a year of a node that is tested once a day and scatters by 2 % (reports/fleet-years.md)."""
-
-
-def when(time_s: float) -> str:
-    """Return ``2026-11-19 04:10``, in UTC."""
-    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M")
 
 
 def iso(time_s: float) -> str:
@@ -128,3 +124,25 @@ def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
         ],
         "exit_code": exit_code,
     }  # fmt: skip
+
+
+Rounds = Sequence[Sequence[tuple[str, str]]]
+Seen = Mapping[tuple[str, str], tuple[int, float]]
+
+
+def plan_lines(rounds: Rounds, seen: Seen) -> Iterator[str]:
+    """Yield the pairs to measure: both nodes as sbatch takes them, and how often they were measured together."""
+    for pair in (pair for each in rounds for pair in each):
+        often, last_s = seen.get(pair, (0, 0.0))
+        told = f"{plural(often, 'time')}, last {when(last_s)} UTC" if often else "never"
+        yield f"{','.join(pair)}  {told}"
+
+
+def plan_json(rounds: Rounds, seen: Seen) -> dict[str, Any]:
+    """Return the rounds of a plan, each of pairs; `seen`: how often they were measured together, and when last."""
+
+    def row(pair: tuple[str, str]) -> dict[str, Any]:
+        often, last_s = seen.get(pair, (0, 0.0))
+        return {"nodes": list(pair), "seen": often, "last": iso(last_s) if often else None}
+
+    return {"schema": SCHEMA, "rounds": [[row(pair) for pair in each] for each in rounds]}

@@ -1,6 +1,5 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode, Status
-from ncclprobe.model.report import SCHEMA, Report
+from ncclprobe.model.report import SCHEMA, Report, digest
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 """The JSON Schema as it is shipped. ``ncclprobe report --schema`` prints what it must be."""
@@ -85,9 +84,7 @@ def read_with_digest(path: str) -> tuple[Report, str]:
     Raises UsageError as :func:`read` does.
     """
     text = _bounded(Path(path))
-    report = parse(text, path)
-    whole = msgspec.json.encode(msgspec.json.decode(text), order="sorted")
-    return report, hashlib.sha256(whole).hexdigest()
+    return parse(text, path), digest(text)
 
 
 def parse(text: str, path: str) -> Report:

@@ -12,7 +12,7 @@ from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Severity, Status, nodes_of, own_node
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
-from ncclprobe.model.report import Report, placed
+from ncclprobe.model.report import Report, placed, when
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
@@ -97,10 +97,9 @@ class Since(Struct, frozen=True):
 def past(report: Report, source: str) -> Past:
     """Return what a series keeps of `report`. Raises UsageError where it has no place in one."""
     time_s = placed(report, source)
-    when = datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return Past(
-        source, time_s, report.duration_s, when, report.status, digest.headline(report), digest.node_states(report),
-        frozenset(_faults(report)), frozenset(_looked(report)), digest.none_judged(report),
+        source, time_s, report.duration_s, f"{when(time_s)} UTC", report.status, digest.headline(report),
+        digest.node_states(report), frozenset(_faults(report)), frozenset(_looked(report)), digest.none_judged(report),
         tuple(replace(row, samples=None, skew=None) for row in report.measurements), report.fingerprint,
     )  # fmt: skip
 
@@ -184,7 +183,7 @@ def changed(history: Sequence[Past]) -> list[tuple[str, str]]:
     """Return when something changed that numbers depend on, and what."""
     pairs = pairwise(history)
     found = ((new.when, "; ".join(changes(old.fingerprint, new.fingerprint))) for old, new in pairs)
-    return [(when, words) for when, words in found if words]
+    return [each for each in found if each[1]]
 
 
 def lines(history: Sequence[Past], width: int) -> Iterator[str]:
@@ -197,8 +196,8 @@ def lines(history: Sequence[Past], width: int) -> Iterator[str]:
         told = {point.place: f"{one.value(point.row):.4g}" for point in one.points}
         values = ", ".join(told.get(place, "-") for place in range(len(history)))
         yield f"{one.op} {size(one.nbytes)}, {unit}: {values}"
-    for when, words in changed(history):
-        yield f"changed by {when}: {printable(words)}"
+    for at, words in changed(history):
+        yield f"changed by {at}: {printable(words)}"
     yield from _failing(history)
 
 
@@ -210,11 +209,11 @@ def _nodes(each: Past) -> str:
 def _failing(history: Sequence[Past]) -> Iterator[str]:
     """Yield a line for what fails on the same nodes since the same time."""
     groups: dict[tuple[str, Since], list[str]] = defaultdict(list)
-    for (check, node), when in sorted(since(history).items()):
-        groups[check, when].append(node)
-    for (check, when), nodes in list(groups.items())[:_MOST_SINCE]:
+    for (check, node), begun in sorted(since(history).items()):
+        groups[check, begun].append(node)
+    for (check, begun), nodes in list(groups.items())[:_MOST_SINCE]:
         named = fold(filter(None, nodes))
         where = named if len(named) <= _MOST_NAMED else plural(len(nodes), "node")
-        yield f"{check}{f' on {where}' if where else ''}: {when}"
+        yield f"{check}{f' on {where}' if where else ''}: {begun}"
     if len(groups) > _MOST_SINCE:
         yield f"and {plural(len(groups) - _MOST_SINCE, 'other fault')}; --html shows all"

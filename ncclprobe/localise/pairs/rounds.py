@@ -98,6 +98,8 @@ ALL_PAIRS = 64
 """Up to so many ranks or nodes every pair is measured; beyond, SOME_ROUNDS of the rounds unless more are asked for."""
 SOME_ROUNDS = 6
 """Six partners each: with two bad ones among them a good node still is as fast as usual with most."""
+MOST_ROUNDS = 256
+"""Rounds among which those are chosen that were seen least: all of 257 nodes."""
 AT_ONCE = 16
 """Pairs of nodes that send at the same time, unless full bisection is asked for: a doctor does not load a fabric."""
 
@@ -137,6 +139,23 @@ def _circle(count: int, turn: int) -> Round:
     turning = positions - 1
     pairs = [(turn, positions - 1)] + [((turn + k) % turning, (turn - k) % turning) for k in range(1, positions // 2)]
     return tuple(sorted(Match(min(pair), max(pair)) for pair in pairs if max(pair) < count))
+
+
+Seen = Mapping[tuple[str, str], tuple[int, float]]
+"""How often the nodes of a pair, which are sorted, were measured together, and when last."""
+
+
+def least_seen(nodes: Sequence[str], seen: Seen, rounds: int) -> list[list[tuple[str, str]]]:
+    """Return so many rounds of pairs of `nodes`, those first whose pairs were measured together least, and longest ago.
+
+    Each node is in one pair of a round at most, and no pair comes twice.
+    """
+    names = sorted(set(nodes))
+    there = round_robin(len(names), MOST_ROUNDS) if len(names) > 1 else ()
+    paired = [[(names[match.first], names[match.second]) for match in each] for each in there]
+    often = [(sum(seen.get(pair, (0, 0.0))[0] for pair in each), max(seen.get(pair, (0, 0.0))[1] for pair in each))
+             for each in paired]  # fmt: skip
+    return [paired[place] for place in sorted(range(len(paired)), key=often.__getitem__)[:rounds]]
 
 
 class Participants(Struct, frozen=True):

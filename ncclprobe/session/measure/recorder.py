@@ -7,12 +7,15 @@ parent of the ranks makes the report from the log, and rank 0 only ends the log.
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ncclprobe import run_clock
+from ncclprobe.engine import history
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
@@ -300,7 +303,8 @@ class Publisher:
     """Standard output and the files that the options name."""
 
     def __init__(self, options: Options) -> None:
-        self._output, self._accepts = options.output, options.accepts
+        self._output, self._accepts, self._fleet = options.output, options.accepts, options.judging.fleet
+        self._timeout_s = options.timeout_s
         self._shown: bool | None = None
         self._lost = False
         self._op = ""
@@ -328,6 +332,9 @@ class Publisher:
     def publish(self, report: Report) -> int:
         """Write `report` wherever it is wanted, then show it; returns the exit code."""
         code = delivery.deliver(report, self._output, measured=not self.shows_rows, shown=self._shown)
+        if self._fleet:
+            left_s = run_clock.began() + self._timeout_s - time.monotonic()
+            history.keep(report, self._fleet, self._output.files.get("json", ""), left_s, delivery.complain)
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 
     def lose(self, whys: Sequence[str]) -> None:

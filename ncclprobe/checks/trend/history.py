@@ -1,0 +1,93 @@
+"""Numbers that are lower than they were, and faults that come back: by the reports that a store keeps of a node."""
+
+from collections.abc import Iterator
+
+from ncclprobe.fleet.drift import BURN_IN
+from ncclprobe.fleet.standing import Reason, of_faults, of_series
+from ncclprobe.model.findings import Certainty, Finding, Severity, note, warn
+from ncclprobe.model.fleet import Drift, Fault, FaultCourse, History, NodeCourse, Number, Series, Sum
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import when
+
+_STORE = "the reports of this node that --fleet keeps"
+_DAY_S, _NOW_S = 86400.0, 1_790_000_000.0
+_DOWN = Fault("ib.state", "mlx5_3:1", Severity.FAIL, "link", "bad", "is DOWN; its siblings are ACTIVE")
+_GOOD = NodeCourse(40, _NOW_S)
+
+
+def _series(own: Sum) -> tuple[Series, ...]:
+    drift = Drift(tests=40, count=28, mean=3.9, recent=(44.5, 44.1), own=own)
+    return (Series(Number("rail 3", "rails out", "GB/s", ""), drift, 0.0, _NOW_S, ("NIC firmware 28.43 → 28.45",)),)
+
+
+def _faults(*came: float, there: bool = True) -> NodeCourse:
+    course = FaultCourse(_DOWN, there, came[-1], tests=3, came=tuple(_NOW_S - days * _DAY_S for days in came))
+    return NodeCourse(40, _NOW_S, faults={"ib.state mlx5_3:1": course})
+
+
+_LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=_NOW_S - 12 * _DAY_S)
+_BACK = Sum(spells=tuple((_NOW_S - day * _DAY_S, _NOW_S - (day - 2) * _DAY_S, -0.1) for day in (20, 12, 6)))
+
+
+@applies
+def measured(history: History) -> bool:
+    """where the store has numbers enough of the node."""
+    return any(each.drift.count >= BURN_IN or each.drift.siblings_first is not None for each in history.series)
+
+
+@applies
+def known(history: History) -> bool:
+    """where the store has earlier reports of the node."""
+    return history.course.tests > 1
+
+
+@check(
+    bad=lambda: [(History(_GOOD, _series(_LOST)),), (History(_GOOD, _series(_BACK)),)],
+    good=lambda: [(History(_GOOD, _series(Sum())),), (History(_faults(3.0), _series(Sum())),)],
+    applies=measured,
+)
+def rate(history: History) -> Iterator[Finding]:
+    """A rate of the node is lower than it was, or than its siblings'.
+
+    Right: the node is as fast as it was, and as its siblings.
+    Why: a node that loses some percent is within every expectation, and still each collective is as slow as it. By many
+    reports a small loss is told from noise, and since when it is there says what to look for.
+    Fix: look at what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or let it
+    be usual as it is now with `ncclprobe fleet accept NAME`.
+    """
+    for each in of_series(history.course, history.series):
+        yield _finding(each, blame="node", action="retest")
+
+
+@check(
+    bad=lambda: [(History(_faults(20.0, 9.0, 1.0)),)],
+    good=lambda: [(History(_faults(20.0, 1.0)),), (History(_GOOD, _series(_LOST)),)],
+    applies=known,
+)
+def flapping(history: History) -> Iterator[Finding]:
+    """A fault of the node comes, goes and comes back.
+
+    Right: no fault of the node comes and goes.
+    Why: each look that finds it gone lets jobs back on the node, and it ends the next one.
+    Fix: replace the part instead of resetting it: the cable and its module, the GPU, or the NIC.
+    """
+    blames = {f"{each.fault.check} {each.fault.subject}": each.fault.blame for each in history.course.faults.values()}
+    for each in of_faults(history.course):
+        if each.state == "flapping":
+            yield _finding(each, blame=blames[each.subject], action="repair")
+        elif (since := _before(history.course, each)) is not None:
+            yield note(each.subject, f"is there since {when(since)} UTC", evidence=_STORE)
+
+
+def _before(course: NodeCourse, reason: Reason) -> float | None:
+    """Return since when a fault is there, if it was there before the newest report."""
+    return reason.since_s if reason.since_s is not None and reason.since_s < course.last_s else None
+
+
+def _finding(reason: Reason, **details: str) -> Finding:
+    since = f"since {when(reason.since_s)} UTC: " if reason.since_s is not None else ""
+    message = f"{since}{reason.words.removeprefix(f'{reason.subject}: ')}"
+    if reason.state == "watch":
+        return note(reason.subject, f"may be lower {message}", evidence=_STORE, action="retest")
+    how = Certainty("medium", "by many reports of this node")
+    return warn(reason.subject, message, confidence=how, evidence=_STORE, **details)

@@ -1,0 +1,48 @@
+"""What a store of reports (``--fleet``) says of the nodes of a report, and the report's way into it.
+
+Neither changes what a command says of the machine: a store that does not answer is said, and no more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ncclprobe.errors import HostError, UsageError
+from ncclprobe.model.fleet import History
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.values import replace
+
+_LOOK_S, _LEAST_S, _MOST_S = 4.0, 2.0, 5.0
+
+
+def with_past(snapshots: Sequence[Snapshot], report: Report, path: Path) -> list[Snapshot]:
+    """Return `snapshots` with what the store at `path` keeps of each node, `report` counted."""
+    found = _past(report, path)
+    unknown = found if isinstance(found, Absent) else Absent(f"{path} keeps nothing of this node")
+    of: Mapping[str, History] = {} if isinstance(found, Absent) else found
+    return [replace(each, facts={**each.facts, History: of.get(each.node, unknown)}) for each in snapshots]
+
+
+def _past(report: Report, path: Path) -> dict[str, History] | Absent:
+    from ncclprobe.fleet import child  # what only --fleet needs
+
+    try:
+        return child.past(msgspec.json.encode(report), path, _LOOK_S)
+    except (UsageError, HostError, UnicodeEncodeError) as error:
+        return Absent(str(error))
+
+
+def keep(report: Report, path: Path, written: str, left_s: float, complain: Callable[[str], None]) -> None:
+    """Add a report that was delivered to the store at `path`; where it cannot be, `complain`.
+
+    `written`: the file that it was written to, or nothing. `left_s`: of --timeout.
+    """
+    from ncclprobe.fleet import child
+
+    source = str(Path(written).absolute()) if written.strip("-") else "--fleet"
+    try:
+        child.add(msgspec.json.encode(report), path, source, min(max(left_s, _LEAST_S), _MOST_S))
+    except (UsageError, HostError, UnicodeEncodeError) as error:
+        complain(f"--fleet: this report was not added: {error}")
