@@ -59,7 +59,7 @@ COPIES = (
     "INSERT INTO tests SELECT node, time_s + :later, report + :day * :nodes, unknown, machine, looked, faults"
     " FROM tests WHERE report <= :nodes AND time_s < 86400",
     "INSERT INTO readings SELECT series, time_s + :later, report + :day * :nodes,"
-    " value * (1 + (:day * 37 % 11 - 5) / 300.0), noise"
+    " value * (1 + (:day * 37 % 11 - 5) / 300.0), noise, partners"
     " FROM readings WHERE report <= :nodes AND time_s < 86400",
 )
 """Makes of the first day's rows those of another day."""

@@ -21,7 +21,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
-from ncclprobe.units import plural
+from ncclprobe.units import plural, printable
 
 _ABOUT = """\
 Keep reports of many nodes and days in one file, and say which nodes are not as they were: failing, degraded, flapping
@@ -31,6 +31,7 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
+  ncclprobe fleet page --html F  write a page of all nodes by day, which opens offline
   ncclprobe fleet plan --idle N  say which pairs of idle nodes to measure next
   ncclprobe fleet accept NAME    let its rates be usual as they are now
   ncclprobe fleet forget NAME    drop a node that is there no more
@@ -42,6 +43,7 @@ examples:
 
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
+_PAGE_DAYS, _DAY_S = 90, 86400.0
 _ROUND_S = 60.0
 """For ranks to start, to measure one pair, and to leave."""
 _OF_A_NODE = ("node", "accept", "forget")
@@ -51,8 +53,12 @@ def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
     options = _parser().parse_intermixed_args(argv)
     do, *names = options.words or [""]
-    if do == "plan":
+    if do == "plan" and not options.html:
         return _plan(options, names)
+    if do == "page" and not names:
+        return _page(options)
+    if options.html:
+        raise UsageError("--html is for `ncclprobe fleet page`, which shows all nodes")
     if options.idle or options.minutes:
         raise UsageError("--idle and --minutes are for `ncclprobe fleet plan`")
     if do == "add" and names and not options.exit_code:
@@ -65,7 +71,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
     if do in ("add", *_OF_A_NODE):
         raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    raise unknown(do, "word after `ncclprobe fleet`", ("add", "plan", *_OF_A_NODE), "`ncclprobe fleet --help` explains them")
+    words = ("add", "plan", "page", *_OF_A_NODE)
+    raise unknown(do, "word after `ncclprobe fleet`", words, "`ncclprobe fleet --help` explains them")
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -179,6 +186,24 @@ def _plan(options: argparse.Namespace, words: Sequence[str]) -> int:
     return ExitCode.OK
 
 
+def _page(options: argparse.Namespace) -> int:
+    """Write the page of all nodes by day. Raises UsageError."""
+    if not options.html or options.json or options.idle or options.minutes:
+        raise UsageError("fleet page: takes --html FILE, --exit-code and -q")
+    from ncclprobe.report.html import days as page  # imports that text does without
+
+    now_s = time.time()
+    with store.opened(options.fleet, options.timeout) as fleet:
+        found = [replace(each, standing=aged(each.standing, now_s)) for each in fleet.days(now_s - _PAGE_DAYS * _DAY_S)]
+        _say_unsettled(fleet)
+        unsettled = fleet.unsettled
+    nodes = [each.standing for each in found]
+    delivery.put(page.render(found, now_s, _PAGE_DAYS, printable(str(options.fleet))), options.html)
+    if not options.quiet and options.html != "-":
+        print(printable_lines([f"{plural(len(nodes), 'node')} written to {options.html}"]))
+    return _code(nodes, unsettled) if options.exit_code else ExitCode.OK
+
+
 def _code(nodes: Sequence[NodeStanding], unsettled: int) -> ExitCode:
     """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known, as while `unsettled`
     numbers are left out.
@@ -198,6 +223,7 @@ def _parser() -> arguments.Parser:
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
+    add("--html", type=arguments.destination, metavar="PATH", help="Write the page of `fleet page` here.")
     add("--idle", metavar="NODES",
         help="Plan for these nodes, such as n[1-16]: pairs that were measured together least.")  # fmt: skip
     add("--minutes", type=arguments.positive, metavar="M",

@@ -86,5 +86,3 @@ def _answer(asked: _Asked) -> _Answer:
     except OSError as error:
         return _Answer(f"{asked.path}: {error.strerror or error}")
     return _Answer()
-
-

@@ -15,6 +15,7 @@ from ncclprobe import bounds
 from ncclprobe.layout import first_of
 from ncclprobe.model.fleet import (
     STATES,
+    Day,
     Fault,
     FaultCourse,
     NodeCourse,
@@ -29,7 +30,8 @@ from ncclprobe.model.measurement import Fingerprint, changes
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural, three_digits
 
-FLAPS, WINDOW_S = 3, 30 * 86400.0
+DAY_S = 86400.0
+FLAPS, WINDOW_S = 3, 30 * DAY_S
 _MOST_CAME = 64
 
 
@@ -191,3 +193,32 @@ def _measured(series: Sequence[Series]) -> Iterator[NodeEvent]:
         was = ", ".join(word for word in before if word not in now)
         is_ = ", ".join(word for word in now if word not in before)
         yield NodeEvent(new.first_s, f"measured with {is_ or 'less'}, before with {was or 'less'}")
+
+
+def days(tests: Sequence[tuple[Told, str]], series: Sequence[Series]) -> dict[int, Day]:
+    """Return what was found on each day of `tests`, each with the file of its report, oldest first."""
+    found: dict[int, Day] = {}
+    for told, source in tests:
+        state: NodeState = "unknown" if told.unknown else "ok"
+        words = {f"{each.check} {each.subject}: {each.message}": each.weight for each in told.faults if each.weight}
+        state = "failing" if "bad" in words.values() else "watch" if words else state
+        day = int(told.time_s // DAY_S)
+        before = found.get(day, Day(state, (), told.time_s, source))
+        worst = min(state, before.state, key=STATES.index)
+        found[day] = Day(worst, tuple(dict.fromkeys((*before.words, *words))), told.time_s, source)
+    for since_s, end_s, words_of in _spans(series):
+        for day in found.keys() & {*range(int(since_s // DAY_S), int(min(end_s, tests[-1][0].time_s) // DAY_S) + 1)}:
+            known = found[day]
+            worst = min("degraded", known.state, key=STATES.index)
+            found[day] = replace(known, state=worst, words=(*known.words, words_of))
+    return found
+
+
+def _spans(series: Sequence[Series]) -> Iterator[tuple[float, float, str]]:
+    """Yield from when to when a number was lost, and in words."""
+    for each in series:
+        for sum_ in (each.drift.own, each.drift.siblings):
+            for since_s, end_s, lost in sum_.spells:
+                yield since_s, end_s, f"{each.number.called} ({100 * math.expm1(lost):+.0f} %)"
+            if sum_.state == "degraded" and sum_.since_s is not None:
+                yield sum_.since_s, math.inf, _loss(each, sum_)

@@ -36,6 +36,7 @@ from ncclprobe.model.fleet import (
     Fault,
     History,
     NodeCourse,
+    NodeDays,
     NodeEvent,
     NodeHistory,
     NodeStanding,
@@ -373,6 +374,20 @@ class Store:
             tuple(newest(series)),
             tuple(Added(*msgspec.convert(row, tuple[float, str, str, str])) for row in added),
         )
+
+    def days(self, since_s: float) -> Iterator[NodeDays]:
+        """Yield each node with what was found on it by day, since then."""
+        nodes = {each.name: each for each in self.standings()}
+        for node, name in self._sql.execute("SELECT id, name FROM nodes ORDER BY name").fetchall():
+            rows = self._sql.execute(
+                "SELECT time_s, faults, unknown, source FROM tests JOIN reports ON reports.id = report"
+                " WHERE node = ? AND time_s >= ? ORDER BY time_s, digest", (node, since_s))  # fmt: skip
+            tests = [
+                (Told(name, at_s, _read(faults, tuple[Fault, ...]), unknown=unknown), source)
+                for at_s, faults, unknown, source in msgspec.convert(
+                    rows.fetchall(), list[tuple[float, str, bool, str]], strict=False)
+            ]  # fmt: skip
+            yield NodeDays(nodes[name], standings.days(tests, newest(self._series(node))) if tests else {})
 
     def _insert(self, table: str, row: Sequence[Any]) -> int:
         marks = ", ".join("?" * len(row))

@@ -193,3 +193,19 @@ class NodeHistory(Struct, frozen=True):
     events: tuple[NodeEvent, ...]
     series: tuple[Series, ...]
     added: tuple[Added, ...]
+
+
+class Day(Struct, frozen=True):
+    """What reports of one day said of a node: the worst state, why, from when and in which file the newest is."""
+
+    state: NodeState
+    words: tuple[str, ...]
+    time_s: float
+    source: str
+
+
+class NodeDays(Struct, frozen=True):
+    """How a node stands, and each day on which it was tested, by the number of days since 1970."""
+
+    standing: NodeStanding
+    days: dict[int, Day]

@@ -178,4 +178,5 @@ def _wait_ready(cluster: Slurm, daemons: Sequence[Running]) -> None:
         time.sleep(POLL_S)
         with contextlib.suppress(LabError):  # the controller does not listen yet
             environment = [f"{name}={value}" for name, value in cluster.env.items()]
-            said = cluster.lab.ctl.must("env", *environment, "timeout", "5", "sinfo", "-h", "-N", "-o", "%T")
+            show = ["timeout", "5", "sinfo", "-h", "-N", "-p", "p", "-o", "%T"]
+            said = cluster.lab.ctl.must("env", *environment, *show)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet.test_page import NOW_S, large
 
 from ncclprobe.model.report import Report
-from ncclprobe.report.html import render
+from ncclprobe.report.html import days, render
 from ncclprobe.report.trends import Past
 
 from . import made
@@ -249,3 +250,30 @@ def test_axe_objects_to_nothing_light_dark_on_a_telephone_and_on_paper(kind: str
         chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
         chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert found == {look: [] for look in LOOKS}
+
+
+def test_a_fleet_opens_at_once_and_a_click_tells_what_was_found_that_day(chromium: Any, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.html"
+    path.write_text(days.render(large(2000, 0.05), NOW_S, 90, "/shared/fleet.db"), encoding="utf-8")
+    chromium.get(path.as_uri())
+    assert _js(chromium, "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd") < 1000
+    assert _js(chromium, "document.documentElement.dataset.drawn") == "yes"
+    _click_day(chromium, back=1, row=0)
+    told = _js(chromium, "document.getElementById('told').innerText").splitlines()
+    assert told[0].endswith(": failing")
+    assert "is DOWN; its siblings are ACTIVE" in told[1]
+    assert told[2].startswith("report of 04:00 UTC: /shared/ncclprobe/new/gpu-node-")
+    chromium.execute_script("document.getElementById('grid').scrollTop = 14 * 1990")
+    _click_day(chromium, back=1, row=5)
+    assert _js(chromium, "document.getElementById('told').innerText").startswith("gpu-node-19")
+    assert chromium.get_log("browser") == []
+
+
+def _click_day(chromium: Any, back: int, row: int) -> None:
+    script = (
+        "const [back, row] = arguments; const c = document.getElementById('days');"
+        "const at = c.getBoundingClientRect(); const wide = Math.max((c.clientWidth - 150) / 90, 4);"
+        "const x = at.left + c.clientWidth - wide * (back - 0.5), y = at.top + 18 + 14 * row + 5;"
+        "c.dispatchEvent(new MouseEvent('click', {bubbles: true, clientX: x, clientY: y}))"
+    )
+    chromium.execute_script(script, back, row)

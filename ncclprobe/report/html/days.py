@@ -1,0 +1,71 @@
+"""A fleet as a page that opens offline: node by day, the worst first, and on a click what was found there that day."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from ncclprobe.model.fleet import STATES, NodeDays, NodeStanding
+from ncclprobe.model.report import when
+from ncclprobe.report.fleet import counts
+from ncclprobe.report.html.page import environment, hash_of, read
+from ncclprobe.units import printable
+
+DAY_S = 86400.0
+_MOST_TOLD = 60
+_DETAILS = 900_000
+"""Characters of what was found, the worst nodes first: with 2,000 nodes the page stays below 1.5 MB."""
+
+
+def render(nodes: Sequence[NodeDays], now_s: float, days: int, store: str) -> str:
+    """Return the page of the last `days` days; `store` is the file that it comes from."""
+    worst = sorted(nodes, key=lambda each: (STATES.index(each.standing.state), each.standing.since_s or 0.0,
+                                            each.standing.name))  # fmt: skip
+    first, script = int(now_s // DAY_S) - days + 1, read("days.js")
+    ill = [each.standing for each in worst if each.standing.state != "ok"]
+    return environment().get_template("days.html.j2").render(
+        counts=counts([each.standing for each in nodes]), ill=list(map(_line, ill[:_MOST_TOLD])),
+        more=max(len(ill) - _MOST_TOLD, 0), now=when(now_s), store=store, states=STATES, days=days,
+        data=Markup(_embedded(_data(worst, first, days))), style=Markup(read("style.css")), script=Markup(script),
+        script_rules=hash_of(script),
+    )  # fmt: skip
+
+
+def _line(node: NodeStanding) -> tuple[str, str, str, str]:
+    since = when(node.since_s) if node.since_s is not None else "–"
+    return printable(node.name), node.state, since, printable(node.evidence)
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """Return JSON that no script element ends in."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _data(nodes: Sequence[NodeDays], first: int, days: int) -> dict[str, Any]:
+    """Return each node with a letter a day, and by row and day what was found: file, minute of the day, texts."""
+    texts, cells, left = dict[str, int](), dict[str, list[int]](), _DETAILS
+
+    def number(text: str) -> int:
+        nonlocal left
+        left -= len(text) + 8 if text not in texts else 0
+        return texts.setdefault(printable(text), len(texts))
+
+    for row, node in enumerate(nodes):
+        for day, each in sorted(node.days.items(), reverse=True):
+            if each.state != "ok" and first <= day < first + days and left > 0:
+                minute = int(each.time_s % DAY_S) // 60
+                cells[f"{row},{day - first}"] = told = [number(each.source), minute, *map(number, each.words)]
+                left -= 12 + 4 * len(told)
+    return {
+        "first": first,
+        "names": [printable(node.standing.name) for node in nodes],
+        "rows": ["".join(_letter(node, first + day) for day in range(days)) for node in nodes],
+        "texts": list(texts),
+        "cells": cells,
+    }
+
+
+def _letter(node: NodeDays, day: int) -> str:
+    """Return the place of the day's state in STATES; a blank where the node was not tested."""
+    return str(STATES.index(node.days[day].state)) if day in node.days else " "
