@@ -22,8 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ncclprobe.fleet import store
+from ncclprobe.localise.pairs.rounds import least_seen
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import Added, Fault, Number, Reading, Told
+from ncclprobe.report.html import days as page
 
 DAY_S, PATIENCE_S, TIMED = 86400.0, 600.0, 100
 LOOKED = tuple(f"group.check-{number}" for number in range(170))
@@ -110,6 +112,16 @@ def main() -> None:
         with store.opened(path, PATIENCE_S) as fleet:
             fleet.history("n0001", 20)
         print(f"to show one: {time.perf_counter() - begun:.3f} s")
+        begun = time.perf_counter()
+        now_s = options.days * DAY_S
+        with store.opened(path, PATIENCE_S) as fleet:
+            text = page.render(list(fleet.days(now_s - 90 * DAY_S)), now_s, 90, "fleet.db")
+        print(f"a page of 90 days: {time.perf_counter() - begun:.1f} s, {len(text.encode()) / 1e6:.2f} MB")
+        begun = time.perf_counter()
+        with store.opened(path, PATIENCE_S) as fleet:
+            names = fleet.names()[: options.nodes]
+            least_seen(names, fleet.together(names), 1)
+        print(f"to plan pairs of {len(names)} idle nodes: {time.perf_counter() - begun:.1f} s")
 
 
 if __name__ == "__main__":

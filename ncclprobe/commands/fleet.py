@@ -43,7 +43,7 @@ examples:
 
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
-_PAGE_DAYS, _DAY_S = 90, 86400.0
+PAGE_DAYS, _DAY_S = 90, 86400.0
 _ROUND_S = 60.0
 """For ranks to start, to measure one pair, and to leave."""
 _OF_A_NODE = ("node", "accept", "forget")
@@ -194,11 +194,11 @@ def _page(options: argparse.Namespace) -> int:
 
     now_s = time.time()
     with store.opened(options.fleet, options.timeout) as fleet:
-        found = [replace(each, standing=aged(each.standing, now_s)) for each in fleet.days(now_s - _PAGE_DAYS * _DAY_S)]
+        found = [replace(each, standing=aged(each.standing, now_s)) for each in fleet.days(now_s - PAGE_DAYS * _DAY_S)]
         _say_unsettled(fleet)
         unsettled = fleet.unsettled
     nodes = [each.standing for each in found]
-    delivery.put(page.render(found, now_s, _PAGE_DAYS, printable(str(options.fleet))), options.html)
+    delivery.put(page.render(found, now_s, PAGE_DAYS, printable(str(options.fleet))), options.html)
     if not options.quiet and options.html != "-":
         print(printable_lines([f"{plural(len(nodes), 'node')} written to {options.html}"]))
     return _code(nodes, unsettled) if options.exit_code else ExitCode.OK

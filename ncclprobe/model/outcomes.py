@@ -111,7 +111,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "fails": Outcome("something fails that did not fail before", _FAIL),
     },
     "fleet": {
-        "clean": Outcome("the reports are added, or the nodes are shown", _OK),
+        "clean": Outcome("the reports are added, the nodes are shown, or pairs are planned", _OK),
         "named": Outcome("a node is failing, degraded or flapping", _OK, None, {EXIT_CODE: _FAIL}),
         "untold": Outcome("a node is only watched, or of one or all it is not known", _OK, None, {EXIT_CODE: _UNKNOWN}),
         "typo": Outcome("wrong usage, or a report or the store cannot be read; other reports are added", _USAGE),

@@ -26,7 +26,6 @@ def _faults(*came: float, there: bool = True) -> NodeCourse:
 
 
 _LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=_NOW_S - 12 * _DAY_S)
-_BACK = Sum(spells=tuple((_NOW_S - day * _DAY_S, _NOW_S - (day - 2) * _DAY_S, -0.1) for day in (20, 12, 6)))
 
 
 @applies
@@ -42,8 +41,8 @@ def known(history: History) -> bool:
 
 
 @check(
-    bad=lambda: [(History(_GOOD, _series(_LOST)),), (History(_GOOD, _series(_BACK)),)],
-    good=lambda: [(History(_GOOD, _series(Sum())),), (History(_faults(3.0), _series(Sum())),)],
+    bad=lambda: [(History(_GOOD, _series(_LOST)),)],
+    good=lambda: [(History(_GOOD, _series(Sum())),)],
     applies=measured,
 )
 def rate(history: History) -> Iterator[Finding]:
@@ -61,7 +60,7 @@ def rate(history: History) -> Iterator[Finding]:
 
 @check(
     bad=lambda: [(History(_faults(20.0, 9.0, 1.0)),)],
-    good=lambda: [(History(_faults(20.0, 1.0)),), (History(_GOOD, _series(_LOST)),)],
+    good=lambda: [(History(_faults(20.0, 1.0)),)],
     applies=known,
 )
 def flapping(history: History) -> Iterator[Finding]:
