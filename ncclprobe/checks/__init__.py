@@ -6,8 +6,8 @@ it; its decorator holds an example that triggers it and one that does not, and b
 Prefixes: ``env`` what variables and NCCL's files say; ``host`` limits, memory, processors and clocks of the node;
 ``gpu``, ``nvl``, ``pci``, ``ib`` devices and the links between them; ``launch`` who takes part and how nodes find each
 other; ``path`` what was measured between nodes, ``rail`` over RDMA; ``sync`` what has to be equal on all nodes; ``run``
-what a run measured; ``trend`` what a store of reports knows of a node. What several checks of a folder share stands in its ``__init__``, small facts for examples in its
-``fixtures``.
+what a run measured; ``trend`` what a store of reports knows of a node. What several checks of a folder share stands in
+its ``__init__``, small facts for examples in its ``fixtures``.
 
 `blame` is whose fault it is: the job's settings, the image, the node, a link or the fabric between nodes; `action` what
 helps: fix-job, fix-image, retest where the cause may have passed, repair where a part has to be seen to. `applies`

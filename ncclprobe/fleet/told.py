@@ -14,17 +14,16 @@ from statistics import median
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.fleet.drift import PARTNERS
-from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, own_node, weight
+from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, weight
 from ncclprobe.model.fleet import Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.report import Report, placed, when
+from ncclprobe.model.report import Report, looked_at, placed, when
 from ncclprobe.model.values import replace
 from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.units import printable, size
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""
-_JUDGED = (Status.PASS, Status.WARN, Status.FAIL)
 _SIGMAS = 1.96
 """Standard deviations from the middle of a 95 % interval to its end."""
 _MAD_TO_SIGMA = 1.4826
@@ -43,15 +42,13 @@ def told(report: Report, source: str) -> list[Told]:
         raise UsageError(f"{source}: a signal ended its run, so that it tells nothing of its nodes")
     faults: dict[str, list[Fault]] = {name: [] for name in names}
     looked: dict[str, set[str]] = {name: set() for name in names}
-    for verdict in report.checks:
-        if verdict.id.startswith(TREND):  # the store itself knows
-            continue
-        for name in own_node(verdict) or names if verdict.status in _JUDGED else ():
-            if name in looked:
-                looked[name].add(verdict.id)
-        for name, fault in _faults(verdict, names):
-            if name in faults:
-                faults[name].append(fault)
+    known = [verdict for verdict in report.checks if not verdict.id.startswith(TREND)]  # that the store says itself
+    for name, fault in (each for verdict in known for each in _faults(verdict, names)):
+        if name in faults:
+            faults[name].append(fault)
+    for check, name in looked_at(report):
+        if name in looked and not check.startswith(TREND):
+            looked[name].add(check)
     numbers: dict[str, dict[Number, Reading]] = {name: {} for name in names}
     for name, number, reading in _numbers(report):
         fits = name in numbers and len(numbers[name]) < bounds.FLEET_NUMBERS

@@ -5,13 +5,14 @@ are in the names: ``rate_gbps`` is 1e9 bits per second, ``busbw_GBps`` 1e9 bytes
 and ``_us`` seconds and microseconds.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import msgspec
 
 from ncclprobe.errors import UsageError
 from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
-from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict
+from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict, own_node
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
@@ -209,6 +210,13 @@ def placed(report: Report, source: str) -> float:
     except (ValueError, OverflowError):
         shown = printable(report.started[:40])
         raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None
+
+
+def looked_at(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield (id of a check, node) where it judged something; a comparison speaks of every node of the report."""
+    for verdict in report.checks:
+        if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
+            yield from ((verdict.id, node) for node in own_node(verdict) or [node.name for node in report.nodes])
 
 
 def when(time_s: float) -> str:

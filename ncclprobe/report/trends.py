@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from itertools import pairwise
 
 from ncclprobe.layout import shorten
-from ncclprobe.model.findings import Severity, Status, nodes_of, own_node
+from ncclprobe.model.findings import Severity, Status, nodes_of
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
-from ncclprobe.model.report import Report, placed, when
+from ncclprobe.model.report import Report, looked_at, placed, when
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
@@ -96,10 +96,11 @@ class Since(Struct, frozen=True):
 
 def past(report: Report, source: str) -> Past:
     """Return what a series keeps of `report`. Raises UsageError where it has no place in one."""
-    time_s = placed(report, source)
+    time_s, looked = placed(report, source), {*looked_at(report)}
+    looked |= {(check, "") for check, _ in looked}
     return Past(
         source, time_s, report.duration_s, f"{when(time_s)} UTC", report.status, digest.headline(report),
-        digest.node_states(report), frozenset(_faults(report)), frozenset(_looked(report)), digest.none_judged(report),
+        digest.node_states(report), frozenset(_faults(report)), frozenset(looked), digest.none_judged(report),
         tuple(replace(row, samples=None, skew=None) for row in report.measurements), report.fingerprint,
     )  # fmt: skip
 
@@ -109,15 +110,6 @@ def _faults(report: Report) -> Iterator[tuple[str, str]]:
         for finding in verdict.findings:
             if finding.severity is not Severity.NOTE:
                 yield from ((verdict.id, node) for node in nodes_of(verdict, finding) or ("",))
-
-
-def _looked(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield (id of a check, node) where it judged something; a comparison speaks of every node of the report."""
-    nodes = [node.name for node in report.nodes]
-    for verdict in report.checks:
-        if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
-            yield verdict.id, ""
-            yield from ((verdict.id, node) for node in own_node(verdict) or nodes)
 
 
 def since(history: Sequence[Past]) -> dict[tuple[str, str], Since]:

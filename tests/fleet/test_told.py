@@ -68,10 +68,16 @@ def test_a_rail_between_nodes_is_the_median_over_partners_and_its_sick_partner_t
     assert len(found) == 8
 
 
-def test_two_partners_are_too_few() -> None:
-    names = ("n1", "n2", "n3")
-    pairs = tuple(pair(src, dst, 48.0) for src in names for dst in names if src != dst)
-    assert rates(report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs)) == {}
+def test_with_one_or_two_partners_it_is_another_number_that_says_which() -> None:
+    names = ("n0", "n1", "n2")
+    pairs = tuple(pair(f"{src} rail 0", f"{dst} rail 0", 48.0) for src in names for dst in names if src != dst)
+    (first, *_) = told(
+        report(*(verdict(Status.PASS, node=name) for name in names), status=Status.PASS, pairs=pairs), ""
+    )
+    assert {which.called: reading.partners for which, reading in first.numbers.items()} == {
+        "rail 0 pairs of 64 MiB out with two more": ("n1", "n2"),
+        "rail 0 pairs of 64 MiB in with two more": ("n1", "n2"),
+    }
 
 
 def test_rails_that_were_tried_count_and_dead_ones_do_not() -> None:
