@@ -30,6 +30,8 @@ FLEET_NODES = 200_000
 """Nodes of a store, which are all shown."""
 FLEET_IDLE = 2_000
 """Nodes for which pairs are planned at once."""
+FLEET_TOGETHER = 64
+"""Nodes of a run up to which it counts as one that measured each pair of them."""
 FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20

@@ -73,6 +73,9 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     sources |= HISTORY if judging.fleet else frozenset()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     accepted = accepted_by(judging.config)
+    for pattern in (*judging.select, *judging.ignore) if judging.fleet is None else ():
+        if pattern.startswith(TREND):
+            raise UsageError(f"{pattern[:80]}: judges by a store of reports: name it with --fleet PATH")
     found = stability.judged_as(judging.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
     for option, patterns in (("--select", judging.select), ("--ignore", judging.ignore)):
         _refuse_unknown(option, patterns, found)

@@ -26,6 +26,7 @@ from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.host.patience import outcome
 from ncclprobe.layout import wrap
 from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.fleet import History
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, Need, discover
 from ncclprobe.model.report import Setting
@@ -270,8 +271,8 @@ def about_check(check: Check) -> list[tuple[str, str]]:
 def _source(need: Need, collectors: Mapping[type, Collector]) -> str:
     if need.fact in collectors:
         return collectors[need.fact].run.__name__
-    if need.fact is Choices:
-        return "what NCCL would choose"
+    if need.fact in (Choices, History):
+        return "what NCCL would choose" if need.fact is Choices else "the store of reports that --fleet names"
     return f"what a job left: {need.name.replace('_', ' ')}" if need.of == "files" else "the options"
 
 

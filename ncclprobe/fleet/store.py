@@ -326,7 +326,10 @@ class Store:
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
 
     def together(self, names: Collection[str]) -> dict[tuple[str, str], tuple[int, float]]:
-        """Return how often each two of these nodes, which are sorted, were in one report, and when last."""
+        """Return how often each two of these nodes, which are sorted, were in one report, and when last.
+
+        Runs of many nodes count for none: they measure some pairs of all.
+        """
         self._begin()
         reports: dict[int, tuple[float, list[str]]] = {}
         for name in sorted(names):
@@ -334,7 +337,7 @@ class Store:
             for report, time_s in msgspec.convert(self._sql.execute(rows, (name,)).fetchall(), list[tuple[int, float]]):
                 reports.setdefault(report, (time_s, []))[1].append(name)
         found: dict[tuple[str, str], tuple[int, float]] = {}
-        for time_s, nodes in reports.values():
+        for time_s, nodes in (each for each in reports.values() if len(each[1]) <= bounds.FLEET_TOGETHER):
             for pair in combinations(nodes, 2):
                 often, last_s = found.get(pair, (0, 0.0))
                 found[pair] = often + 1, max(last_s, time_s)

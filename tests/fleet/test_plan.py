@@ -116,6 +116,15 @@ def test_the_command_plans_what_was_measured_together_least(tmp_path: Path, caps
     assert rounds[1][0]["last"].startswith("2026-03-02T04:00")
 
 
+def test_a_run_of_many_nodes_counts_for_no_pair(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(100)]
+    many = report(*(Verdict("ib.state", name, Status.PASS, "fine") for name in names), status=Status.PASS)
+    with store.opened(tmp_path / "fleet.db", 30.0, create=True) as fleet:
+        fleet.add(told(replace(many, started=on(1)), "test"), "many", Added(0.0, "", "", "accept"))
+        fleet.add(told(pair_of("n1", "n2", 48.0, 2), "test"), "two", Added(0.0, "", "", "pairs"))
+        assert fleet.together(names) == {("n1", "n2"): (1, FIRST_S + 2 * DAY_S)}
+
+
 @pytest.mark.parametrize(
     ("argv", "why"),
     [

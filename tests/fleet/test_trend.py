@@ -147,7 +147,19 @@ def test_a_child_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyt
         child.past(msgspec.json.encode(day_of("n7", 1)), tmp_path / "fleet.db", 1.0)
 
 
-def test_captures_and_pseudonyms_have_no_place_in_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trends_may_be_chosen_or_left_out_where_a_store_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.db"
+    assert main([*DOCTOR, "--select", "trend.*"]) == 2
+    assert "trend.*: judges by a store of reports: name it with --fleet PATH" in capsys.readouterr().err
+    code = main([*DOCTOR, "--ignore", "trend.*", "--fleet", str(path), "--json", "-"])
+    assert not [each for each in json.loads(capsys.readouterr().out)["checks"] if each["id"].startswith("trend.")]
+    assert code == main([*DOCTOR])
+    assert main([*DOCTOR, "--select", "trend.*", "--fleet", str(path)]) == 0
+
+
+def test_captures_have_no_place_in_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "n0.jsonl").write_text("{}")
     assert main(["doctor", str(tmp_path / "n0.jsonl"), "--fleet", str(tmp_path / "fleet.db")]) == 2
     assert "exclude each other" in capsys.readouterr().err
