@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.fleet import drift as drifts
 from ncclprobe.fleet import standing as standings
+from ncclprobe.fleet.tables import read, recognise, text_of, transaction, value
 from ncclprobe.host import files
 from ncclprobe.model.fleet import (
     Added,
@@ -47,37 +48,16 @@ from ncclprobe.model.fleet import (
 )
 from ncclprobe.model.values import replace
 
-APPLICATION, VERSION = 0x6E63_666C, 2
-"""In the file's header (PRAGMA application_id, user_version): ``ncfl``, and which tables it has."""
-_TABLES = (
-    "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE reports (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, started_s REAL NOT NULL,"
-    " added_s REAL NOT NULL, added_by TEXT NOT NULL, source TEXT NOT NULL, command TEXT NOT NULL)",
-    "CREATE TABLE nodes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, course TEXT NOT NULL,"
-    " standing TEXT NOT NULL)",
-    "CREATE TABLE tests (node INTEGER, time_s REAL, report INTEGER, unknown INTEGER NOT NULL,"
-    " machine INTEGER NOT NULL, looked INTEGER NOT NULL, faults TEXT NOT NULL,"
-    " PRIMARY KEY (node, time_s, report)) WITHOUT ROWID",
-    "CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, number INTEGER NOT NULL,"
-    " first_s REAL NOT NULL, last_s REAL NOT NULL, drift TEXT NOT NULL,"
-    " day INTEGER NOT NULL, machine INTEGER NOT NULL, level REAL NOT NULL, newest REAL NOT NULL,"
-    " old_day INTEGER NOT NULL, old_machine INTEGER NOT NULL, old_level REAL NOT NULL, old_newest REAL NOT NULL,"
-    " UNIQUE (node, number))",
-    "CREATE INDEX siblings ON series (number, day, machine, node, level, newest,"
-    " old_day, old_machine, old_level, old_newest)",
-    "CREATE TABLE readings (series INTEGER, time_s REAL, report INTEGER, value REAL NOT NULL, noise REAL NOT NULL,"
-    " partners TEXT NOT NULL, PRIMARY KEY (series, time_s, report)) WITHOUT ROWID",
-    "CREATE TABLE late (number INTEGER PRIMARY KEY)",
-    "CREATE TABLE accepted (node INTEGER, time_s REAL, by TEXT NOT NULL, what TEXT NOT NULL,"
-    " PRIMARY KEY (node, time_s)) WITHOUT ROWID",
-)
 _LONGEST_S = 2e6
 """SQLite counts the milliseconds that it waits in 32 bits."""
 _DAY_S, _DAYS, _AROUND = 86400.0, 30, 3
 """Siblings untested for so many days are none; a change of the machine so many tests from a loss goes with it."""
+_MARKED_DAYS = 14
+"""So late a number may come without all that was there before it being gone through again."""
+_LATE = "INSERT INTO late (number, time_s)"
+_EARLIEST = "ON CONFLICT (number) DO UPDATE SET time_s = min(time_s, excluded.time_s)"
 _AT_A_TIME = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
-T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -105,7 +85,7 @@ def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.FLEET_TEXT)
             for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "synchronous = FULL"):
                 connection.execute(f"PRAGMA {pragma}")
-            _recognise(connection, path, create=create)
+            recognise(connection, path, create=create)
             yield store
 
 
@@ -130,54 +110,6 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         raise UsageError(f"{path}: {why}") from None
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: is damaged: {str(error)[:200]}") from None
-
-
-def _recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
-    """Raise UsageError where the file is not ours; `create`: make the tables in an empty one."""
-    if create and not _value(connection, "PRAGMA schema_version"):
-        with _transaction(connection):
-            if not _value(connection, "PRAGMA schema_version"):  # nobody else has made them meanwhile
-                connection.execute(f"PRAGMA application_id = {APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {VERSION}")
-                for statement in _TABLES:
-                    connection.execute(statement)
-    if _value(connection, "PRAGMA application_id") != APPLICATION:
-        raise UsageError(f"{path}: is no store of `ncclprobe fleet`; nothing was changed")
-    version = _value(connection, "PRAGMA user_version")
-    if version != VERSION:
-        raise UsageError(f"{path}: is a store of schema {version}; this ncclprobe reads {VERSION}")
-    if {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master") if sql} != {*_TABLES}:
-        raise UsageError(f"{path}: is damaged: its tables are not those of a store")
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing; begins once no other writer is at work."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:  # a signal too: nothing of a report is kept unless all of it is
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _value(connection: sqlite3.Connection, statement: str, *values: Any) -> Any:
-    """Return the first column of the first row; None: there is no row."""
-    row = connection.execute(statement, values).fetchone()
-    return row[0] if row else None
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _read(text: Any, kind: type[T]) -> T:
-    """Return what a text of the store says. Raises ValueError, as msgspec does, for what is none of ours."""
-    if not isinstance(text, str):
-        raise ValueError(f"{type(text).__name__} where a text should be")
-    return msgspec.json.decode(text, type=kind)
 
 
 class _Undone(Exception):
@@ -249,8 +181,8 @@ class Store:
     def add(self, told: Sequence[Told], digest: str, added: Added) -> bool:
         """Add what one report tells of its nodes, as one transaction; False: it is there already, by its `digest`."""
         self._begin()
-        with _transaction(self._sql):
-            if _value(self._sql, "SELECT 1 FROM reports WHERE digest = ?", digest):
+        with transaction(self._sql):
+            if value(self._sql, "SELECT 1 FROM reports WHERE digest = ?", digest):
                 return False
             row = (digest, told[0].time_s, added.added_s, added.added_by, added.source, added.command)
             report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
@@ -263,7 +195,7 @@ class Store:
         """Return what is kept of each node once this is added, which it is not."""
         self._begin()
         found: dict[str, History] = {}
-        with contextlib.suppress(_Undone), _transaction(self._sql):
+        with contextlib.suppress(_Undone), transaction(self._sql):
             row = ("", told[0].time_s, 0.0, "", "", "")
             report = self._insert("reports (digest, started_s, added_s, added_by, source, command)", row)
             for each in told:
@@ -280,9 +212,11 @@ class Store:
         numbers = [int(number) for (number,) in self._sql.execute("SELECT number FROM late")]
         for done, number in enumerate(numbers):
             try:
-                with _transaction(self._sql):
-                    if self._sql.execute("DELETE FROM late WHERE number = ?", (number,)).rowcount:
-                        self._settle(number)
+                with transaction(self._sql):
+                    since_s = value(self._sql, "SELECT time_s FROM late WHERE number = ?", number)
+                    if since_s is not None:
+                        self._sql.execute("DELETE FROM late WHERE number = ?", (number,))
+                        self._settle(number, int(msgspec.convert(since_s, float) // _DAY_S))
             except sqlite3.OperationalError:
                 self.unsettled = len(numbers) - done
                 return
@@ -291,7 +225,7 @@ class Store:
         """Let a node be as usual from now on: its series begin anew."""
         self.settle()
         self._begin()
-        with _transaction(self._sql):
+        with transaction(self._sql):
             node, course, stands = self._node(name)
             if node is None:
                 return
@@ -299,19 +233,21 @@ class Store:
             row = (node, time_s, by, f"{stands.state}{': ' * bool(stands.evidence)}{stands.evidence}")
             self._sql.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
             for series, text in self._sql.execute("SELECT id, drift FROM series WHERE node = ?", (node,)).fetchall():
-                drift = _text(drifts.accepted(_read(text, Drift)))
+                drift = text_of(drifts.accepted(read(text, Drift)))
                 self._sql.execute("UPDATE series SET drift = ? WHERE id = ?", (drift, series))
             self._stands(node, name, course)
 
     def forget(self, name: str) -> None:
         """Drop what was told of a node, which is no sibling any more either."""
         self._begin()
-        with _transaction(self._sql):
+        with transaction(self._sql):
             node, *_ = self._node(name)
             if node is None:
                 return
-            self._sql.execute("INSERT OR IGNORE INTO late SELECT number FROM series WHERE node = ?", (node,))
-            self._sql.execute("DELETE FROM readings WHERE series IN (SELECT id FROM series WHERE node = ?)", (node,))
+            self._sql.execute(f"{_LATE} SELECT number, 0 FROM series WHERE node = ? {_EARLIEST}", (node,))
+            for table in ("readings", "marks"):
+                mine = f"DELETE FROM {table} WHERE series IN (SELECT id FROM series WHERE node = ?)"
+                self._sql.execute(mine, (node,))
             for table, column in (("series", "node"), ("tests", "node"), ("accepted", "node"), ("nodes", "id")):
                 self._sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (node,))
 
@@ -319,7 +255,7 @@ class Store:
         row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
         if row is None:
             return None, NodeCourse(), standings.standing(name, NodeCourse(), ())
-        return int(row[0]), _read(row[1], NodeCourse), _read(row[2], NodeStanding)
+        return int(row[0]), read(row[1], NodeCourse), read(row[2], NodeStanding)
 
     def names(self) -> list[str]:
         """Return the names of all nodes."""
@@ -345,7 +281,7 @@ class Store:
 
     def _few(self) -> None:
         """Raise UsageError where there are more nodes than can be shown."""
-        if (nodes := _value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
+        if (nodes := value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
             raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
 
     def standings(self) -> list[NodeStanding]:
@@ -354,7 +290,7 @@ class Store:
         self._begin()
         self._few()
         rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name")
-        return [_read(text, NodeStanding) for (text,) in rows]
+        return [read(text, NodeStanding) for (text,) in rows]
 
     def history(self, name: str, most: int) -> NodeHistory | None:
         """Return what is kept of a node, and of its `most` newest reports how they were added; None: no such node."""
@@ -386,7 +322,7 @@ class Store:
                 "SELECT time_s, faults, unknown, source FROM tests JOIN reports ON reports.id = report"
                 " WHERE node = ? AND time_s >= ? ORDER BY time_s, digest", (node, since_s))  # fmt: skip
             tests = [
-                (Told(name, at_s, _read(faults, tuple[Fault, ...]), unknown=unknown), source)
+                (Told(name, at_s, read(faults, tuple[Fault, ...]), unknown=unknown), source)
                 for at_s, faults, unknown, source in msgspec.convert(
                     rows.fetchall(), list[tuple[float, str, bool, str]], strict=False)
             ]  # fmt: skip
@@ -398,17 +334,17 @@ class Store:
 
     def _interned(self, text: str) -> int:
         """Return the number of a text, of which many tests have the same."""
-        known = _value(self._sql, "SELECT id FROM texts WHERE text = ?", text)
+        known = value(self._sql, "SELECT id FROM texts WHERE text = ?", text)
         return int(known) if known is not None else self._insert("texts (text)", (text,))
 
     def _add_test(self, report: int, told: Told) -> None:
         """Add what a report tells of one node, and how the node stands then."""
         row = self._sql.execute("SELECT id, course FROM nodes WHERE name = ?", (told.node,)).fetchone()
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
-        course = _read(row[1], NodeCourse) if row else NodeCourse()
-        machine = self._interned(_text(told.machine))
-        test = (node, told.time_s, report, told.unknown, machine, self._interned(_text(told.looked)),
-                _text(told.faults))  # fmt: skip
+        course = read(row[1], NodeCourse) if row else NodeCourse()
+        machine = self._interned(text_of(told.machine))
+        test = (node, told.time_s, report, told.unknown, machine, self._interned(text_of(told.looked)),
+                text_of(told.faults))  # fmt: skip
         self._insert("tests", test)
         if told.time_s > course.last_s:
             course = standings.step(course, told)
@@ -416,7 +352,7 @@ class Store:
             course = NodeCourse()
             for each in self._tests(node, told.node):
                 course = standings.step(course, each)
-        known = {which: self._interned(_text(which)) for which in told.numbers}
+        known = {which: self._interned(text_of(which)) for which in told.numbers}
         for which in known.values():
             self._note_series(node, which, told.time_s)
         sums = _sums(self._firsts("node = ?", node)[node], told.time_s) if known else 0
@@ -426,20 +362,20 @@ class Store:
 
     def _stands(self, node: int, name: str, course: NodeCourse) -> None:
         stands = standings.standing(name, course, newest(self._series(node)))
-        row = (_text(course), _text(stands), node)
+        row = (text_of(course), text_of(stands), node)
         self._sql.execute("UPDATE nodes SET course = ?, standing = ? WHERE id = ?", row)
 
     def _note_series(self, node: int, number: int, time_s: float) -> None:
         """Make the series of a number; where it began earlier than was known, all that a node has is late."""
-        first_s = _value(self._sql, "SELECT first_s FROM series WHERE node = ? AND number = ?", node, number)
+        first_s = value(self._sql, "SELECT first_s FROM series WHERE node = ? AND number = ?", node, number)
         if first_s is None:
             names = "series (node, number, first_s, last_s, drift, day, machine, level, newest, old_day, old_machine,"
             row = (node, number, time_s, time_s, "{}", *_Level(), *_Level())
             self._insert(f"{names} old_level, old_newest)", row)
         if time_s < (math.inf if first_s is None else first_s):
             self._sql.execute("UPDATE series SET first_s = ? WHERE node = ? AND number = ?", (time_s, node, number))
-            later = "INSERT OR IGNORE INTO late SELECT number FROM series WHERE node = ? AND last_s > ?"
-            self._sql.execute(later, (node, time_s))
+            later = f"{_LATE} SELECT number, :at FROM series WHERE node = :node AND last_s > :at {_EARLIEST}"
+            self._sql.execute(later, {"node": node, "at": time_s})
 
     def _add_reading(self, node: int, report: int, machine: int, number: int, reading: Reading, sums: int) -> None:
         """Add one number of a node, and take the test of its series a step on, beside those of its siblings."""
@@ -448,22 +384,22 @@ class Store:
             "SELECT id, last_s, drift, day, machine, level, newest, old_day, old_machine, old_level, old_newest"
             " FROM series WHERE node = ? AND number = ?", (node, number)).fetchone()  # fmt: skip
         self._insert("readings", (series, reading.time_s, report, reading.value, reading.noise,
-                                  _text(reading.partners) if reading.partners else ""))  # fmt: skip
-        drift, now, old = _read(text, Drift), *(msgspec.convert(each, _Level) for each in (at[:4], at[4:]))
+                                  text_of(reading.partners) if reading.partners else ""))  # fmt: skip
+        drift, now, old = read(text, Drift), *(msgspec.convert(each, _Level) for each in (at[:4], at[4:]))
         late = (
             (drift.tests and reading.time_s <= last_s)
-            or _value(self._sql, "SELECT 1 FROM series WHERE number = ? AND day > ?", number, day)
-            or _value(self._sql, "SELECT 1 FROM accepted WHERE node = ? AND time_s >= ?", node, reading.time_s)
+            or value(self._sql, "SELECT 1 FROM series WHERE number = ? AND day > ?", number, day)
+            or value(self._sql, "SELECT 1 FROM accepted WHERE node = ? AND time_s >= ?", node, reading.time_s)
         )
         if late:
-            self._sql.execute("INSERT OR IGNORE INTO late VALUES (?)", (number,))
+            self._sql.execute(f"{_LATE} VALUES (?, ?) {_EARLIEST}", (number, reading.time_s))
             return
         siblings, spread = self._alike(number, machine, day).beside(node)
         course = _Course(drift, now, old).step(replace(reading, siblings=siblings, spread=spread), machine, sums)
         self._keep(series, course)
 
     def _keep(self, series: int, course: "_Course") -> None:
-        row = (_text(course.drift), course.last_s, *course.now, *course.old, series)
+        row = (text_of(course.drift), course.last_s, *course.now, *course.old, series)
         self._sql.execute(
             "UPDATE series SET drift = ?, last_s = ?, day = ?, machine = ?, level = ?, newest = ?, old_day = ?,"
             " old_machine = ?, old_level = ?, old_newest = ? WHERE id = ?", row)  # fmt: skip
@@ -486,25 +422,31 @@ class Store:
         firsts: dict[int, dict[tuple[str, str, str], float]] = {}
         rows = "SELECT node, CAST(first_s AS REAL), text FROM series JOIN texts ON texts.id = number WHERE"
         for node, first_s, text in self._sql.execute(f"{rows} {where}", values):
-            of, key = firsts.setdefault(node, {}), _called(_read(text, Number))
+            of, key = firsts.setdefault(node, {}), _called(read(text, Number))
             of[key] = min(of.get(key, first_s), first_s)
         return {node: sorted(of.values()) for node, of in firsts.items()}
 
-    def _settle(self, number: int) -> None:
-        """Go through what all nodes have of a number, in the order of time."""
+    def _settle(self, number: int, late: int) -> None:
+        """Go through what all nodes have of a number, in the order of time: from where their courses were kept, if that
+        is no later than the day of what came `late`.
+        """
         alike = "node IN (SELECT node FROM series WHERE number = ?)"
-        firsts, courses = self._firsts(alike, number), dict[int, _Course]()
-        accepted: dict[int, list[float]] = {}
+        firsts, accepted = self._firsts(alike, number), dict[int, list[float]]()
         for node, time_s in self._sql.execute(f"SELECT node, time_s FROM accepted WHERE {alike}", (number,)):
             accepted.setdefault(node, []).append(time_s)
+        courses, begin = self._marked(number, late)
+        mark = int(value(self._sql, "SELECT max(day) FROM series WHERE number = ?", number)) - _MARKED_DAYS
         rows = self._sql.execute(
             "SELECT series.node, series.id, readings.time_s, value, noise, partners, tests.machine FROM series"
             " JOIN readings ON series = series.id JOIN tests"
             " ON tests.node = series.node AND tests.time_s = readings.time_s AND tests.report = readings.report"
-            " WHERE number = ? ORDER BY readings.time_s, value, tests.machine", (number,))  # fmt: skip
-        today, siblings, which = -1, dict[int, drifts.Siblings](), dict[int, int]()
-        for node, series, time_s, value, noise, partners, machine in rows:
+            " WHERE number = ? AND readings.time_s >= ? ORDER BY readings.time_s, value, tests.machine",
+            (number, begin * _DAY_S))  # fmt: skip
+        today, siblings, which = begin - 1, dict[int, drifts.Siblings](), dict[int, int]()
+        for node, series, time_s, value_, noise, partners, machine in rows:
             if (day := int(time_s // _DAY_S)) != today:
+                if begin < mark <= day:
+                    begin = self._mark(number, mark, courses)
                 today, siblings = day, _alike(courses, day)
                 if time.monotonic() > self._end:
                     raise sqlite3.OperationalError("interrupted")
@@ -512,15 +454,31 @@ class Store:
             if any(course.last_s <= each < time_s for each in accepted.get(node, ())):
                 course = course.accepted()
             median, spread = siblings[machine].beside(node) if machine in siblings else (0.0, 0.0)
-            numbers = msgspec.convert((time_s, value, noise), tuple[float, float, float])
-            reading = Reading(*numbers, median, spread, _read(partners, tuple[str, ...]) if partners else ())
+            numbers = msgspec.convert((time_s, value_, noise), tuple[float, float, float])
+            reading = Reading(*numbers, median, spread, read(partners, tuple[str, ...]) if partners else ())
             courses[node] = course.step(reading, machine, _sums(firsts[node], time_s))
             which[node] = series
-        for node, course in courses.items():
-            late = any(each >= course.last_s for each in accepted.get(node, ()))
-            self._keep(which[node], course.accepted() if late else course)
+        for node, one in which.items():
+            last = any(each >= courses[node].last_s for each in accepted.get(node, ()))
+            self._keep(one, courses[node].accepted() if last else courses[node])
             name, text = self._sql.execute("SELECT name, course FROM nodes WHERE id = ?", (node,)).fetchone()
-            self._stands(node, name, _read(text, NodeCourse))
+            self._stands(node, name, read(text, NodeCourse))
+
+    def _marked(self, number: int, late: int) -> tuple[dict[int, _Course], int]:
+        """Return the courses of a number by node as they were kept before a day, and that day; else none, and 0."""
+        found = "SELECT node, marks.day, course FROM marks JOIN series ON id = series WHERE number = ?"
+        rows = msgspec.convert(self._sql.execute(found, (number,)).fetchall(), list[tuple[int, int, str]])
+        if not rows or any(day > late for _, day, _ in rows):
+            return {}, 0
+        return {node: read(course, _Course) for node, _, course in rows}, rows[0][1]
+
+    def _mark(self, number: int, day: int, courses: Mapping[int, _Course]) -> int:
+        """Keep the courses of a number as they are before this day, and return it."""
+        of = dict(self._sql.execute("SELECT node, id FROM series WHERE number = ?", (number,)))
+        self._sql.execute("DELETE FROM marks WHERE series IN (SELECT id FROM series WHERE number = ?)", (number,))
+        self._sql.executemany("INSERT INTO marks VALUES (?, ?, ?)",
+                              [(of[node], day, text_of(course)) for node, course in courses.items()])  # fmt: skip
+        return day
 
     def _series(self, node: int) -> list[Series]:
         """Return the series of a node."""
@@ -529,10 +487,10 @@ class Store:
             " ORDER BY first_s, length(text), text", (node,))  # fmt: skip
         found = []
         for series, number, first_s, last_s, text in rows:
-            drift = _read(text, Drift)
+            drift = read(text, Drift)
             if not drift.recent:  # all that it has came late
                 continue
-            changed, which = self._changed(series, drift), _read(number, Number)
+            changed, which = self._changed(series, drift), read(number, Number)
             found.append(Series(which, drift, *msgspec.convert((first_s, last_s), tuple[float, float]), changed))
         return found
 
@@ -549,7 +507,7 @@ class Store:
                 f" JOIN texts ON texts.id = tests.machine WHERE series = ? AND readings.time_s {since} ?"
                 f" ORDER BY readings.time_s {way} LIMIT ?", (series, sum_.since_s, _AROUND + 1))  # fmt: skip
             for (text,) in rows:  # the farthest last
-                seen[place] |= _read(text, dict[str, str])
+                seen[place] |= read(text, dict[str, str])
         return standings.differences(*seen)
 
     def _tests(self, node: int, name: str) -> Iterator[Told]:
@@ -560,9 +518,9 @@ class Store:
             " WHERE node = ? ORDER BY time_s, digest", (node,))  # fmt: skip
         for time_s, faults, looked, unknown, machine in rows:
             yield Told(
-                name, msgspec.convert(time_s, float), _read(faults, tuple[Fault, ...]),
-                _read(looked, tuple[str, ...]), bool(unknown),
-                machine=_read(machine, dict[str, str]),
+                name, msgspec.convert(time_s, float), read(faults, tuple[Fault, ...]),
+                read(looked, tuple[str, ...]), bool(unknown),
+                machine=read(machine, dict[str, str]),
             )  # fmt: skip
 
 

@@ -12,15 +12,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of
 from ncclprobe.errors import UsageError
-from ncclprobe.fleet import store
+from ncclprobe.fleet import drift, store
 from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.fleet import Added, NodeStanding
+from ncclprobe.model.fleet import Added, Drift, NodeStanding
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
@@ -105,6 +106,43 @@ def test_the_order_in_which_the_reports_of_a_fleet_come_changes_nothing(tmp_path
     assert found[0] == found[1] == found[2]
     assert {each.name: each.state for each in found[0][0] if each.state != "ok"} == {"n3": "degraded"}
     assert found[0][2] == 0
+
+
+def test_what_comes_late_again_and_again_is_put_in_its_place_from_where_the_courses_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day late, three weeks late, of a node that was accepted, and after a node was forgotten: as if in order."""
+    made = fleet_of(40, 0.12, 9)
+    late = [made[9 * day + node] for day, node in ((38, 4), (37, 2), (36, 3), (12, 5), (35, 6))]
+    at_s = FIRST_S + 39.5 * DAY_S
+    steps, step = [0], drift.step
+
+    def counted(*of: Any) -> Drift:
+        steps[0] += 1
+        return step(*of)
+
+    monkeypatch.setattr(drift, "step", counted)
+    found, taken = [], []
+    for path, held in ((tmp_path / "order.db", []), (tmp_path / "late.db", late)):
+        put(path, *(each for each in made if each not in held))
+        for each in held:
+            put(path, each)
+            steps[0] = 0
+            stands(path)
+            taken.append(steps[0])
+        with store.opened(path, DEADLINE_S) as fleet:
+            fleet.accept("n3", "me", at_s)
+        put(path, *(day_of(f"n{node}", day, rate=300.0, driver="560") for day in (40, 41, 42) for node in (3, 4)))
+        put(path, day_of("n4", 40.5, rate=344.0, driver="560"))
+        stands(path)
+        with store.opened(path, DEADLINE_S) as fleet:
+            fleet.forget("n8")
+            found.append((fleet.standings(), [fleet.history(f"n{node}", 0) for node in range(8)], fleet.unsettled))
+    assert found[0] == found[1]
+    assert found[0][2] == 0
+    whole, *later = taken
+    assert whole > 300
+    assert [taken < whole / 2 for taken in later] == [True, True, False, True]
 
 
 def test_what_all_nodes_lose_with_a_driver_is_no_nodes_own_loss_on_any_day(tmp_path: Path) -> None:
