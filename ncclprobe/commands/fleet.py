@@ -31,6 +31,7 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
+  ncclprobe fleet job PATH …     say for whom a job waited, by what NCCL's Inspector wrote
   ncclprobe fleet page --html F  write a page of all nodes by day, which opens offline
   ncclprobe fleet plan --idle N  say which pairs of idle nodes to measure next
   ncclprobe fleet accept NAME    let its rates be usual as they are now
@@ -61,17 +62,20 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--html is for `ncclprobe fleet page`, which shows all nodes")
     if options.idle or options.minutes:
         raise UsageError("--idle and --minutes are for `ncclprobe fleet plan`")
+    if do == "job" and names and not options.exit_code:
+        return _job(options, names)
     if do == "add" and names and not options.exit_code:
         return _add(options, names)
     if do in _OF_A_NODE and len(names) == 1:
         return _node(options, do, names[0])
     if not do:
         return _all(options)
-    if do == "add" and names:
-        raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
-    if do in ("add", *_OF_A_NODE):
-        raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    words = ("add", "plan", "page", *_OF_A_NODE)
+    if do in ("add", "job") and names:
+        raise UsageError(f"fleet {do}: judges nothing, so that --exit-code does not apply")
+    if do in ("add", "job", *_OF_A_NODE):
+        files = {"add": "the reports to add", "job": "the files, or folders, that NCCL's Inspector wrote"}
+        raise UsageError(f"fleet {do}: name {files.get(do, 'one node')}")
+    words = ("add", "job", "plan", "page", *_OF_A_NODE)
     raise unknown(do, "word after `ncclprobe fleet`", words, "`ncclprobe fleet --help` explains them")
 
 
@@ -183,6 +187,30 @@ def _plan(options: argparse.Namespace, words: Sequence[str]) -> int:
         print(json.dumps(shown.plan_json(rounds, seen), indent=2))
     else:
         print(printable_lines([*shown.plan_lines(rounds, seen)]))
+    return ExitCode.OK
+
+
+def _job(options: argparse.Namespace, names: Sequence[str]) -> int:
+    """Say for which ranks of a real job the others waited, and add its nodes' own numbers. Raises UsageError."""
+    from ncclprobe.fleet import inspector  # what no other part of this command needs
+
+    paths = [path for name in names for path in (sorted(Path(name).glob("*")) if Path(name).is_dir() else [Path(name)])]
+    if not paths or len(paths) > bounds.FLEET_REPORTS:
+        raise UsageError(f"{names[0]}: {len(paths)} files; give 1 to {bounds.FLEET_REPORTS:,}")
+    job = inspector.read(paths, options.timeout)
+    added = False
+    if job.told:
+        refuse(job.told, names[0], time.time())
+        with store.opened(options.fleet, options.timeout, create=True) as fleet:
+            source = str(Path(names[0]).absolute())
+            added = fleet.add(job.told, job.digest, Added(time.time(), by(), source, "NCCL Inspector"))
+    if options.json:
+        print(json.dumps(shown.job_json(job.communicators, added, job.odd), indent=2))
+    elif not options.quiet:
+        lines = [*shown.job_lines(job.communicators, job.odd)]
+        if job.told:
+            lines.append(f"{plural(len(job.told), 'node')} {'added' if added else 'there already'}: {options.fleet}")
+        print(printable_lines(lines))
     return ExitCode.OK
 
 

@@ -209,3 +209,23 @@ class NodeDays(Struct, frozen=True):
 
     standing: NodeStanding
     days: dict[int, Day]
+
+
+class LateRank(Struct, frozen=True):
+    """A rank for which the others waited: in which `share` of the collectives, and how long in all."""
+
+    rank: int
+    host: str
+    share: float
+    waited_s: float
+
+
+class Communicator(Struct, frozen=True):
+    """One communicator of a real job. `compared`: its collectives, of `collectives`, of which every rank told."""
+
+    id: str
+    ranks: int
+    nodes: int
+    compared: int
+    collectives: int
+    late: tuple[LateRank, ...] = ()

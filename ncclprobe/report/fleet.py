@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ncclprobe.layout import table, wrap
-from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series
+from ncclprobe.model.fleet import STATES, Communicator, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import when
 from ncclprobe.model.values import asdict
@@ -146,3 +146,27 @@ def plan_json(rounds: Rounds, seen: Seen) -> dict[str, Any]:
         return {"nodes": list(pair), "seen": often, "last": iso(last_s) if often else None}
 
     return {"schema": SCHEMA, "rounds": [[row(pair) for pair in each] for each in rounds]}
+
+
+def job_lines(communicators: Sequence[Communicator], odd: int) -> Iterator[str]:
+    """Yield for whom the others of each communicator waited, the longest first; those without such a rank in a line."""
+    for each in communicators[:_MOST_LINES]:
+        if each.late:
+            of = f"{plural(each.ranks, 'rank')} on {plural(each.nodes, 'node')}"
+            yield f"{each.id}: {of}, {each.compared:,} of {plural(each.collectives, 'collective')} compared"
+        for late in each.late:
+            waited = f"in {100 * late.share:.0f} % of them, {three_digits(late.waited_s)} s in all"
+            yield f"  rank {late.rank} ({late.host}): the others waited for it {waited}"
+    even = [each for each in communicators if not each.late and each.compared]
+    blind = len(communicators) - len(even) - sum(bool(each.late) for each in communicators)
+    if even:
+        yield f"{plural(len(even), 'communicator')}: no rank is waited for"
+    if blind:
+        yield f"{plural(blind, 'communicator')}: not compared, for no collective of theirs is told by every rank"
+    if odd:
+        yield f"{plural(odd, 'line')} not understood"
+
+
+def job_json(communicators: Sequence[Communicator], added: bool, odd: int) -> dict[str, Any]:
+    """Return the communicators of a job, and whether its nodes' own numbers were added."""
+    return {"schema": SCHEMA, "communicators": [asdict(each) for each in communicators], "added": added, "odd": odd}
