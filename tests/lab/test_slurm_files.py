@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.fleet import store
+
 from . import Lab, launchers, why_not
 from .launchers import Slurm
 from .run import give_gpus
@@ -141,3 +143,36 @@ def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, los
         assert started is not lost
         assert [node["name"] for node in report["nodes"]] == ["n0", "n1"]
         assert ("--exclude=n1" in out.read_text()) is lost
+
+
+def test_idle_pairs_are_measured_once_and_give_way_to_a_job() -> None:
+    preempted = ("PreemptType=preempt/partition_prio", "PreemptMode=CANCEL",
+                 "PartitionName=preempt Nodes=ALL PriorityTier=0 PreemptMode=CANCEL State=UP")  # fmt: skip
+    with Lab(hosts=2) as lab, launchers.slurm(lab, *preempted) as cluster:
+        start = f'export PYTHONPATH={ROOT} OMP_NUM_THREADS=1; exec {shlex.quote(sys.executable)} -m ncclprobe "$@"'
+        env = {"NCCLPROBE": str(executable(lab.folder / "ncclprobe", start)), "NCCLPROBE_RANKS": "1",
+               "NCCLPROBE_OPTIONS": "--backend gloo -e 1M"}  # fmt: skip
+        env["NCCLPROBE_FLEET"] = str(lab.folder / "fleet.db")
+        assert cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0).code == 0
+        wait_for(cluster, "preempt", 0)
+        assert tests_of(lab) == {"n0": 1, "n1": 1}
+        cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0)
+        wait_for(cluster, "preempt", 1)
+        assert cluster.run(["srun", "--partition=p", "--nodes=2", "--exclusive", "hostname"], timeout_s=60.0).code == 0
+        wait_for(cluster, "preempt", 0)
+        assert tests_of(lab) == {"n0": 1, "n1": 1}
+        assert not any("drain" in state for state in states(cluster).values())
+
+
+def wait_for(cluster: Slurm, partition: str, jobs: int) -> None:
+    """Wait until so many jobs of a partition are there and run; 0: until all have ended."""
+    end_s = time.monotonic() + 120.0
+    state = ["-t", "R"] if jobs else []
+    while len(cluster.run(["squeue", "-h", "-p", partition, *state], timeout_s=20.0).out.splitlines()) != jobs:
+        assert time.monotonic() < end_s
+        time.sleep(0.5)
+
+
+def tests_of(lab: Lab) -> dict[str, int]:
+    with store.opened(lab.folder / "fleet.db", 30.0) as fleet:
+        return {each.name: each.tests for each in fleet.standings()}
