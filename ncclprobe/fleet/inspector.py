@@ -18,7 +18,7 @@ import msgspec
 
 from ncclprobe import bounds
 from ncclprobe.errors import UsageError
-from ncclprobe.model.fleet import Communicator, LateRank, Number, Reading, Told
+from ncclprobe.model.fleet import JobCommunicator, LateRank, Number, Reading, Told
 from ncclprobe.model.values import Struct, field
 from ncclprobe.units import printable, size
 
@@ -71,7 +71,7 @@ class Job(Struct, frozen=True):
     understood; and what tells these files from others.
     """
 
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[JobCommunicator, ...]
     told: tuple[Told, ...]
     odd: int
     digest: str
@@ -138,7 +138,7 @@ def _note(known: dict[str, _Known], line: _Line) -> None:
         of.rates.setdefault(key, []).append(perf.coll_busbw_gbs)
 
 
-def _communicator(of: _Known, name: str) -> Communicator:
+def _communicator(of: _Known, name: str) -> JobCommunicator:
     """Return for which ranks of a communicator the others waited."""
     late, waited = Counter[int](), dict[int, list[float]]()
     whole = [times for (coll, _), times in of.times.items() if coll in _ALL_ALIKE and len(times) == of.ranks > 1]
@@ -153,7 +153,7 @@ def _communicator(of: _Known, name: str) -> Communicator:
         for rank, count in late.most_common()
         if len(whole) >= _ENOUGH and count >= _SHARE * len(whole)
     )
-    return Communicator(printable(name), of.ranks, of.nodes, len(whole), len(of.times), found)
+    return JobCommunicator(printable(name), of.ranks, of.nodes, len(whole), len(of.times), found)
 
 
 def _told(known: dict[str, _Known], time_s: float) -> Iterator[Told]:

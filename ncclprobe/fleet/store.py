@@ -11,6 +11,8 @@ types, and no statement outlasts the deadline.
 """
 
 import contextlib
+import errno
+import fcntl
 import math
 import sqlite3
 import stat
@@ -99,6 +101,8 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         why = f"cannot be used: {said}"
         if "locked" in said:
             why = f"another writer has held it for {patience_s:g} s; try again: what is added already counts once"
+            if not _can_lock(path):
+                why = "is where files cannot be locked; keep it elsewhere, or let one host add all (docs/history.md)"
         elif "unable to open" in said:
             why = "cannot be opened: is its folder there, and may you write to it?"
         elif "interrupted" in said:
@@ -110,6 +114,16 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         raise UsageError(f"{path}: {why}") from None
     except (msgspec.MsgspecError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: is damaged: {str(error)[:200]}") from None
+
+
+def _can_lock(path: Path) -> bool:
+    """Whether the file system says that it can lock. SQLite takes an NFS without locks for one that another holds."""
+    try:
+        with path.open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+    return True
 
 
 class _Undone(Exception):

@@ -220,7 +220,7 @@ class LateRank(Struct, frozen=True):
     waited_s: float
 
 
-class Communicator(Struct, frozen=True):
+class JobCommunicator(Struct, frozen=True):
     """One communicator of a real job. `compared`: its collectives, of `collectives`, of which every rank told."""
 
     id: str

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ncclprobe.layout import table, wrap
-from ncclprobe.model.fleet import STATES, Communicator, NodeHistory, NodeStanding, Series
+from ncclprobe.model.fleet import STATES, JobCommunicator, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import when
 from ncclprobe.model.values import asdict
@@ -148,7 +148,7 @@ def plan_json(rounds: Rounds, seen: Seen) -> dict[str, Any]:
     return {"schema": SCHEMA, "rounds": [[row(pair) for pair in each] for each in rounds]}
 
 
-def job_lines(communicators: Sequence[Communicator], odd: int) -> Iterator[str]:
+def job_lines(communicators: Sequence[JobCommunicator], odd: int) -> Iterator[str]:
     """Yield for whom the others of each communicator waited, the longest first; those without such a rank in a line."""
     for each in communicators[:_MOST_LINES]:
         if each.late:
@@ -167,6 +167,6 @@ def job_lines(communicators: Sequence[Communicator], odd: int) -> Iterator[str]:
         yield f"{plural(odd, 'line')} not understood"
 
 
-def job_json(communicators: Sequence[Communicator], added: bool, odd: int) -> dict[str, Any]:
+def job_json(communicators: Sequence[JobCommunicator], added: bool, odd: int) -> dict[str, Any]:
     """Return the communicators of a job, and whether its nodes' own numbers were added."""
     return {"schema": SCHEMA, "communicators": [asdict(each) for each in communicators], "added": added, "odd": odd}

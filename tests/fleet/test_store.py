@@ -1,6 +1,7 @@
 """The file: a report counts once, in whatever order reports come, and nobody's report is lost."""
 
 import contextlib
+import errno
 import math
 import os
 import random
@@ -256,6 +257,23 @@ def test_a_writer_that_does_not_end_is_waited_for_no_longer_than_was_asked(tmp_p
         assert time.monotonic() - begun < DEADLINE_S
         other.execute("ROLLBACK")
     assert put(path, two) == [True]
+
+
+def test_a_file_system_that_cannot_lock_is_told_from_another_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "fleet.db", *days([]))
+
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db", isolation_level=None)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(UsageError, match="another writer has held it"):
+            put(tmp_path / "fleet.db", *days([DOWN]), patience_s=0.1)
+        monkeypatch.setattr("fcntl.lockf", refuses)
+        with pytest.raises(UsageError, match="is where files cannot be locked"):
+            put(tmp_path / "fleet.db", *days([DOWN]), patience_s=0.1)
 
 
 def test_one_report_is_one_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
