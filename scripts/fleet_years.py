@@ -20,10 +20,12 @@ from sys import path
 path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ncclprobe.fleet import drift
+from ncclprobe.localise.pairs.rounds import round_robin
 from ncclprobe.model.fleet import Drift, Reading
 
 DAY_S, LEVEL, NOISE, BETWEEN = 86400.0, 391.0, 0.02, 0.01
 FLEET, YEAR, AFTER, REPAIRED = 40, 365, 60, 10
+PAIRED, YEAR_OF_PAIRS = 16, 200
 Scatter = Callable[[random.Random, int], float]
 
 
@@ -153,6 +155,41 @@ def in_fleets(runs: int) -> Iterator[str]:
         yield f"| {name} | {_found(found)} |"
 
 
+def pairs(runs: int) -> Iterator[str]:
+    """One pair at a time: 16 nodes in the rounds of a plan, of which one loses a share after 40 rounds."""
+    ends = "rounds, median | rounds, most | others watched or worse, per node-year of a test a day |"
+    yield f"| loss | found of | {ends}"
+    yield "|--|--|--|--|--|"
+    for loss in (0.0, 0.05, 0.1, 0.4):
+        rng, found, others = random.Random(5), [], 0
+        for _ in range(runs):
+            delay, alarms = _paired(rng, loss)
+            found += [delay] if delay else []
+            others += alarms
+        rounds = f"{statistics.median(found):g} | {max(found)}" if found else "– | –"
+        years = runs * (PAIRED - (loss > 0)) * YEAR_OF_PAIRS / YEAR
+        yield f"| {loss:.0%} | {len(found)} of {runs if loss else 0} | {rounds} | {others / years:.4f} |"
+
+
+def _paired(rng: random.Random, loss: float) -> tuple[int, int]:
+    """Return after how many rounds node 0 is degraded (0: never), and how often another was watched or worse."""
+    rounds, at = round_robin(PAIRED, PAIRED - 1), {node: Drift() for node in range(PAIRED)}
+    levels = [rng.gauss(0, BETWEEN) for _ in at]
+    found = others = 0
+    for number in range(YEAR_OF_PAIRS):
+        for match in rounds[number % len(rounds)]:
+            ends = match.first, match.second
+            lost = math.log(1 - loss) if 0 in ends and number >= 40 else 0.0
+            value = LEVEL * math.exp(min(levels[end] for end in ends) + rng.gauss(0, NOISE) + lost)
+            for node, partner in (ends, ends[::-1]):
+                before = at[node].own.state
+                at[node] = drift.step(at[node], Reading(number * DAY_S, value, 0.005, partners=(str(partner),)), 4)
+                others += before == "ok" != at[node].own.state and (node > 0 or not loss)
+        if not found and at[0].own.state == "degraded" and number >= 40:
+            found = number - 39
+    return found, others
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path)
@@ -167,6 +204,7 @@ def main() -> None:
         "", "## Healthy nodes", "", *false_alarms(options.years),
         "", "## Losses, by the node's own past alone", "", *recall(options.runs),
         "", "## In a fleet", "", *in_fleets(max(options.runs // 10, 1)),
+        "", "## One pair of idle nodes at a time", "", *pairs(max(options.runs // 10, 1)),
     ]  # fmt: skip
     print("\n".join(lines))
     if options.out:
