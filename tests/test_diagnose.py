@@ -14,7 +14,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import collect
-from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
+from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
 from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
@@ -89,14 +89,16 @@ def test_where_nothing_is_known_nothing_passes(sources: frozenset[Source]) -> No
 
 
 def test_each_source_belongs_to_a_question() -> None:
-    assert set(get_args(Source)) == MACHINE | MEASURED | LEFT
+    assert set(get_args(Source)) == MACHINE | MEASURED | LEFT | HISTORY
 
 
 def test_a_check_is_asked_if_the_sources_of_all_its_needs_are() -> None:
     doctors, all_of_them = every_check(MACHINE), every_check()
-    of_logs = {c.id for c in every_check(LEFT)}
-    assert {c.id for c in all_of_them} - {c.id for c in doctors} == {c.id for c in all_of_them if c.of_run} | of_logs
-    assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them} - of_logs
+    of_logs, trends = ({c.id for c in every_check(sources)} for sources in (LEFT, HISTORY))
+    others = {c.id for c in all_of_them} - {c.id for c in doctors}
+    assert others == {c.id for c in all_of_them if c.of_run} | of_logs | trends
+    assert {c.id for c in every_check(MEASURED)} == {c.id for c in all_of_them} - of_logs - trends
+    assert {name.partition(".")[0] for name in trends} == {"trend"}
     assert {name.partition(".")[0] for name in of_logs} == {"job", "log"}
     assert {c.id.partition(".")[0] for c in all_of_them if c.of_run} == {"run"}
 

@@ -155,12 +155,12 @@ def test_idle_pairs_are_measured_once_and_give_way_to_a_job() -> None:
         env["NCCLPROBE_FLEET"] = str(lab.folder / "fleet.db")
         assert cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0).code == 0
         wait_for(cluster, "preempt", 0)
-        assert tests_of(lab) == {"n0": 1, "n1": 1}
+        assert counted(lab) == {"n0": 1, "n1": 1}
         cluster.run([str(DEPLOY / "slurm_idle")], env, timeout_s=60.0)
         wait_for(cluster, "preempt", 1)
         assert cluster.run(["srun", "--partition=p", "--nodes=2", "--exclusive", "hostname"], timeout_s=60.0).code == 0
         wait_for(cluster, "preempt", 0)
-        assert tests_of(lab) == {"n0": 1, "n1": 1}
+        assert counted(lab) == {"n0": 1, "n1": 1}
         assert not any("drain" in state for state in states(cluster).values())
 
 
@@ -173,6 +173,6 @@ def wait_for(cluster: Slurm, partition: str, jobs: int) -> None:
         time.sleep(0.5)
 
 
-def tests_of(lab: Lab) -> dict[str, int]:
+def counted(lab: Lab) -> dict[str, int]:
     with store.opened(lab.folder / "fleet.db", 30.0) as fleet:
         return {each.name: each.tests for each in fleet.standings()}
