@@ -185,12 +185,10 @@ def diagnose(
     `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at. Where a store is
     given, it says of a first report how the nodes were before.
     """
-    if question.judging.fleet is None:
-        return _diagnosed(question, snapshots, facts, missing, notes)
-    without = tuple(check for check in question.checks if not check.id.startswith(TREND))
-    first = _diagnosed(replace(question, checks=without), snapshots, facts, missing, notes)
-    if not snapshots or without == question.checks:
-        return first
+    without = replace(question, checks=tuple(check for check in question.checks if not check.id.startswith(TREND)))
+    if question.judging.fleet is None or not snapshots or without.checks == question.checks:
+        return _diagnosed(without, snapshots, facts, missing, notes)
+    first = _diagnosed(replace(without, pictures=False), snapshots, facts, missing, notes)
     from ncclprobe.engine.history import with_past  # what only --fleet needs
 
     return _diagnosed(question, with_past(snapshots, first, question.judging.fleet), facts, missing, notes)
