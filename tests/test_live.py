@@ -335,3 +335,31 @@ def test_of_a_parents_command_line_only_a_range_of_numbers_is_told() -> None:
     for given, told in {"--nnodes=1:2": "1:2", "--nnodes=secret": "missing", "--other=1:2": "missing"}.items():
         command = [sys.executable, "-c", parent, ask, given]
         assert subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.strip() == told
+
+
+def test_of_a_json_file_only_the_fields_that_are_asked_for_are_told(host: LiveHost, tmp_path: Path) -> None:
+    file = tmp_path / "instance-data.json"
+    said = {"v1": {"region": "eu-1", "zone": 3}, "secret": "s3cr3t", "long": "x" * 5000, "deep": {"a": ["b"]}}
+    file.write_text(json.dumps(said))
+    keys = ("v1.region", "v1.zone", "v1.none", "v1.region.more", "long", "deep.a", "deep")
+    assert json.loads(host.ask("json", str(file), *keys)) == {"v1.region": "eu-1", "v1.zone": 3}
+    for broken in ("", "{", "[" * 100_000):
+        file.write_text(broken)
+        with pytest.raises(Failed, match="not JSON"):
+            host.ask("json", str(file), "v1.region")
+    file.write_text("[1]")
+    assert host.ask("json", str(file), "v1.region") == "{}"
+
+
+def test_a_value_of_a_pool_of_hyper_v_is_found_by_its_key(host: LiveHost, tmp_path: Path) -> None:
+    def pair(key: str, value: str) -> bytes:
+        return key.encode().ljust(512, b"\0") + value.encode().ljust(2048, b"\0")
+
+    pool = tmp_path / ".kvp_pool_3"
+    pool.write_bytes(pair("HostName", "VMHOST") + pair("PhysicalHostNameFullyQualified", "DUB081"))
+    assert host.ask("kvp", str(pool), "PhysicalHostNameFullyQualified") == "DUB081"
+    with pytest.raises(Missing, match="no PhysicalHost"):
+        host.ask("kvp", str(pool), "PhysicalHost")
+    pool.write_bytes(b"Phys")
+    with pytest.raises(Missing):
+        host.ask("kvp", str(pool), "PhysicalHost")

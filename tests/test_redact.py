@@ -156,6 +156,25 @@ def test_the_switches_that_slurm_names_have_no_names_of_the_site() -> None:
     assert redacted["SLURM_TOPOLOGY_ADDR_PATTERN"] == "switch.switch.node"
 
 
+def test_what_tells_where_a_machine_stands_has_no_names_of_the_site() -> None:
+    def redacted(ask: tuple[str, ...], said: str) -> str:
+        return str(json.loads(Redactor(KEY).capture(json.dumps({"ask": ask, "said": said})))["said"])
+
+    own = json.loads(redacted(("env",), json.dumps({"NCCLPROBE_PLACEMENT": "hall9/rack12-leaf7"})))
+    assert not re.search("hall9|rack12|leaf7", own["NCCLPROBE_PLACEMENT"])
+    assert own["NCCLPROBE_PLACEMENT"].count("/") == 1
+    keys = {
+        "v1.region": "us-east-1",
+        "ds.meta_data.placement.group-name": "acme-llm",
+        "x.host-id": "h-0123456789abcdef0",
+    }
+    told = redacted(("json", "/run/cloud-init/instance-data.json", *keys), json.dumps(keys))
+    assert "acme" not in told
+    assert "h-0123456789abcdef0" not in told
+    assert json.loads(told)["v1.region"] == "us-east-1"
+    assert "DUB081" not in redacted(("kvp", "/var/lib/hyperv/.kvp_pool_3", "Name"), "DUB081022406037")
+
+
 def test_the_questions_that_follow_from_answers_are_still_those_that_are_asked(tmp_path: Path) -> None:
     variables = json.loads(said(capture(), "env"))
     asked = [json.loads(line).get("ask") for line in Redactor(KEY).capture(capture()).splitlines()]

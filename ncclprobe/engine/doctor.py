@@ -18,6 +18,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.placement import Placement
 from ncclprobe.facts.reach import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
@@ -123,7 +124,8 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
     """Return versions and settings for the report; what is not known is null."""
     settings = learned(snapshot.facts, Settings)
     rows: tuple[Setting, ...] = tuple(settings.effective.values()) if settings else ()
-    return NodeEnvironment(_versions(snapshot.facts), rows)
+    where = learned(snapshot.facts, Placement) or Placement()
+    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels)
 
 
 def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:

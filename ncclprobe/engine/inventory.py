@@ -16,6 +16,7 @@ from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.placement import GROUP, ZONE, Placement
 from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
@@ -124,7 +125,20 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
     rows = [row for s in snapshots if isinstance(paths := s.facts.get(Paths), Paths) for row in paths.rows]
     open_ = sum(row.outcome == "ok" for row in rows)
     paths = f" · {'all' if open_ == len(rows) else f'{open_:,} of'} {plural(len(rows), 'path')}" if rows else ""
-    return f"{here:,} of {wanted:,}{paths}"
+    return f"{here:,} of {wanted:,}{paths}{_placed(snapshots)}"
+
+
+def _placed(snapshots: Sequence[Snapshot]) -> str:
+    """Return the zone, group and switch right above the nodes, or how many there are; empty: nothing tells."""
+    known = [where for s in snapshots if isinstance(where := s.facts.get(Placement), Placement)]
+    found = [{each.name: each for where in known if (each := where.get(kind))} for kind in (ZONE, GROUP)]
+    found.append({"/".join(each.name for each in where.tree): where.tree[-1] for where in known if where.tree})
+    parts = []
+    for levels in ([*each.values()] for each in found if each):
+        kind = levels[0].kind
+        many = plural(len(levels), f"{kind}e" if kind.endswith("switch") else kind)
+        parts.append(f"{kind} {levels[0].name}" if len(levels) == 1 else many)
+    return "".join(f"{_BETWEEN}{part}" for part in parts)
 
 
 def _rails(snapshots: Sequence[Snapshot]) -> str:

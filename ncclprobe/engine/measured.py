@@ -219,7 +219,7 @@ def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, No
     seen = looked.get(first, NodeEnvironment())
     measured = {name: value for name, value in who.versions.items() if value is not None or name not in seen.versions}
     return {
-        first: NodeEnvironment({**seen.versions, **measured}, seen.settings),
+        first: replace(seen, versions={**seen.versions, **measured}),
         **{k: v for k, v in looked.items() if k != first},
     }
 

@@ -315,6 +315,39 @@ def _lines(path: str, pattern: str) -> str:
     return "".join(line for line in _read(path).splitlines(keepends=True) if wanted.search(line))
 
 
+_MOST_VALUE = 200
+
+
+def _fields(path: str, *keys: str) -> str:
+    """Return those fields of a JSON file that are asked for, by their dotted keys; only short texts and numbers."""
+    try:
+        whole = json.loads(_read(path))
+    except (ValueError, RecursionError):
+        raise Failed(f"{path}: not JSON") from None
+    found = {key: value for key in keys if isinstance(value := _field(whole, key.split(".")), str | int)}
+    return json.dumps({key: value for key, value in found.items() if len(str(value)) <= _MOST_VALUE})
+
+
+def _field(value: Any, parts: Sequence[str]) -> Any:
+    for part in parts:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+_KVP_KEY, _KVP_VALUE = 512, 2048
+
+
+def _kvp(path: str, key: str) -> str:
+    """Return a value of a pool of Hyper-V's key-value pairs (hv_kvp_daemon.c of Linux: struct kvp_record)."""
+    with Path(path).open("rb", buffering=0) as file:
+        data = file.read(_CHUNK_BYTES)
+    for at in range(0, len(data), _KVP_KEY + _KVP_VALUE):
+        name, value = data[at : at + _KVP_KEY], data[at + _KVP_KEY : at + _KVP_KEY + _KVP_VALUE]
+        if name.partition(b"\0")[0] == key.encode():
+            return value.partition(b"\0")[0][:_MOST_VALUE].decode(errors="replace")
+    raise Missing(f"{path}: no {key}")
+
+
 def _list(path: str, pattern: str = "*") -> str:
     """Return the names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an
     error.
@@ -485,6 +518,8 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "read": _read,
     "lines": _lines,
     "bytes": _bytes,
+    "json": _fields,
+    "kvp": _kvp,
     "files": _files,
     "list": _list,
     "open": _open,

@@ -60,11 +60,20 @@ class Setting(Struct, frozen=True):
     origin: str
 
 
+class PlacementLevel(Struct, frozen=True):
+    """One level of where a node stands: its kind, such as ``zone``, the name of this node's, and what says so."""
+
+    kind: str
+    name: str
+    source: str
+
+
 class NodeEnvironment(Struct, frozen=True):
-    """Versions and settings of one node."""
+    """Versions and settings of one node, and where it stands, the outermost level first; empty: nothing tells."""
 
     versions: dict[str, str | None] = field(default_factory=dict)
     settings: tuple[Setting, ...] = ()
+    placement: tuple[PlacementLevel, ...] = ()
 
 
 class Area(Struct, frozen=True):

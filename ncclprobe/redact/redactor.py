@@ -206,6 +206,12 @@ class Redactor:
                 words = line.split()
                 for name in words[1:] if words[:1] in (["search"], ["domain"]) else ():
                     self._learn_domain(name)
+        elif ask[:1] == ("kvp",):
+            self._learn_host(value)
+        elif ask[:1] == ("json",) and isinstance(seen, dict):
+            for key in ("group-name", "host-id", "placementGroupId"):
+                for name in (v for k, v in seen.items() if k.endswith(f".{key}") and isinstance(v, str)):
+                    self._learn(name, self._new.name)
         elif ask == ("read", "/proc/self/mountinfo"):
             for name in _NFS.findall(value):
                 self._learn_host(name)
@@ -234,8 +240,8 @@ class Redactor:
         for name, value in variables.items():
             if not isinstance(value, str):
                 continue
-            if name == "SLURM_TOPOLOGY_ADDR":
-                for part in value.split("."):  # switches and the node, which have no domain
+            if name in ("SLURM_TOPOLOGY_ADDR", "NCCLPROBE_PLACEMENT"):
+                for part in re.split(r"[./]", value):  # switches and the node, which have no domain
                     self._learn_host(part)
             elif _HOST_VARIABLE.fullmatch(name):
                 for match in _NAME.finditer(IDENTIFIER.sub(" ", value)):

@@ -43,7 +43,7 @@ def test_a_node_alone_below_its_switch_is_told_by_what_slurm_says_of_switches() 
     with Lab(hosts=3) as lab, launchers.slurm(lab, switches=switches) as slurm:
         done = slurm.run(["srun", "-N3", "--ntasks-per-node=1", *doctor], timeout_s=60.0)
     assert "WARN  sync.placement  n2" in done.out, done.err
-    assert "3 nodes hang on 2 leaf switches, by itself: n2 on leaf8" in done.out
+    assert "alone below leaf switch leaf8; the other 2 nodes are below leaf7" in done.out
 
 
 @need_slurm

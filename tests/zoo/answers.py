@@ -8,6 +8,7 @@ import fnmatch
 import json
 import re
 from collections.abc import Callable
+from functools import reduce
 
 from ncclprobe.errors import Denied, HostError, Missing, NotCaptured
 from ncclprobe.host import SAMPLE, Question
@@ -24,6 +25,7 @@ KNOWN = (
     "/proc/net/",
     "/root/.nccl.conf/",
     "/run/.containerenv/",
+    "/run/cloud-init/",
     "/run/nvidia-fabricmanager/",
     "/sys/bus/pci/devices/",
     "/sys/class/dmi/",
@@ -149,6 +151,11 @@ class Answers:
     def _matching(self, path: str, pattern: str) -> str:
         return "".join(line for line in self._read(path).splitlines(keepends=True) if re.search(pattern, line))
 
+    def _fields(self, path: str, *keys: str) -> str:
+        whole = json.loads(self._read(path))
+        found = {key: reduce(lambda level, part: (level or {}).get(part), key.split("."), whole) for key in keys}
+        return json.dumps({key: value for key, value in found.items() if value is not None})
+
     def _open(self, path: str) -> str:
         self._read(path)
         return "true"
@@ -162,6 +169,7 @@ _ASKING: dict[str, Callable[..., str]] = {
     "read": Answers._read,
     "conf": Answers._read,
     "bytes": Answers._bytes,
+    "json": Answers._fields,
     "list": Answers._names,
     "files": Answers._texts,
     "lines": Answers._matching,

@@ -137,6 +137,13 @@ def _firmware(machine: Machine, here: Answers) -> None:
         "bios_vendor": firmware.bios,
     }.items():
         here.write(f"/sys/class/dmi/id/{name}", text)
+    if firmware.vendor == "Amazon EC2":  # the shape of cloud-init's documentation of EC2's instance data
+        stands = {"availability-zone": "us-east-1d", "availability-zone-id": "use1-az6", "region": "us-east-1"}
+        said = {
+            "v1": {"region": "us-east-1", "availability_zone": "us-east-1d"},
+            "ds": {"meta_data": {"placement": stands}},
+        }
+        here.write("/run/cloud-init/instance-data.json", json.dumps(said))
 
 
 def _log(machine: Machine, here: Answers) -> None:

@@ -1,4 +1,4 @@
-"""What the ends of links must have in common: rate, MTU, partition, RoCE's marks, NVLink domain, leaf switch."""
+"""What the ends of links must have in common: rate, MTU, partition, RoCE's marks, NVLink domain."""
 
 from collections.abc import Iterator
 from ipaddress import IPv6Address
@@ -13,7 +13,6 @@ from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_w
 from ncclprobe.checks.sync.addresses import data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex
-from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate, RoceMarks, RoceQos
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine
@@ -28,7 +27,6 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import gbps
 from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
-from ncclprobe.units import plural
 
 _FULL_MEMBER = 0x8000
 
@@ -451,57 +449,3 @@ def _unlisted(lists: dict[str, tuple[str, ...]], interfaces: Every[Interfaces | 
     own = {n: {a.address for a in each.addresses} for n, each in interfaces.items() if isinstance(each, Interfaces)}
     numeric = all(each.replace(".", "").isdigit() or ":" in each for each in listed)
     return tuple(node for node in lists if numeric and node in own and not own[node] & listed)
-
-
-def _placed_at(*addresses: str) -> Every[Environment | Absent]:
-    pattern = {"SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
-    return Every({f"n{i}": Environment({"SLURM_TOPOLOGY_ADDR": each, **pattern}) for i, each in enumerate(addresses)})
-
-
-@check(
-    slows=True,
-    bad=lambda: [(_placed_at("s0.s1.n0", "s0.s1.n1", "s0.s2.n2"),)],
-    good=lambda: [(_placed_at("s0.s1.n0", "s0.s1.n1", "s0.s1.n2"),)],
-    applies=several,
-    since="0.2",
-)
-def placement(environments: Every[Environment | Absent]) -> Iterator[Finding]:
-    """A node of the job hangs on a leaf switch by itself.
-
-    Right: No node of the job hangs on a leaf switch by itself, as far as Slurm tells switches.
-    Why: all that such a node sends and receives goes over the uplinks, which it shares with other jobs: that it is slow
-    may be the fabric's load and not its own fault. The switch is the last but one name in SLURM_TOPOLOGY_ADDR, which
-    Slurm sets with its plugins topology/tree and topology/block (srun(1)).
-    Fix: nothing is broken. Where the rate matters, ask for one switch and how long to wait for it:
-    sbatch --switches=1@10:00.
-    """
-    leaves: dict[str, list[str]] = {}
-    for node, each in environments.items():
-        if leaf := _leaf(each):
-            leaves.setdefault(leaf, []).append(node)
-    alone = {nodes[0]: leaf for leaf, nodes in leaves.items() if len(nodes) == 1}
-    if not alone or len(leaves) == 1:
-        return
-    told = sum(map(len, leaves.values()))
-    where = first_of([f"{node} on {leaf}" for node, leaf in alone.items()], 4)
-    message = f"{plural(told, 'node')} hang on {len(leaves)} leaf switches, by itself: {where}"
-    if len(leaves) == 2 and len(alone) == 1:  # all others share one: the job would nearly have fitted
-        yield warn(
-            named(tuple(alone)),
-            message,
-            blame="job",
-            action="fix-job",
-            nodes=tuple(alone),
-            evidence="SLURM_TOPOLOGY_ADDR",
-        )
-    else:
-        yield note(named(tuple(alone)), message, nodes=tuple(alone), evidence="SLURM_TOPOLOGY_ADDR")
-
-
-def _leaf(environment: Environment | Absent) -> str:
-    """Return the switch or block right above the node; empty: it is not told, or not in a form that srun(1) knows."""
-    if isinstance(environment, Absent):
-        return ""
-    parts = (environment.get("SLURM_TOPOLOGY_ADDR") or "").split(".")
-    kinds = (environment.get("SLURM_TOPOLOGY_ADDR_PATTERN") or "").split(".")
-    return parts[-2] if len(parts) == len(kinds) > 1 and kinds[-1] == "node" else ""

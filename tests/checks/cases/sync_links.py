@@ -16,7 +16,6 @@ from ncclprobe.checks.sync.links import (
     _SLOW,
     _THREE_FAST,
     _changed,
-    _placed_at,
     _prefixed,
     _with_mtu,
 )
@@ -72,13 +71,5 @@ CASES = {
             (Every({"n0": _NODE, "n1": _OTHER}), DGXS, H100S),
         ],
         good=[(Every({"n0": _NODE, "n1": _NODE, "n2": _NOTHING}), DGXS, H100S)],
-    ),
-    "sync.placement": Cases(
-        good=[
-            (_placed_at("s0.s1.n0", "s0.s2.n1"),),
-            (_placed_at("s0.s1.n0", "s0.s1.n1", "s0.s2.n2", "s0.s2.n3"),),
-            (_placed_at("n0", "n1", "n2"),),
-            (_placed_at("s0.s1.n0", "", "s0.s1"),),
-        ],
     ),
 }
