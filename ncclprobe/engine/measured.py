@@ -40,6 +40,7 @@ from ncclprobe.facts.run.samples import (
     Notes,
     Participants,
     Rows,
+    ScriptRungs,
     Skipped,
     Steps,
 )
@@ -54,7 +55,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
-from ncclprobe.training import climbed
+from ncclprobe.training import climbed, scaled
 from ncclprobe.units import plural, size
 
 _USED_SHARE = 0.1
@@ -256,6 +257,7 @@ def sections(run: Facts) -> dict[str, Any]:
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
         "ladder": _ladder(run),
+        "script": scaled(_rows(run, ScriptRungs)),
         "skipped_rows": _rows(run, Skipped),
         "first_call": first.cost if first else None,
         "fingerprint": printed.fingerprint if printed else None,
@@ -286,6 +288,8 @@ def in_words(run: Facts) -> str:
     parts = [f"{plural(len(rows), 'row')}, {judged or 'none'} judged"] if rows else []
     parts += [plural(len({frozenset(way) for way in ways}), "pair")] if ways else []
     parts += ["1 copy" if len(copies) == 1 else f"{len(copies)} copies"] if copies else []
+    scripted = _rows(run, ScriptRungs)
+    parts += [f"script on {plural(len(scripted), 'rung')}"] if scripted else []
     return " · ".join(parts)
 
 

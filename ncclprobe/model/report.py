@@ -16,7 +16,7 @@ from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppre
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.values import Struct, field
 from ncclprobe.units import printable
 
@@ -180,6 +180,7 @@ class Report(Struct, frozen=True, kw_only=True):
     groups: tuple[GroupRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
     ladder: tuple[LadderRow, ...] = ()
+    script: tuple[ScriptRung, ...] = ()
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None

@@ -11,7 +11,7 @@ from statistics import median
 from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import CopyRow, LadderRow
+from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
 from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
 
@@ -40,7 +40,10 @@ def line(report: Report) -> str:
     if begins(report):
         within = (_pairs(report), _ladder(report.ladder), _copies(report.copies), _widths(report))
         measured = report.measurements or report.pairs or report.copies
-        parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
+        if report.script:
+            parts = (_ladder(report.script, "script on") or "the script has no speed-up", _widths(report))
+        else:
+            parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
     none = digest.none_judged(report) if report.status is Status.PASS else ""
     verdict = f"{none or report.status.value.upper()} (exit {report.exit_code})"
     return printable(f"{_who(report)}: {'; '.join(part for part in (*parts, *_missing(report), verdict) if part)}")
@@ -132,14 +135,14 @@ def _usual(report: Report, inside: bool, rates: Sequence[float]) -> float:
     return known or (median(rates) if rates else 0.0)
 
 
-def _ladder(rungs: Sequence[LadderRow]) -> str:
+def _ladder(rungs: Sequence[LadderRow | ScriptRung], lead: str = "ladder") -> str:
     """What each rung above one rank brings: ``ladder 8 ranks 7.9 x (99 %), 64 ranks 58 x (91 %)``."""
     said = [
         f"{row.ranks} ranks {row.speedup:.3g} x ({100 * row.efficiency:.0f} %)"
         for row in rungs
         if row.rung != "rank" and row.speedup is not None and row.efficiency is not None
     ]
-    return f"ladder {', '.join(said)}" if said else ""
+    return f"{lead} {', '.join(said)}" if said else ""
 
 
 def _widths(report: Report) -> str:

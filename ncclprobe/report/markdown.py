@@ -126,9 +126,11 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
-    tables = [
-        line for block in traffic.of_training(report.groups, report.steps, report.ladder, 120) for line in (*block, "")
+    blocks = [
+        *traffic.of_training(report.groups, report.steps, report.ladder, 120),
+        traffic.of_script(report.script, 120),
     ]
+    tables = [line for block in blocks if block for line in (*block, "")]
     yield Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)

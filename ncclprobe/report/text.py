@@ -50,6 +50,7 @@ def render(
         *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
         *traffic.of_training(report.groups, report.steps, report.ladder, width),
+        traffic.of_script(report.script, width),
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.layout import table, wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.traffic import (
+    AffinityRow,
+    CopyRow,
+    GroupRow,
+    LadderRow,
+    NicBytes,
+    OperationTraffic,
+    ScriptRung,
+    StepRow,
+)
 from ncclprobe.report.rows import ROOM_FOR_ALL
 from ncclprobe.units import size, three_digits
 
@@ -133,6 +142,36 @@ def of_training(
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
         yield [*table([_LADDER, *(_rung(row) for row in rungs)], right=True), *wrap("ladder: ", said, width, 2)]
+
+
+def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
+    """The table of the user's own script, and what its numbers mean; empty: there was none."""
+    if not rungs:
+        return []
+    lines = table([_SCRIPT, *(_of_script(row) for row in rungs)], right=True)
+    return [*lines, *wrap("script: ", BY[rungs[0].by], width, 2)]
+
+
+BY = {
+    "seconds": "compared by wall time, with its start, as if each rank had the same work on every rung; "
+    "--ladder-metric TEXT compares by a number that it prints",
+    "metric": "compared by the number that it printed, taken for the whole job's; --ladder-per-rank: for one rank's",
+    "metric per rank": "compared by the number that it printed, taken for one rank's",
+}
+_SCRIPT = ("script on", "ranks", "nodes", "seconds", "printed", "speed-up", "efficiency", "ended")
+
+
+def _of_script(row: ScriptRung) -> tuple[str, ...]:
+    return (
+        RUNGS[row.rung],
+        str(row.ranks),
+        str(row.nodes),
+        f"{row.seconds:.1f}",
+        "-" if row.metric is None else f"{row.metric:.4g}",
+        "-" if row.speedup is None else f"{row.speedup:.2f} x",
+        "-" if row.efficiency is None else f"{row.efficiency:.0%}",
+        row.ended,
+    )
 
 
 _GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s",

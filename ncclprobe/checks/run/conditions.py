@@ -43,4 +43,4 @@ def counters_of_nics(asked: Asked, participants: Participants) -> bool:
 @applies
 def rungs_of_the_ladder(asked: Asked) -> bool:
     """where the ladder from one rank to all nodes was to be climbed."""
-    return "ladder" in asked.what
+    return not {"ladder", "script"}.isdisjoint(asked.what)

@@ -1,5 +1,6 @@
 """Ranks and their nodes: did all come and stay, set alike, in groups that fit, and is one slow by itself?"""
 
+import signal
 from collections.abc import Iterator
 from statistics import median_low
 from typing import Any
@@ -22,6 +23,7 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
     Rows,
+    ScriptRungs,
 )
 from ncclprobe.localise.collectives import folded
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
@@ -313,22 +315,35 @@ _EIGHT_OF_ONE = Conditions(8, 1, "float32", "sum", "in", "queued", "nccl")
 _BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
 _TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
 _ASKED = Asked(what=("ladder",))
+_NO_SCRIPT = Absent("no script was given")
 
 
 @check(
-    bad=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _BY_NODE, _TWO, _ASKED)],
-    good=lambda: [(Ladder((_ONE, _SLOW, _JOB)), Expected(), _TWO, _ASKED)],
+    bad=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _NO_SCRIPT, _BY_NODE, _TWO, _ASKED)],
+    good=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _NO_SCRIPT, Expected(), _TWO, _ASKED)],
     required=True,
     applies=rungs_of_the_ladder,
 )
-def ladder(measured: Ladder, expected: Expected, participants: Participants, asked: Asked) -> Iterator[Finding]:
-    """A node by itself is slower than it should be.
+def ladder(
+    measured: Ladder | Absent,
+    script: ScriptRungs | Absent,
+    expected: Expected,
+    participants: Participants,
+    asked: Asked,
+) -> Iterator[Finding]:
+    """A node by itself is slower than it should be, or the user's script failed on a rung.
 
     Right: Every rung of the ladder was measured, and no judged node is slower than expected.
     Why: what a job loses between nodes is only known by what its nodes reach by themselves. Speed-up and
     efficiency are shown and not judged: what a network should leave of them depends on the model that is trained.
+    A script that ends well on one rank and not on several asks for what only several have: a network, more memory.
     Fix: run `ncclprobe accept` on the named node alone; look at its NVLinks, its GPUs' clocks and its PCIe links.
     """
+    if "script" in asked.what:
+        yield from _of_script(script)
+        return
+    if isinstance(measured, Absent):
+        raise Unlearned(measured.why)
     rows = climbed(measured.rows, expected.bands)
     for row in rows:
         if row.expectation and row.status in ("fail", "warn"):
@@ -350,3 +365,28 @@ def ladder(measured: Ladder, expected: Expected, participants: Participants, ask
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise:
         raise Unlearned(f"too noisy to say: {noise[0].busbw_GBps:.4g} to {noise[0].best_GBps:.4g} GB/s within a node")
+
+
+def _of_script(script: ScriptRungs | Absent) -> Iterator[Finding]:
+    if isinstance(script, Absent):
+        raise Unlearned(script.why)
+    for row in script.rows:
+        where = f"{plural(row.ranks, 'rank')} of {plural(row.nodes, 'node')}"
+        if row.ended == "badly":
+            code = {-number: number.name for number in signal.Signals}.get(row.code or 0, f"exit code {row.code}")
+            said = f": {row.said}" if row.said else ""
+            yield fail(
+                f"rank {row.rank} on {row.host}",
+                f"the script ended with {code} after {row.seconds:.0f} s, on {where}{said}",
+                blame="job",
+                action="fix-job",
+                confidence=Certainty("high", "how its process ended"),
+                evidence=seen("the last line of the script", row.said),
+                remedy=f"read what this rank wrote: `ncclprobe accept --ladder --keep DIR -- CMD` keeps it, and "
+                f"`ncclprobe explain DIR/ladder-{row.rung}-rank{row.rank}.log` reads it.",
+            )
+        elif row.ended == "late":
+            why = f"the script had not ended after {row.seconds:.0f} s on {where}, its share of --timeout"
+            raise Unlearned(f"{why}: let it make fewer steps, or give more")
+        elif row.by != "seconds" and not row.metric:
+            raise Unlearned(f"the script printed no number after the text of --ladder-metric, on {where}")

@@ -18,7 +18,7 @@ from ncclprobe.model.measurement import Band, Disturbance, Expectation, Fingerpr
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
+from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.values import Struct, field
 from ncclprobe.ops import OPS
 
@@ -66,7 +66,7 @@ def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, n
     return Collector(run, fact)
 
 
-What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder"]
+What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder", "script"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -405,3 +405,12 @@ class Ladder(Struct, frozen=True):
 
 
 ladder = _sample(Ladder, every, "rung", LadderRow, "no rung of the ladder was measured")
+
+
+class ScriptRungs(Struct, frozen=True):
+    """The rungs of the user's own script, without speed-up. At least one."""
+
+    rows: tuple[ScriptRung, ...]
+
+
+script_rungs = _sample(ScriptRungs, every, "script_rung", ScriptRung, "the script was started on no rung")

@@ -10,12 +10,21 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict, own_nod
 from ncclprobe.model.hostlist import expand, fold
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.traffic import (
+    AffinityRow,
+    CopyRow,
+    GroupRow,
+    LadderRow,
+    NicBytes,
+    OperationTraffic,
+    ScriptRung,
+    StepRow,
+)
 from ncclprobe.model.values import Struct
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
-from ncclprobe.report.traffic import RUNGS
+from ncclprobe.report.traffic import BY, RUNGS
 from ncclprobe.units import plural, size
 
 T = TypeVar("T")
@@ -47,6 +56,13 @@ def tables(report: Report) -> list[Table]:
         _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
         _table("Steps of training", _STEPS, report.steps, _step),
         _table("Ladder of training: the same step on more and more ranks", _LADDER, report.ladder, _rung),
+        _table(
+            "The own script on more and more ranks",
+            _SCRIPT,
+            report.script,
+            _of_script,
+            (BY[report.script[0].by],) if report.script else (),
+        ),
         _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
         _table("NICs that the bytes took", _NIC_TRAFFIC, list(_nics(report.nic_traffic)), _nic),
     ]
@@ -185,6 +201,17 @@ def _rung(row: LadderRow) -> Iterator[str]:
     yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
     yield f"{row.interval[0]:.0%} – {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "–"
     yield from (rate(row.busbw_GBps), rate(row.expectation.value if row.expectation else None))
+
+
+_SCRIPT = "Script on|>Ranks|>Nodes|>Seconds|>Printed|>Speed-up|>Efficiency|Ended"
+
+
+def _of_script(row: ScriptRung) -> Iterator[str]:
+    yield from (RUNGS[row.rung], str(row.ranks), str(row.nodes), f"{row.seconds:.1f}")
+    yield "–" if row.metric is None else f"{row.metric:.4g}"
+    yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
+    yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
+    yield row.ended
 
 
 _AFFINITY = ">Rank|Node|Processors|Better|>As it is|>Better|>Ratio|What to do"

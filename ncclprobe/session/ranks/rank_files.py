@@ -15,6 +15,8 @@ from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
 """The variable that names the folder to the ranks."""
+GIVEN = "NCCLPROBE_GIVEN"
+"""The variables of host.command.CHANGED as who started the ranks has them, in JSON: for the user's own script."""
 STARTED = "NCCLPROBE_STARTED"
 """The variable that says when the command was started: --timeout counts from then.
 

@@ -158,6 +158,14 @@ class Exchange:
         self._wait([name])
         return json.loads(self._store.get(name))
 
+    def raise_flag(self, name: str) -> None:
+        """Tell all ranks that look, by :meth:`raised`, whatever they wait for."""
+        self._store.set(key(self._identity, f"flag/{name}"), "1")
+
+    def raised(self, name: str) -> bool:
+        """Return whether a rank has raised this flag."""
+        return self._store.check([key(self._identity, f"flag/{name}")])
+
     def _name(self, rank: int) -> str:
         return key(self._identity, f"exchange/{self._round}/{rank}")
 

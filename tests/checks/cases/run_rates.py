@@ -1,7 +1,7 @@
 """What the checks of what a run reached must object to, and what they must accept."""
 
 from ncclprobe.checks.run.pairs import _NONE, _said
-from ncclprobe.checks.run.ranks import _ASKED, _BY_NODE, _JOB, _NODE, _ONE, _TWO
+from ncclprobe.checks.run.ranks import _ASKED, _BY_NODE, _JOB, _NO_SCRIPT, _NODE, _ONE, _TWO
 from ncclprobe.checks.run.rows import ROW, _wrong
 from ncclprobe.checks.run.traffic import _BY_SLOT, _JUDGED, _MANY, _SLOW_COPY, _rails
 from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic
@@ -34,7 +34,7 @@ _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 
 
 CASES = {
-    "run.ladder": Cases(good=[(Ladder((_ONE, _NODE, _JOB)), _BY_NODE, _TWO, _ASKED)]),
+    "run.ladder": Cases(good=[(Ladder((_ONE, _NODE, _JOB)), _NO_SCRIPT, _BY_NODE, _TWO, _ASKED)]),
     "run.pairs": Cases(
         bad=[
             _said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,))),
