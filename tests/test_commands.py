@@ -318,3 +318,16 @@ def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_stand
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60,
                            env={**inherited, **ours})  # fmt: skip
     assert (found.returncode, found.stdout, found.stderr) == (0, "the report\n", "NCCL INFO cudaDriverVersion 13000\n")
+
+
+def test_a_wait_that_is_longer_than_the_timeout_lets_it_be_is_told() -> None:
+    def noted(wait: str) -> list[str]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        here = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", port]
+        done = ncclprobe("doctor", "--backend", "gloo", *here, "--timeout", "10", "--wait", wait, "--json", "-")
+        return [note for note in json.loads(done.stdout)["notes"] if "--wait" in note]
+
+    assert noted("8") == ["--wait 8: other nodes are waited for 5 s at most, 0.5 of --timeout 10"]
+    assert noted("2") == []

@@ -23,7 +23,8 @@ _IDS = ("GLOB", "FILE|ID")
 _MORE = """bash, for all users and for one:
 
   ncclprobe completion bash >/etc/bash_completion.d/ncclprobe
-  ncclprobe completion bash >~/.local/share/bash-completion/completions/ncclprobe
+  cd ~/.local/share/bash-completion/completions
+  ncclprobe completion bash >ncclprobe
 
 zsh, where ~/.zfunc stands in fpath before compinit:
 

@@ -38,7 +38,8 @@ _MORE = """\
   ncclprobe fleet forget NAME    drop a node that is there no more
 
 examples:
-  ncclprobe accept --json accept.json; ncclprobe fleet add accept.json --fleet /shared/fleet.db
+  ncclprobe accept --json accept.json
+  ncclprobe fleet add accept.json --fleet /shared/fleet.db
   ncclprobe fleet --fleet /shared/fleet.db
   ncclprobe fleet node n37 --fleet /shared/fleet.db"""
 

@@ -87,7 +87,7 @@ def meet(
     lost, made = list[bool](), list[Report]()
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
-        report = diagnose.diagnose(question, snapshots, missing=missing, notes=notes)
+        report = diagnose.diagnose(question, snapshots, missing=missing, notes=(*notes, *_shorter(options)))
         if waiting:
             waiting.end()
         lost.append(delivery.deliver(report, arguments.output(options)) != report.exit_code)
@@ -147,6 +147,15 @@ def below(limit: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def _shorter(options: argparse.Namespace) -> list[str]:
+    """Return that --wait was longer than --timeout lets it be, if so."""
+    most_s = bounds.MEETING_SHARE * options.timeout
+    if not options.wait or options.wait <= most_s:
+        return []
+    share = f"{bounds.MEETING_SHARE:g} of --timeout {options.timeout:g}"
+    return [f"--wait {options.wait:g}: other nodes are waited for {most_s:g} s at most, {share}"]
 
 
 def _print_lines(secret: str, launch: Launch, options: argparse.Namespace, words: Sequence[str]) -> None:

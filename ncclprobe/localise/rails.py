@@ -437,7 +437,7 @@ def _stream(writer: Seen, direction: RailDirection) -> RailStream | None:
 
 
 def _failure(writer: Seen, reader: Seen, direction: RailDirection) -> RailFailure | None:
-    """Return why `writer` could not write in this direction: by its own word, or that the other end waited in vain."""
+    """Return why `writer` could not write in this direction: by its own word, or that the other end got nothing."""
     for end, kinds in ((writer, None), (reader, "late")):
         for each in end.outcome.failures if end.outcome else ():
             own = each.kind not in _TOLD and (kinds is None or each.kind == kinds)

@@ -8,7 +8,10 @@ from ncclprobe.checks.pci.links import FULL, HALF, cards, gpu_at, gpu_gen, gpu_w
 from ncclprobe.checks.pci.tree import (
     NO_COUNTERS,
     NO_LINKS,
+    NO_PEERS,
     ONE,
+    UNCHOSEN,
+    WITH_NIC,
     acs,
     aer,
     below_a_switch,
@@ -17,6 +20,7 @@ from ncclprobe.checks.pci.tree import (
     topology_agree,
     with_errors,
 )
+from ncclprobe.checks.sync.software import _BLANK
 from ncclprobe.engine.judge import judge
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
@@ -24,6 +28,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.findings import Finding, Severity, Status
+from ncclprobe.model.nccl_selection import Choices, Part, PeerChoice
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.pci import GUEST, LINKED, UNTOLD
@@ -108,7 +113,7 @@ def test_a_spark_splits_its_nic_on_purpose() -> None:
 
 def test_acs_that_may_not_be_read_says_who_may() -> None:
     with pytest.raises(Unlearned, match="needs root"):
-        list(acs.run(below_a_switch(seen=False)))
+        list(acs.run(below_a_switch(seen=False), UNCHOSEN))
 
 
 def test_acs_counts_on_the_ports_between_gpu_and_nic_only() -> None:
@@ -116,7 +121,7 @@ def test_acs_counts_on_the_ports_between_gpu_and_nic_only() -> None:
     root = Bridge("0000:00:01.0", Absent("not read"), acs=frozenset({"SrcValid", "ReqRedir", "UpstreamFwd"}))
     storage = Bridge("0000:02:07.0", Absent("not read"), acs=frozenset({"ReqRedir"}))
     other = replace(pci, bridges={**pci.bridges, root.address: root, storage.address: storage})
-    assert list(acs.run(other)) == []
+    assert list(acs.run(other, UNCHOSEN)) == []
 
 
 def test_two_devices_below_different_root_ports_have_no_switch_that_acs_could_spoil() -> None:
@@ -125,7 +130,7 @@ def test_two_devices_below_different_root_ports_have_no_switch_that_acs_could_sp
     }
     gpu = Device("0000:01:00.0", Identity(0x030200, 0x10DE, 1), PciPosition("pci0000:00", ("0000:00:01.0",)), FULL)
     card = Device("0000:02:00.0", Identity(0x020700, 0x15B3, 1), PciPosition("pci0000:00", ("0000:00:02.0",)), FULL)
-    assert list(acs.run(Pci({gpu.address: gpu, card.address: card}, ports))) == []
+    assert list(acs.run(Pci({gpu.address: gpu, card.address: card}, ports), UNCHOSEN)) == []
 
 
 def test_acs_and_iommu_of_a_guest_are_the_hosts() -> None:
@@ -138,7 +143,7 @@ def test_an_iommu_that_could_not_be_read_does_not_pass() -> None:
     pci = below_a_switch()
     blind = {a: replace(d, iommu=Absent("permission denied", "Denied")) for a, d in pci.devices.items()}
     with pytest.raises(Unlearned):
-        list(iommu.run(replace(pci, devices=blind), ONE, Fabric(), Absent("not asked")))
+        list(iommu.run(replace(pci, devices=blind), ONE, Fabric(), Absent("not asked"), UNCHOSEN))
 
 
 def test_firmware_that_keeps_errors_to_itself_is_one_reason_for_all_devices() -> None:
@@ -175,3 +180,24 @@ def test_the_old_name_of_another_socket_is_its_new_one() -> None:
 def test_a_lost_gpu_does_not_disagree_with_anybody() -> None:
     lost = replace(TWO, all=(TWO.all[0], replace(TWO.all[1], lost="GPU is lost")))
     assert list(topology_agree.run(printed("NV4"), TREE, lost, NO_LINKS, Fabric(), METAL)) == []
+
+
+def between_gpus(*ways: tuple[str, str]) -> Choices:
+    pairs = (("GPU0", "GPU1"), ("GPU2", "GPU3"))
+    return replace(_BLANK, p2p=Part(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
+
+
+def test_what_nccl_does_between_gpus_without_nvlink_and_what_keeps_it_from_that_is_said() -> None:
+    over_pcie = between_gpus(("P2P", "PIX"), ("SHM", "SYS"))
+    redirected = below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
+    translated = below_a_switch(iommu="DMA")
+    said = "from GPU to GPU over PCIe all the same, for 2 pairs without NVLink (PIX), unless NCCL_P2P_DISABLE=1"
+    for choices, ends in (
+        (over_pcie, True),
+        (between_gpus(("P2P", "NVL")), False),
+        (between_gpus(("SHM", "PHB")), False),
+    ):
+        (by_acs,) = acs.run(redirected, choices)
+        (by_iommu,) = iommu.run(translated, ONE, WITH_NIC, NO_PEERS, choices)
+        assert by_acs.message.endswith(said) == by_iommu.message.endswith(said) == ends
+        assert ("NCCL_P2P_DISABLE" in by_acs.message) == ends

@@ -20,11 +20,13 @@ from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPositi
 from ncclprobe.facts.topo_matrix import Matrix, MatrixKind
 from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import supported
 from ncclprobe.topology.paths import of_machine
+from ncclprobe.units import plural
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
 _TURING = (7, 5)
@@ -50,6 +52,7 @@ def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci
 ONE = box(replace(HEALTHY, pci="00000000:03:00.0", bar1_bytes=256 * GIB))
 WITH_NIC = Fabric((RDMA,))
 NO_PEERS = PeerAccess()
+UNCHOSEN = Absent("what NCCL would choose is not known")
 NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to themselves", "Missing")
 
 
@@ -58,18 +61,19 @@ _SINCE_BOOT = Certainty("medium", "since boot")
 
 @check(
     slows=True,
-    bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"),)],
-    good=lambda: [(below_a_switch(),)],
+    bad=lambda: [(below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"), UNCHOSEN)],
+    good=lambda: [(below_a_switch(), UNCHOSEN)],
     privilege="root",
     applies=bare_metal,
 )
-def acs(pci: Pci) -> Iterator[Finding]:
+def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
     """A PCIe switch redirects traffic between its devices to the processor (ACS).
 
     Right: No PCIe switch redirects traffic between its devices to the processor (ACS).
     Why: with ACS redirection GPUDirect leaves the switch, takes the host's bridge at a fraction of the rate, or hangs
     (nccl#1412, nccl#199; the "PCI Access Control Services" part of NCCL's troubleshooting).
     Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
+    Until then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
     """
     judged, redirecting, unread = set[str](), set[str](), dict[str, Absent]()
     for port in _ports_between(pci):
@@ -88,6 +92,7 @@ def acs(pci: Pci) -> Iterator[Finding]:
             f"{len(redirecting)} of {len(judged)} switch ports between GPUs and NICs redirect requests to the root"
         )
         evidence = seen("lspci -vvv", f"ACSCtl of {named}")
+        message += peers_over_pcie(choices)
         yield warn("PCIe switches", message, blame="node", action="fix-image", evidence=evidence)
     if unread:
         yield from blanks(unread, len(judged), "/sys/bus/pci/devices/*/config")
@@ -116,17 +121,20 @@ def _kinds(*devices: Device) -> set[str | None]:
 
 @check(
     slows=True,
-    bad=lambda: [(below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS)],
-    good=lambda: [(below_a_switch(), ONE, WITH_NIC, NO_PEERS)],
+    bad=lambda: [(below_a_switch(iommu="DMA"), ONE, WITH_NIC, NO_PEERS, UNCHOSEN)],
+    good=lambda: [(below_a_switch(), ONE, WITH_NIC, NO_PEERS, UNCHOSEN)],
     applies=bare_metal,
 )
-def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> Iterator[Finding]:
+def iommu(
+    pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent, choices: Choices | Absent
+) -> Iterator[Finding]:
     """The IOMMU translates the addresses of GPUs or NICs.
 
     Right: The IOMMU does not translate the addresses of GPUs and NICs.
     Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated: hangs, or
     6 GB/s where 20 were (nccl#257, nccl-tests#115).
-    Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware.
+    Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware. Until
+    then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
     """
     devices = gpu_devices(pci, gpus)
     if isinstance(fabric, Fabric):
@@ -139,10 +147,24 @@ def iommu(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAcc
         message = f"IOMMU groups of {len(translated)} of {len(devices)} devices are of type {kinds}: {names}"
         evidence = "/sys/bus/pci/devices/*/iommu_group/type"
         if _direct(gpus, fabric, peers):
-            yield warn("IOMMU", message, blame="node", action="fix-image", evidence=evidence)
+            more = peers_over_pcie(choices)
+            yield warn("IOMMU", f"{message}{more}", blame="node", action="fix-image", evidence=evidence)
         else:
             yield note("IOMMU", f"{message}; nothing here goes from device to device over PCIe", evidence=evidence)
     yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/iommu_group/type")
+
+
+def peers_over_pcie(choices: Choices | Absent) -> str:
+    """Return what NCCL does all the same between GPUs that NVLink does not join, and what keeps it from that."""
+    found = (choices.p2p.chosen if isinstance(choices, Choices) else None) or ()
+    over = [each for each in found if each.transport == "P2P" and each.path and not each.path.startswith("NV")]
+    if not over:
+        return ""
+    count, paths = sum(len(each.pairs) for each in over), ", ".join(sorted({str(each.path) for each in over}))
+    return (
+        f"; NCCL writes from GPU to GPU over PCIe all the same, for {plural(count, 'pair')} without NVLink ({paths}), "
+        "unless NCCL_P2P_DISABLE=1"
+    )
 
 
 def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> bool:

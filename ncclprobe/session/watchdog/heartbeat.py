@@ -215,7 +215,7 @@ class FailureDetector:
         return [rank for rank, heartbeat in self.last.items() if heartbeat.left not in ("", DONE)]
 
     def _blamed(self, leavers: list[int]) -> list[int]:
-        """Return the ranks that `leavers` waited for in vain, or else the leavers themselves."""
+        """Return the ranks that did not come to `leavers`, or else the leavers themselves."""
         blamed = {rank for leaver in leavers for rank in self.last[leaver].blames if rank in self.last}
         return sorted(blamed - set(leavers)) or leavers
 

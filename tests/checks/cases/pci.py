@@ -23,6 +23,7 @@ from ncclprobe.checks.pci.tree import (
     NO_LINKS,
     NO_PEERS,
     ONE,
+    UNCHOSEN,
     WITH_NIC,
     below_a_switch,
     printed,
@@ -46,6 +47,8 @@ SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gp
 UNTOLD = PcieLink(None, None, None, None)
 _SMALL = PcieSettings(512, 256, True)
 
+
+_GRACE = box(replace(ONE.all[0], name="NVIDIA GH200 480GB"))
 
 CASES = {
     "pci.topology-agree": Cases(
@@ -99,15 +102,21 @@ CASES = {
     ),
     "pci.acs": Cases(
         good=[
-            (below_a_switch("SrcValid"),),
-            (Pci(),),
+            (below_a_switch("SrcValid"), UNCHOSEN),
+            (Pci(), UNCHOSEN),
         ]
     ),
     "pci.iommu": Cases(
-        bad=[(below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS)],
+        bad=[(below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS, UNCHOSEN)],
         good=[
-            (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS),
-            (below_a_switch(iommu="DMA"), box(replace(ONE.all[0], name="NVIDIA GH200 480GB")), WITH_NIC, NO_PEERS),
+            (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
+            (
+                below_a_switch(iommu="DMA"),
+                box(replace(ONE.all[0], name="NVIDIA GH200 480GB")),
+                WITH_NIC,
+                NO_PEERS,
+                UNCHOSEN,
+            ),
         ],
     ),
     "pci.aer": Cases(good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())]),
