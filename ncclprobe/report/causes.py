@@ -136,8 +136,12 @@ def _nothing(report: Report) -> str:
     return "No line speaks of a failure."
 
 
+LABELS = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}
+"""What a cause begins with, by how sure it is."""
+
+
 def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[str]:
-    word = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}[cause.confidence]
+    word = LABELS[cause.confidence]
     codes = ", ".join(cause.could_be) or cause.code
     head = word if cause.confidence == "unknown" else f"{word}  {codes}"
     where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""

@@ -287,6 +287,7 @@ def _environment(report: Report, width: int) -> list[str]:
     for node, environment in report.environment.items():
         versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
         lines += wrap(f"{node}: ", versions, width)
+        lines += [f"  {each.kind}: {each.name} ({each.source})" for each in environment.placement]
         lines += [f"  {line}" for line in map(_setting, environment.settings)]
     return lines
 

@@ -3,15 +3,21 @@
 import json
 
 import pytest
+import zoo
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncclprobe import api
 from ncclprobe.engine.collect import recordable
+from ncclprobe.engine.inventory import areas
 from ncclprobe.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, Machine
-from ncclprobe.facts.placement import HYPERV, LABELS, QUESTION, cloud_init, placement, pod_labels
+from ncclprobe.facts.placement import CLOUD_INIT, HYPERV, LABELS, QUESTION, Placement, cloud_init, placement, pod_labels
 from ncclprobe.host import Question
+from ncclprobe.model.report import PlacementLevel
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.report import text
 
 SLURM = {"SLURM_TOPOLOGY_ADDR": "spine1.leaf7.n3", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -97,3 +103,23 @@ def test_an_answer_of_another_form_is_refused(text: str) -> None:
 @given(st.text())
 def test_any_text_gives_labels_that_have_a_name(text: str) -> None:
     assert all(each.name for each in pod_labels(text))
+
+
+def test_the_report_says_where_a_node_stands_and_what_says_so() -> None:
+    report = api.doctor([str(zoo.CAPTURES / "aws-p4d.jsonl")])
+    levels = report.environment["aws-p4d"].placement
+    assert [(each.kind, each.name) for each in levels] == [("region", "us-east-1"), ("zone", "use1-az6")]
+    assert f"zone: use1-az6 ({CLOUD_INIT})" in text.render(report, verbose=True)
+    assert api.doctor([str(zoo.CAPTURES / "dgx-a100.jsonl")]).environment["dgx-a100"].placement == ()
+
+
+def test_zones_and_switches_of_several_nodes_are_counted() -> None:
+    def line(*zones: str) -> str:
+        nodes = [
+            Placement((PlacementLevel("zone", zone, ""), PlacementLevel("leaf switch", "s1", ""))) for zone in zones
+        ]
+        (area,) = areas([Snapshot(f"n{n}", {Placement: each}) for n, each in enumerate(nodes)], (), Job("nccl"), 2)[:1]
+        return area.values
+
+    assert line("a", "b") == "2 of 2 · 2 zones · leaf switch s1"
+    assert line("a", "a") == "2 of 2 · zone a · leaf switch s1"

@@ -10,7 +10,7 @@ from ncclprobe.model.causes import Cause, Moment, RankState
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct
-from ncclprobe.report.causes import blamed, class_rows, headline, looked, suspected, who
+from ncclprobe.report.causes import LABELS, blamed, class_rows, headline, looked, suspected, who
 from ncclprobe.report.html.findings import page_of
 from ncclprobe.report.html.page import environment, hash_of, read
 
@@ -53,7 +53,7 @@ def page(report: Report) -> str:
     lanes, more, scale, ticks, divergence = _drawn(report)
     return environment().get_template("causes.html.j2").render(
         report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
-        suspected=suspected, looked=looked, class_rows=class_rows, class_states=_CLASS_STATES,
+        labels=LABELS, suspected=suspected, looked=looked, class_rows=class_rows, class_states=_CLASS_STATES,
         blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
         height=_TOP + _ROW * len(lanes) + 14, shown_ranks=_ranks(report),
         more_ranks=max(0, len(report.ranks) - MOST_RANKS),

@@ -145,6 +145,16 @@ def test_numbers_that_nobody_judged_are_no_success() -> None:
     assert "1 row of the sweep not judged" in words
 
 
+@pytest.mark.parametrize(
+    ("confidence", "label"), [("named", "CAUSE"), ("narrowed", "CAUSE  one of"), ("unknown", "UNKNOWN")]
+)
+def test_a_cause_is_labelled_as_at_the_terminal(confidence: Any, label: str) -> None:
+    report = made.causes()
+    page = render(replace(report, causes=(replace(report.causes[0], confidence=confidence),)))
+    assert f">{label}</span>" in page
+    assert f">{confidence}</span>" not in page
+
+
 def test_ranks_that_say_the_same_are_one_row() -> None:
     report = made.causes()
     ranks = tuple(
