@@ -73,6 +73,7 @@ def test_a_script_is_run_on_one_rank_and_on_two_with_torchruns_variables(lab: La
     assert run.out.splitlines()[0] == run.out.splitlines()[-1]
     logs = {path.name: path.read_text() for path in keep.glob("ladder-*.log")}
     assert sorted(logs) == ["ladder-node-rank0.log", "ladder-node-rank1.log", "ladder-rank-rank0.log"]
+    assert {path.stat().st_mode & 0o777 for path in keep.glob("ladder-*.log")} == {0o600}
     own = json.loads(logs["ladder-node-rank1.log"].partition("own ")[2].partition("\n")[0])
     assert (own["RANK"], own["WORLD_SIZE"], own["LOCAL_RANK"], own["LOCAL_WORLD_SIZE"]) == ("1", "2", "1", "2")
     assert not [name for name in own if name.startswith(("TORCHELASTIC", "NCCLPROBE", "TORCH_NCCL_ASYNC"))]

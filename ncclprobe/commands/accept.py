@@ -26,7 +26,7 @@ from ncclprobe.session.ranks.identity import choose_backend
 
 _ABOUT = """\
 Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives
-and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo where there is no
+and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo if there is no
 GPU; it also works under torchrun, srun and mpirun. What cannot be measured here is named, and the rest is done. The
 first and the last line of the report are the same, to be pasted into a ticket."""
 
@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--level", choices=LEVELS, default="full",
         help=f"End within this level's time: quick {LEVELS['quick'].seconds:g} s (only looks), {times} (all "
         "operations at all sizes) (default: %(default)s).")  # fmt: skip
-    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--ladder", action="store_true",
         help="Also climb from one rank to its node to all nodes (with gloo two ranks come between), and say what "
         "speed-up a training step has on each rung. With `-- CMD` after all options run CMD on each rung instead, "

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--keep", type=arguments.folder, metavar="DIR",
         help="Keep what was seen in DIR, for `ncclprobe explain DIR` anywhere.")  # fmt: skip
     add("--exit-code", action="store_true",
-        help="Exit with 4 where a cause is named, and with 3 where something stands whose cause cannot be told.",
+        help="Exit with 4 if a cause is named, and with 3 if something stands whose cause cannot be told.",
     )  # fmt: skip
     add("--watch", type=arguments.positive, metavar="SECONDS",
         help="Look again every so many seconds until the answer is another, and say how many calls were made between.",

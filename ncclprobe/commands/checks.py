@@ -61,7 +61,7 @@ def _named(name: str) -> tuple[Check, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "checks",
-        "List the checks by group, a line each: the id, * where a run is inconclusive without it, and what is wrong "
+        "List the checks by group, a line each: the id, * if a run is inconclusive without it, and what is wrong "
         "when it fails.",
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="List only these, such as ib, or 'gpu.*' (default: "

@@ -27,7 +27,7 @@ Compare two runs: their bandwidths, row by row with intervals, the findings that
 software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests."""
 
 _MORE = """\
-A row is slower or faster only where the intervals of both runs are apart by more than --tolerance, or in a comparison
+A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison
 with a baseline by more than the noise of the baseline."""
 
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"

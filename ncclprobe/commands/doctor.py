@@ -291,9 +291,9 @@ def _parser() -> argparse.ArgumentParser:
     options(parser)
     add("--code", type=_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
-    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail where fewer than N GPUs are usable.")
+    add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",
-        help="Fail where NCCL's network goes over fewer than N fast NICs of a node, as over sockets.")  # fmt: skip
+        help="Fail if NCCL's network goes over fewer than N fast NICs of a node, as over sockets.")  # fmt: skip
     add(
         "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
     )

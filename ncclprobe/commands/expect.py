@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--topology", type=Path, metavar="FILE",
         help="Take the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
-    add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, where the file does not.")
+    add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, if the file does not.")
     add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
     add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "the most likely line is then shown.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
-        help="Exit with 4 where a cause is named, and with 3 where something failed whose cause cannot be told, or is "
+        help="Exit with 4 if a cause is named, and with 3 if something failed whose cause cannot be told, or is "
         "one of several.",
     )  # fmt: skip
     parser.add_argument("--report", dest="bundle", type=arguments.destination, metavar="PATH",

@@ -258,7 +258,7 @@ def _parser() -> arguments.Parser:
     add("--minutes", type=arguments.positive, metavar="M",
         help="Plan so many rounds of a minute, in each of which a node is in one pair (default: 1).")  # fmt: skip
     add("--exit-code", action="store_true",
-        help="Exit with 4 where a node is failing, degraded or flapping, and with 3 where one is watched or unknown.",
+        help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",
     )  # fmt: skip
     add("--json", action="store_true", help="Print JSON.")
     add("-q", "--quiet", action="store_true", help="Print one line only.")

@@ -77,9 +77,9 @@ def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
         add("--baseline", metavar="PATH",
             help="Judge by this file of `ncclprobe baseline`, or by the fitting one in this folder.")  # fmt: skip
         add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
-            help="Pass a number that is at most this share below the expected one, where the source of the "
+            help="Pass a number that is at most this share below the expected one, if the source of the "
             "expectation sets no threshold (default: %(default)s).")  # fmt: skip
-    add("--require-judged", action="store_true", help="Exit with 3 where no number could be judged.")
+    add("--require-judged", action="store_true", help="Exit with 3 if no number could be judged.")
 
 
 def reporting(parser: argparse.ArgumentParser) -> None:

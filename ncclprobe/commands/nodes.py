@@ -184,7 +184,7 @@ def _host(text: str) -> str:
 def rail_options(parser: argparse.ArgumentParser) -> None:
     """Add how rails are tried."""
     add = parser.add_argument
-    add("--force", action="store_true", help="Try rails also where a port carries other traffic.")
+    add("--force", action="store_true", help="Try rails even if a port carries other traffic.")
     add("--cross-rails", action="store_true",
         help="Also try rails of different numbers with each other (default: where NCCL would).")  # fmt: skip
     add("--full-bisection", action="store_true",

@@ -150,7 +150,7 @@ def _joined(words: list[str], code: ExitCode) -> str:
     """Return all that one code means; a good end is one, whatever else is so."""
     if code is not ExitCode.OK or not words[1:]:
         return "; ".join(words)
-    return f"{words[0]}, also where {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
+    return f"{words[0]}, also if {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
 
 
 def epilog(command: str) -> str:

@@ -26,9 +26,7 @@ def below(*leaves: str) -> Every[Placement | Absent]:
 
 @applies
 def told(placements: Every[Placement | Absent]) -> bool:
-    """where several nodes were looked at, and Slurm, cloud-init, a pod's labels or NCCLPROBE_PLACEMENT tells of one
-    where it stands.
-    """
+    """where several nodes were looked at, and one is told where it stands (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
     return len(placements) > 1 and any(isinstance(each, Placement) and each.levels for _, each in placements.items())
 
 

@@ -155,7 +155,8 @@ def _output(keep: Path | None, name: str) -> IO[bytes]:
     """Open what the command writes to: a file of --keep, else one without a name, which ends with us."""
     if keep is not None:
         with contextlib.suppress(OSError):
-            return (keep / name).open("w+b")
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.fdopen(os.open(keep / name, flags, 0o600), "w+b")
     return tempfile.TemporaryFile()
 
 
