@@ -177,11 +177,11 @@ def test_a_check_of_a_run_is_judged_once_and_of_no_node() -> None:
 def test_what_nobody_asked_for_is_skipped_and_lacks_nothing() -> None:
     @applies
     def groups(asked: Asked) -> bool:
-        """where groups were to be measured."""
+        """if groups were to be measured."""
         return asked.groups
 
     (seen,) = judge((), [lacking("a.b", applies=groups)], Job(), {Asked: ONE_SIZE})
-    assert (seen.status, seen.why) == (Status.SKIP, "applies only where groups were to be measured")
+    assert (seen.status, seen.why) == (Status.SKIP, "applies only if groups were to be measured")
 
 
 def test_a_condition_that_takes_an_absent_fact_is_asked_with_it() -> None:

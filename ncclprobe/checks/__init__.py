@@ -22,5 +22,5 @@ from ncclprobe.model.snapshot import Absent, Every
 
 @applies
 def several(nodes: Every[System | Absent]) -> bool:
-    """where several nodes were looked at."""
+    """if several nodes were looked at."""
     return len(nodes) > 1

@@ -36,7 +36,7 @@ def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
 
 @applies
 def exchanging(launch: Launch, gpus: Gpus | Absent, job: Job) -> bool:
-    """where ranks exchange data: several here, or on several nodes."""
+    """if ranks exchange data: several here, or on several nodes."""
     started_alone = replace(launch, local_world_size=None)  # the doctor may be one process per node
     return launch.several_nodes or max(ranks_here(each, gpus, job) for each in (launch, started_alone)) > 1
 
@@ -375,7 +375,7 @@ def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
 
 @applies
 def sets_its_clock(scaling: Scaling) -> bool:
-    """where the kernel sets the clock of the processors."""
+    """if the kernel sets the clock of the processors."""
     return bool(scaling.governor)
 
 

@@ -21,13 +21,13 @@ SERVER: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 
 @applies
 def asked(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path names what the job reads or writes."""
+    """if --path names what the job reads or writes."""
     return any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 
 @applies
 def asked_of_several(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path names what several nodes read or write."""
+    """if --path names what several nodes read or write."""
     return len(paths) > 1 and any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 

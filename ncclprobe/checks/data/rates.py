@@ -52,13 +52,13 @@ def _expecting(per_s: float, **changes: Any) -> Job:
 
 @applies
 def rated(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path-rates asks for rates."""
+    """if --path-rates asks for rates."""
     return any(isinstance(each, DataPaths) and each.rate_bytes for _, each in paths.items())
 
 
 @applies
 def expecting(paths: Every[DataPaths | Absent], job: Job) -> bool:
-    """where --path-rates asks for rates, and --baseline names some of earlier runs."""
+    """if --path-rates asks for rates, and --baseline names some of earlier runs."""
     return bool(job.path_rates) and any(isinstance(each, DataPaths) and each.rate_bytes for _, each in paths.items())
 
 

@@ -324,19 +324,19 @@ _FULL = Every({"n0": _wrote(0), "n1": _wrote(1, failed="fsync", why="No space le
 
 @applies
 def writing(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path names what the job writes to."""
+    """if --path names what the job writes to."""
     return any(row.use != "read" for row in _rows(paths))
 
 
 @applies
 def writing_together(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path names what several nodes write to."""
+    """if --path names what several nodes write to."""
     return len(paths) > 1 and any(row.use != "read" for row in _rows(paths))
 
 
 @applies
 def saving(paths: Every[DataPaths | Absent]) -> bool:
-    """where --path names a folder to which several nodes write checkpoints."""
+    """if --path names a folder to which several nodes write checkpoints."""
     return len(paths) > 1 and any(row.use == "checkpoint" for row in _rows(paths))
 
 

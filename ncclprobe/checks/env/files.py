@@ -31,7 +31,7 @@ _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "
 
 @applies
 def topology_named(settings: Settings) -> bool:
-    """where NCCL_TOPO_FILE is set."""
+    """if NCCL_TOPO_FILE is set."""
     return bool(settings.get("NCCL_TOPO_FILE"))
 
 

@@ -39,13 +39,13 @@ _OVERLAY = re.compile(r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*")
 
 @applies
 def ifname_set(settings: Settings) -> bool:
-    """where NCCL_SOCKET_IFNAME is set."""
+    """if NCCL_SOCKET_IFNAME is set."""
     return bool(settings.get("NCCL_SOCKET_IFNAME"))
 
 
 @applies
 def gloo_ifname_set(environment: Environment) -> bool:
-    """where GLOO_SOCKET_IFNAME is set."""
+    """if GLOO_SOCKET_IFNAME is set."""
     return len(environment.get("GLOO_SOCKET_IFNAME") or "") > 1
 
 
@@ -94,7 +94,7 @@ def ifname_match(
 
 @applies
 def comm_id_set(settings: Settings) -> bool:
-    """where NCCL_COMM_ID is set."""
+    """if NCCL_COMM_ID is set."""
     return "NCCL_COMM_ID" in settings.effective
 
 

@@ -22,7 +22,7 @@ _DESYNC_MIN_S = 120
 
 @applies
 def devices_restricted(environment: Environment) -> bool:
-    """where CUDA_VISIBLE_DEVICES is set."""
+    """if CUDA_VISIBLE_DEVICES is set."""
     return _LIST in environment.variables
 
 

@@ -12,7 +12,7 @@ BY_HAND = Launch("environment", 0, 16, 0, 8, 2, 0, "node0", 29500)
 
 @applies
 def part_of_a_job(launch: Launch, job: Job) -> bool:
-    """where a launcher started this process, and not with --local."""
+    """if a launcher started this process, and not with --local."""
     return not job.local and (launch.kind != "single" or bool(launch.problems))
 
 
@@ -24,7 +24,7 @@ def of_several_nodes(launch: Launch, job: Job) -> bool:
 
 @applies
 def given_a_master(master: Master) -> bool:
-    """where MASTER_ADDR is set."""
+    """if MASTER_ADDR is set."""
     return bool(master.name)
 
 

@@ -289,7 +289,7 @@ _OF_TWO: Every[Launch] = Every({f"n{i}": replace(TWO_NODES, local_world_size=2) 
 
 @applies
 def several_ranks(launches: Every[Launch], job: Job) -> bool:
-    """where a node has several ranks, and not with --local."""
+    """if a node has several ranks, and not with --local."""
     return not job.local and any((launch.local_world_size or 1) > 1 for _, launch in launches.items())
 
 

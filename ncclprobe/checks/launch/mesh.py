@@ -363,7 +363,7 @@ _ALONE = Absent("only rank 0 knows")
 
 @applies
 def met(proofs: Every[Proof | Absent]) -> bool:
-    """where the nodes of a job met."""
+    """if the nodes of a job met."""
     return any(isinstance(each, Proof) for _, each in proofs.items())
 
 

@@ -134,7 +134,7 @@ def _number(text: str | None) -> int | None:
 
 @applies
 def elastic_launch(launches: Every[Launch]) -> bool:
-    """where torchrun was given a range of nodes (--nnodes=MIN:MAX)."""
+    """if torchrun was given a range of nodes (--nnodes=MIN:MAX)."""
     return any(launch.elastic for _, launch in launches.items())
 
 

@@ -13,13 +13,13 @@ from ncclprobe.units import plural
 
 @applies
 def asked(rails: Every[Rails | Absent]) -> bool:
-    """where rails were tried between nodes."""
+    """if rails were tried between nodes."""
     return any(isinstance(each, Rails) for _, each in rails.items())
 
 
 @applies
 def connected(rails: Every[Rails | Absent]) -> bool:
-    """where rails were tried by connections of the verbs library."""
+    """if rails were tried by connections of the verbs library."""
     known = [each for _, each in rails.items() if isinstance(each, Rails)]
     return any(not each.ports or each.ports[0].transport == "verbs" for each in known)
 

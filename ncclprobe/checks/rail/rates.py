@@ -291,7 +291,7 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
 
 @applies
 def with_gpus(rails: Every[Rails | Absent]) -> bool:
-    """where rails were tried with the memory of GPUs."""
+    """if rails were tried with the memory of GPUs."""
     rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
     return any(row.outcome.asked.memory != "host" for row in rows)
 

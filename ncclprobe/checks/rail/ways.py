@@ -122,7 +122,7 @@ def _alone(found: Sequence[Tried], rails: Every[Rails]) -> list[End]:
 
 @applies
 def crossed(rails: Every[Rails | Absent]) -> bool:
-    """where rails of different numbers were tried with each other."""
+    """if rails of different numbers were tried with each other."""
     rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
     return any(row.rail != row.other for row in rows)
 

@@ -6,41 +6,41 @@ from ncclprobe.model.registry import applies
 
 @applies
 def collectives(asked: Asked) -> bool:
-    """where collectives were to be measured."""
+    """if collectives were to be measured."""
     return "collectives" in asked.what
 
 
 @applies
 def pairs_of_ranks(asked: Asked) -> bool:
-    """where pairs of ranks were to be measured."""
+    """if pairs of ranks were to be measured."""
     return "pairs" in asked.what
 
 
 @applies
 def copies_within_nodes(asked: Asked) -> bool:
-    """where copies within nodes were to be measured."""
+    """if copies within nodes were to be measured."""
     return "copies" in asked.what
 
 
 @applies
 def affinity_of_ranks(asked: Asked) -> bool:
-    """where the ranks' processors were to be compared with others."""
+    """if the ranks' processors were to be compared with others."""
     return "affinity" in asked.what
 
 
 @applies
 def groups_of_ranks(asked: Asked) -> bool:
-    """where groups of ranks were to be measured."""
+    """if groups of ranks were to be measured."""
     return asked.groups
 
 
 @applies
 def counters_of_nics(asked: Asked, participants: Participants) -> bool:
-    """where bytes were to cross nodes and NICs were to be counted."""
+    """if bytes were to cross nodes and NICs were to be counted."""
     return asked.nic_traffic and participants.nodes > 1
 
 
 @applies
 def rungs_of_the_ladder(asked: Asked) -> bool:
-    """where the ladder from one rank to all nodes was to be climbed."""
+    """if the ladder from one rank to all nodes was to be climbed."""
     return not {"ladder", "script"}.isdisjoint(asked.what)

@@ -177,7 +177,7 @@ def _with(skew: Skew) -> tuple[Rows, Participants]:
 
 @applies
 def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
-    """where collectives short enough for it were measured with a scheduled start."""
+    """if collectives short enough for it were measured with a scheduled start."""
     return "collectives" in asked.what and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
 
@@ -222,7 +222,7 @@ _WHOLE = Ending()
 
 @applies
 def settings_told(settings: RankSettings | Absent) -> bool:
-    """where the ranks have told their settings."""
+    """if the ranks have told their settings."""
     return isinstance(settings, RankSettings)
 
 

@@ -131,7 +131,7 @@ _EXPECTED = Expected((Band("all_reduce", 1 << 20, 1 << 20, BAND),))
 
 @applies
 def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
-    """where collectives were to be measured, and their numbers are judged or must be."""
+    """if collectives were to be measured, and their numbers are judged or must be."""
     if "collectives" not in asked.what:
         return False
     must = asked.require_judged or asked.expect is not None or asked.baseline is not None

@@ -26,7 +26,7 @@ def below(*leaves: str) -> Every[Placement | Absent]:
 
 @applies
 def told(placements: Every[Placement | Absent]) -> bool:
-    """where several nodes were looked at, and one is told where it stands (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
+    """if several nodes were looked at, and one is told where it stands (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
     return len(placements) > 1 and any(isinstance(each, Placement) and each.levels for _, each in placements.items())
 
 

@@ -62,7 +62,7 @@ _WAITED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 60.0), "n2": Abse
 
 @applies
 def gathered(gatherings: Every[Gathering | Absent]) -> bool:
-    """where rank 0's node reports which nodes it waited for."""
+    """if rank 0's node reports which nodes it waited for."""
     return any(isinstance(each, Gathering) for _, each in gatherings.items())
 
 

@@ -187,7 +187,7 @@ _NEWER = replace(_EDITED, commit="2" * 40)
 
 @applies
 def code_given(codes: Every[Code | Absent]) -> bool:
-    """where --code names the folder of the job's code, on several nodes."""
+    """if --code names the folder of the job's code, on several nodes."""
     return len(codes) > 1 and any(isinstance(each, Code) for _, each in codes.items())
 
 
