@@ -75,6 +75,8 @@ def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
     Fix: on machines that run no virtual machines turn ACS off in the firmware's set-up, or with setpci at each boot.
     Until then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
     """
+    if not _may_redirect(pci):
+        return
     judged, redirecting, unread = set[str](), set[str](), dict[str, Absent]()
     for port in _ports_between(pci):
         on = pci.bridges[port].acs if port in pci.bridges else Absent("not on the bus")
@@ -96,6 +98,14 @@ def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
         yield warn("PCIe switches", message, blame="node", action="fix-image", evidence=evidence)
     if unread:
         yield from blanks(unread, len(judged), "/sys/bus/pci/devices/*/config")
+
+
+def _may_redirect(pci: Pci) -> bool:
+    """Return whether a port of any kind redirects, or is not known: which ports count takes long to find out."""
+    places = [each.place for each in pci.devices.values() if isinstance(each.place, PciPosition)]
+    if not {port for place in places for port in place.bridges} <= pci.bridges.keys():
+        return True
+    return any(isinstance(each.acs, Absent) or (each.acs or frozenset()) & _REDIRECTS for each in pci.bridges.values())
 
 
 def _ports_between(pci: Pci) -> tuple[str, ...]:
@@ -136,6 +146,8 @@ def iommu(
     Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware. Until
     then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
     """
+    if not any(isinstance(each.iommu, Absent) or str(each.iommu).startswith("DMA") for each in pci.devices.values()):
+        return
     devices = gpu_devices(pci, gpus)
     if isinstance(fabric, Fabric):
         devices |= {name: device for name, (device, _) in rdma_cards(fabric, pci).items()}
