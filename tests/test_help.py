@@ -56,7 +56,7 @@ def test_the_examples_are_commands_that_the_parser_takes(command: str) -> None:
     """Options only: what they name need not be there."""
     assert BRIEF[command].examples
     for example in BRIEF[command].examples:
-        words = shlex.split(example)
+        words = shlex.split(example.partition(" -- ")[0])  # behind it stands the user's own command
         place = next(n for n, word in enumerate(words) if word.removeprefix("ncclprobe.") in COMMANDS)
         parser_of(words[place].removeprefix("ncclprobe.")).parse_args(words[place + 1 :])
 

@@ -72,6 +72,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "ncclprobe accept",
                 "ncclprobe accept --level quick",
                 "srun --ntasks-per-node=8 ncclprobe accept --json accept.json --ladder",
+                "srun --ntasks-per-node=8 ncclprobe accept --ladder -- python train.py",
             ),
         ),
         "bandwidth": Brief(

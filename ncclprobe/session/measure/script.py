@@ -37,7 +37,7 @@ _LAUNCHERS = (
     *("GROUP_", "ROLE_", "NNODES", "NODE_RANK", "CROSS_", "LOCAL_SIZE"),
 )
 """How names begin that say how many ranks there are: a script that reads them would wait for those that do not run."""
-_POLL_S = 0.1
+_POLL_S, _ASK_S = 0.1, 1.0  # for its own end, and for that of others: thousands of ranks ask one store
 _REPORT_S = 3.0
 """What a rung leaves of the time to those after it and to the report, besides their shares."""
 _TAIL_BYTES = 4096
@@ -121,9 +121,12 @@ def _end(run: RankContext, hosts: Sequence[str], rung: Rung, limit_s: float, por
 
 def _wait(process: "subprocess.Popen[bytes]", deadline: float, others_ended: Callable[[], bool]) -> int | None:
     """Return the code of `process`; None: it is time, or the command of another rank ended badly."""
+    ask_at = time.monotonic() + _ASK_S
     while (code := process.poll()) is None:
-        if time.monotonic() >= deadline or others_ended():
+        now = time.monotonic()
+        if now >= deadline or (now >= ask_at and others_ended()):
             return None
+        ask_at = ask_at if now < ask_at else now + _ASK_S
         time.sleep(_POLL_S)
     return code
 
