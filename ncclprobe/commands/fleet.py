@@ -31,8 +31,8 @@ _MORE = """\
   ncclprobe fleet add FILE …     add reports, each of which counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
-  ncclprobe fleet job PATH …     say for whom a job waited, by what NCCL's Inspector wrote
-  ncclprobe fleet page --html F  write a page of all nodes by day, which opens offline
+  ncclprobe fleet job PATH …     say for whom a job waited (NCCL Inspector)
+  ncclprobe fleet page --html F  write a page of all nodes by day
   ncclprobe fleet plan --idle N  say which pairs of idle nodes to measure next
   ncclprobe fleet accept NAME    let its rates be usual as they are now
   ncclprobe fleet forget NAME    drop a node that is there no more
