@@ -102,7 +102,7 @@ def deed(options: argparse.Namespace) -> int:
     def tell(each: lab_deed.Deed) -> None:
         print("ok  " if each.agrees else "ODD ", lab_deed.line(each), flush=True)
 
-    deeds = lab_deed.played(options.select, options.at_once, tell)
+    deeds = lab_deed.played(options.select, options.at_once, tell, gpus_alone=options.gpus)
     if options.write:
         options.write.write_text(lab_deed.page(deeds, ncclprobe_version()))
     return 0 if deeds and all(each.agrees for each in deeds) else 1
@@ -143,6 +143,7 @@ def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argpars
     verb.set_defaults(action=matrix)
     verb = verbs.add_parser("deed", help="the doctor's word, and what becomes of a job")
     verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
+    verb.add_argument("--gpus", action="store_true", help="only rows of machines with GPUs, whose job is NCCL's")
     verb.add_argument("--at-once", type=int, default=2, metavar="N", help="play so many rows at a time (%(default)s)")
     verb.add_argument("--write", type=Path, metavar="PATH", help="write the table there")
     verb.set_defaults(action=deed)

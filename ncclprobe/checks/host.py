@@ -196,6 +196,19 @@ def _too_small(memory: SharedMemory, ranks: int) -> bool:
     return memory.total_bytes <= _DOCKERS_DEFAULT or memory.available_bytes < _DOCKERS_DEFAULT * ranks
 
 
+_POOLS = {(2, 28): 34_210_176, (2, 27): 33_030_528, (0,): 10_486_112}
+"""From a release on: the bytes of struct ncclProxyOpsPool, compiled; of those between 2.23 and 2.27 the least is held.
+A rank makes one with its first connection over a network, in /dev/shm wherever its buffers are, and fallocate takes all
+of it at once (proxyProgressInit in src/proxy.cc, ncclOsShmOpen in src/os/linux.cc, v2.30.7).
+"""
+
+
+def _pools(launch: Launch, software: Software, ranks: int) -> int:
+    """Return the bytes in /dev/shm without which no rank of this node can send to another node."""
+    version = software.nccl_version or (0,)
+    return launch.several_nodes * ranks * next(nbytes for first, nbytes in _POOLS.items() if version >= first)
+
+
 def _room(memory: SharedMemory) -> str:
     return f"{size(memory.available_bytes)} free of {size(memory.total_bytes)}"
 
@@ -209,21 +222,26 @@ def _room(memory: SharedMemory) -> str:
 def shm(
     memory: SharedMemory, gpus: Gpus | Absent, launch: Launch, software: Software, settings: Settings, job: Job
 ) -> Iterator[Finding]:
-    """/dev/shm is too small for NCCL's shared-memory transport.
+    """/dev/shm is too small for what NCCL keeps there.
 
-    Right: /dev/shm is large enough for NCCL's shared-memory transport.
+    Right: /dev/shm is large enough for what NCCL keeps there.
     Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then die in
     "unable to allocate shared memory" or with a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >=
-    12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0.
+    12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0; but not the queue of
+    what a rank sends to other nodes, 33 MiB for each since 2.28: "Error while creating shared memory segment".
     Fix: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
     ranks = ranks_here(launch, gpus, job)
     if isinstance(gpus, Absent) and launch.local_world_size is None:
         raise Unlearned(f"how many ranks share it is not known: {gpus.why}")
+    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
+    if memory.available_bytes < (pools := _pools(launch, software, ranks)):
+        message = f"{_room(memory)}, and {plural(ranks, 'rank')} put {size(pools)} there to reach other nodes"
+        yield fail("/dev/shm", message, **blamed)
+        return
     roomy = memory.available_bytes >= GIB and not _too_small(memory, ranks)
     if ranks < 2 or roomy or settings.get("NCCL_SHM_DISABLE") == "1" or _may_use_cumem(gpus, software, settings):
         return
-    blamed = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if _too_small(memory, ranks):
         yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **blamed)
     elif memory.available_bytes < GIB:

@@ -137,6 +137,26 @@ def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
 
 
 @pytest.mark.parametrize(
+    ("torch", "name", "said"),
+    [
+        ("2.6.0+cu124", "TORCH_NCCL_TRACE_BUFFER_SIZE", ""),
+        ("2.9.1+cu128", "TORCH_NCCL_TRACE_BUFFER_SIZE", "is an old name that torch still reads; TORCH_FR_BUFFER_SIZE"),
+        ("2.6.0+cu124", "TORCH_FR_BUFFER_SIZE", "is not known to torch 2.6.0: it came with 2.8.0"),
+        ("2.9.1+cu128", "TORCH_FR_BUFFER_SIZE", ""),
+        (None, "TORCH_FR_BUFFER_SIZE", ""),
+    ],
+)
+def test_a_name_of_torchs_is_advised_only_where_the_installed_torch_reads_it(
+    torch: str | None, name: str, said: str
+) -> None:
+    """torch 2.6 does not read TORCH_FR_…: who follows the advice has no flight record at all."""
+    software = replace(LOADED, packages={"torch": torch} if torch else {})
+    found = [finding.message for finding in retired_var.run(setting(name, "200"), software)]
+    assert len(found) == bool(said)
+    assert all(message.startswith(said) for message in found)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("NCCL_ALGO", "Ring,Tree", "excludes CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT from every"),

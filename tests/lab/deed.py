@@ -144,9 +144,10 @@ def _last_words(done: Completed) -> str:
     return _DECORATION.sub("", lines[-1]).strip()[:300] if lines else f"exit {done.code}"
 
 
-def played(select: str, at_once: int, tell: Callable[[Deed], None]) -> list[Deed]:
+def played(select: str, at_once: int, tell: Callable[[Deed], None], *, gpus_alone: bool) -> list[Deed]:
     """Play the rows whose names fit, so many at a time: a job that is dead costs a minute of waiting."""
     rows = [row for row in (*HEALTHY, *ROWS, *NEW) if fnmatch.fnmatchcase(row.name, select)]
+    rows = [row for row in rows if row.gpus or not gpus_alone]
     found = []
     with ThreadPoolExecutor(at_once) as pool:
         for deed in pool.map(_played, rows):

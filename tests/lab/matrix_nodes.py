@@ -379,10 +379,12 @@ def _differences() -> tuple[Row, ...]:
         Row(
             "one node has a /dev/shm of 4 MiB among 64",
             lambda s: s.use(faults.small_shm(s.victim, 4 << 20)),
-            (Named("sync.limits", "/dev/shm", says="4 MiB", of_two=(), severity="warn"),),
-            Codes(None, None, None),
+            (
+                Named("host.shm", "/dev/shm", says="to reach other nodes", of_two=("@victim",)),
+                Named("sync.limits", "/dev/shm", says="4 MiB", of_two=(), severity="warn"),
+            ),
+            Codes(4, 4, None),
             gpus=True,
-            also=("host.shm",),
         ),
         Row(
             "one node's clock is three minutes ahead",

@@ -39,9 +39,9 @@ def loaded(software: Software | Absent) -> Version | None:
     return software.nccl_version if isinstance(software, Software) else None
 
 
-def written(version: Version | None) -> str:
+def written(version: Version | None, name: str = "NCCL") -> str:
     """Return ``NCCL 2.29.7``."""
-    return f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
+    return f"{name} {'.'.join(map(str, version))}" if version else f"the newest {name}"
 
 
 def jobs_fail(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:

@@ -89,11 +89,11 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             gone = ".".join(map(str, known.gone))
             tell = jobs_warn if nccls or version else jobs_note
             yield tell(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
-        elif not nccls and known.instead:
+        elif known.since and not reaches(version, known.since):
+            since, by = ".".join(map(str, known.since)), written(version, "NCCL" if nccls else "torch")
+            yield jobs_note(entry.name, f"is not known to {by}: it came with {since}", as_evidence(entry))
+        elif not nccls and known.instead and reaches(version, table()[known.instead].since or (0,)):
             yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
-        elif nccls and known.since and not reaches(version, known.since):
-            since = ".".join(map(str, known.since))
-            yield jobs_note(entry.name, f"is not known to {written(version)}: it came with {since}", as_evidence(entry))
 
 
 def _torch(software: Software | Absent) -> Version | None:

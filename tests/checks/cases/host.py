@@ -16,6 +16,7 @@ from ncclprobe.checks.host import (
     PLAIN,
     SMALL,
     TORCHRUN,
+    TWO_NODES,
     TWO_SOCKETS,
     allowed,
     files,
@@ -49,10 +50,14 @@ CASES = {
         bad=[
             (SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
             (SMALL, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_21, PLAIN, Job()),
+            (SharedMemory(4 * MIB, 4 * MIB), NEW_DRIVER, ONE_PER_NODE, NCCL_2_21, PLAIN, Job()),
+            (SharedMemory(250 * MIB, 250 * MIB), NEW_DRIVER, TWO_NODES, NCCL_2_27, PLAIN, Job()),
         ],
         good=[
             (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
             (SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
+            (SMALL, NEW_DRIVER, ONE_PER_NODE, NCCL_2_27, PLAIN, Job()),
+            (SharedMemory(253 * MIB, 253 * MIB), NEW_DRIVER, TWO_NODES, NCCL_2_27, PLAIN, Job()),
             (SMALL, ONE, Launch(), NCCL_2_21, PLAIN, Job()),
             (ROOMY, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, PLAIN, Job()),
         ],
