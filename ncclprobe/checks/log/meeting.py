@@ -8,7 +8,7 @@ from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.log_reader import OF_EACH_OTHER
-from ncclprobe.facts.files.nccl_lines import MET_WITH, stranger_length
+from ncclprobe.facts.files.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in, waited
 from ncclprobe.localise.rank_ends import rank_ends
@@ -238,9 +238,12 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
     own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
     """
     failure = failed(log)
+    mixed = any(
+        other_length(event.text) for event in log.having(MET_WITH)
+    )  # what follows then is read at a wrong place
     for event in log.having(*_MAGIC, MET_WITH):
         wrong = "wrong type" in event.text or "wrong socket type" in event.text
-        strange = stranger_length(event.text) if MET_WITH in event.text else wrong or failure
+        strange = stranger_length(event.text) and not mixed if MET_WITH in event.text else wrong or failure
         if not demoted(event) and strange:
             yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
 
@@ -254,7 +257,7 @@ _KEY = "store_based_barrier_key"
 _TWICE = "has already checked in"
 _MISMATCH = (
     "mismatch in rank count from procs",
-    "mismatch in info from procs",
+    INFO_DIFFERS,
     _TWICE,
     "Invalid rank requested",
     "improper usage of ncclCommInitRank",
@@ -282,7 +285,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     one, and end ranks left over from an earlier start.
     """
     for event in log.having(*_MISMATCH):
-        if not demoted(event):
+        if not demoted(event) and not (INFO_DIFFERS in event.text and of_another_build(event.text)):
             twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
             ranks = () if twice is None else (twice,)
             yield said(log, event, "ranks disagree about who is in the job", ranks=ranks, **JOB)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each, failed
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import MET_WITH, other_length
+from ncclprobe.facts.files.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
@@ -93,7 +93,7 @@ _VERSIONS = (
 
 @cause(
     code="version-mismatch",
-    signs=(*_VERSIONS, "NCCL version ", MET_WITH),
+    signs=(*_VERSIONS, "NCCL version ", *MIXED_UP, "Init START"),
     doctor="sync.nccl-version",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\nn2:8:8 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
@@ -113,7 +113,7 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     tells what it was compiled with); look for another libnccl.so.2 in LD_LIBRARY_PATH.
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
-    if len(log.versions.get("nccl", ())) > 1 and failed_to_meet(log):
+    if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _in_one_communicator(log)):
         shown: set[str] = set()
         for event in log.having("NCCL version "):
             version = between(event.text, "NCCL version ", "+")
@@ -123,26 +123,36 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
 
 
 def failed_to_meet(log: JobLog) -> bool:
-    """Return whether ranks got a structure of another length while they met."""
-    return any(other_length(event.text) for event in log.having(MET_WITH))
+    """Return whether ranks got another release's structure, or another message, while they met."""
+    return any(of_another_build(event.text) for event in log.having(*MIXED_UP))
+
+
+def _in_one_communicator(log: JobLog) -> bool:
+    """Return whether processes with different versions began one communicator, which never works."""
+    said_by = {(event.host, event.pid): between(event.text, _VERSION, "+") for event in log.having(_VERSION)}
+    began: dict[str, set[str]] = {}
+    for event in log.having("Init START"):
+        if (version := said_by.get((event.host, event.pid))) and (name := between(event.text, "commId ", " ")):
+            began.setdefault(name, set()).add(version)
+    return any(len(versions) > 1 for versions in began.values())
 
 
 @cause(
-    signs=(MET_WITH, "NCCL version "),
+    signs=(*MIXED_UP, "NCCL version "),
     doctor="sync.nccl-version",
     echoes=("version-mismatch", "nccl-bug-2.19-bootstrap", "foreign-connection"),
     bad=lambda: ["n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
     good=lambda: ["n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256"],
 )
 def structure_of_another_length(log: JobLog) -> Iterator[Finding]:
-    """Ranks that meet send each other structures of different lengths.
+    """Ranks that meet send each other structures of different builds.
 
-    Right: Ranks that met sent each other structures of one length.
+    Right: Ranks that met sent each other structures of one build.
     Why: they run different builds of NCCL, or they belong to different jobs that use one port.
     Fix: compare the "NCCL version" lines of all ranks, and end ranks left over from an earlier start.
     """
-    for event in log.having(MET_WITH):
-        if other_length(event.text) and not demoted(event):
+    for event in log.having(*MIXED_UP):
+        if of_another_build(event.text) and not demoted(event):
             codes = ("version-mismatch", "world-size-mismatch", "nccl-lib-mismatch")
             yield said(log, event, "ranks that meet are of different builds or jobs", codes=codes, **IMAGE)
 

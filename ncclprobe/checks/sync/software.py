@@ -40,8 +40,8 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
 
     Right: All nodes would load one version of NCCL.
     Why: NCCL compares the whole version of all ranks when it starts, and ends with "Mismatched NCCL version detected"
-    (src/init.cc:1042); a patch release is enough. Releases that are further apart (2.23.4 and 2.28.9, played) end
-    before, with "Message truncated" on the older ranks and a closed connection on the newer ones.
+    (src/init.cc:1042); a patch release is enough. Ranks of different branches do not come so far: of 2.23.4, 2.27.7,
+    2.28.9, 2.29.7 and 2.30.7 no two talk to each other (played), and most pairs wait without an end.
     Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
     """
     said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}

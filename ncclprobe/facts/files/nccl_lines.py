@@ -61,6 +61,11 @@ LINK_LOCAL = "169.254."
 """How addresses begin that a host gives itself, as those of its management controller's USB network: RFC 3927."""
 
 MET_WITH = "Message truncated : received "
+INFO_DIFFERS = "mismatch in info from procs"
+_ASKED = "Failed to malloc "
+MIXED_UP = (MET_WITH, INFO_DIFFERS, _ASKED)
+"""What ranks of different releases say of each other's structures: all 20 pairs of five releases were played."""
+_MOST_ASKED = 1 << 36  # bytes: what NCCL asks of a host's memory at once is far below that
 _MOST_STRUCT = 1 << 20  # bytes: no struct that NCCL exchanges while ranks meet comes near
 
 _STATUSES = {  # enum ibv_wc_status, src/include/ibvcore.h
@@ -203,6 +208,15 @@ def stranger_length(text: str) -> bool:
     """Return whether a rank that met another got a length that none of NCCL's structures has: of another program."""
     received = number(between(text, MET_WITH))
     return received is not None and not 0 <= received < _MOST_STRUCT
+
+
+def of_another_build(text: str) -> bool:
+    """Return whether a rank that met another read what another release, or another message, has in that place."""
+    if INFO_DIFFERS in text:  # 2.27 and newer: a garbled offset beside equal numbers of ranks
+        one, _, other = between(text, "nranks ", ",").partition(" vs ")
+        return one == other
+    asked = number(between(text, _ASKED))
+    return other_length(text) if asked is None else not 0 <= asked < _MOST_ASKED
 
 
 def other_length(text: str) -> bool:

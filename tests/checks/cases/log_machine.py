@@ -5,6 +5,17 @@ from ncclprobe.checks.log.versions import _HUNG
 from tests.checks.cases import Cases
 
 _LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO"
+_TWO_RELEASES = (
+    "n1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda13.0\nn2:8:8 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n"
+    "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 busId 7 commId 0x9 - Init START\n"
+    "n2:8:8 [0] NCCL INFO ncclCommInitRank comm 0x2 rank 1 nranks 2 cudaDev 0 busId 7 commId {other} - Init START"
+)
+_ONE_JOB, _TWO_JOBS = _TWO_RELEASES.format(other="0x9"), _TWO_RELEASES.format(other="0x8")
+GARBLED = (
+    "n1:7:9 [0] bootstrap.cc:335 (bootstrapRoot) NCCL WARN Bootstrap Root : mismatch in info from procs, "
+    "nranks 4 vs 4, nroots 1 vs 1, iroot 0 vs 0, offset 0 vs 462553090"
+)
+
 CASES = {
     "log.ended-from-outside": Cases(
         bad=[
@@ -373,11 +384,23 @@ CASES = {
     "log.nccl-versions-differ": Cases(
         bad=[
             "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version "
-            "22703"
+            "22703",
+            f"{_ONE_JOB}\nn1:7:7 [0] misc/socket.cc:71 NCCL WARN Connection closed by remote peer",
+            f"{_TWO_JOBS}\n{GARBLED}",
+            f"{_TWO_JOBS}\nn1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc -468000 bytes",
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\n"
-            "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"
+            "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
+            f"{_TWO_JOBS}\nn1:7:7 [0] misc/socket.cc:71 NCCL WARN Connection closed by remote peer",
+            f"{_TWO_JOBS}\nn1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 468000 bytes",
+        ],
+    ),
+    "log.structure-of-another-length": Cases(
+        bad=[GARBLED, "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 253579231488 bytes"],
+        good=[
+            GARBLED.replace("4 vs 4", "4 vs 5"),
+            "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 468 bytes",
         ],
     ),
     "log.another-library": Cases(

@@ -4,6 +4,7 @@ from ncclprobe.checks.log.fabric import _BIND
 from ncclprobe.checks.log.infiniband import _ERROR_12, _REFUSAL
 from ncclprobe.checks.log.meeting import _LINE
 from tests.checks.cases import Cases
+from tests.checks.cases.log_machine import GARBLED
 
 _VIOLATED = (
     "n2:8:9 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work "
@@ -264,17 +265,21 @@ CASES = {
         good=[
             "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2",
             "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
+            "n1:7:9 [0] bootstrap.cc:220 NCCL WARN Message truncated : received 120 bytes instead of 64\n"
+            "n1:7:9 [0] bootstrap.cc:220 NCCL WARN Message truncated : received 1503789058 bytes instead of 104",
         ],
     ),
     "log.ranks-missing": Cases(
         bad=[
+            GARBLED.replace("4 vs 4", "4 vs 5"),
             "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
             "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",
             "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 15/16 clients joined.",
             "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
             "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
             "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-        ]
+        ],
+        good=[GARBLED],
     ),
     "log.store-left": Cases(
         bad=[
