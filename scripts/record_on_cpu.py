@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Plays our commands with NCCL and torch's CUDA build on a machine without a GPU, and keeps what they left.
 
-    scripts/record_on_cpu.py FOLDER [--select GLOB]       FOLDER: tests/data/on_cpu for all cases of the repository
+    scripts/record_on_cpu.py FOLDER [--select GLOB…]      FOLDER: tests/data/on_cpu for all cases of the repository
+    scripts/record_on_cpu.py FOLDER --torch 2.6.0         with another release of torch than those were recorded with
 
 For each case that has none yet a folder: the report, the output of each process and torch's flight records, compressed,
 and case.json.
@@ -37,20 +38,23 @@ def main() -> int:
     """Play the cases, one after the other; print a line of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--select", default="*", metavar="GLOB")
+    parser.add_argument("--select", default=["*"], nargs="+", metavar="GLOB")
+    parser.add_argument("--torch", default=torch_env.TORCH, metavar="VERSION", help="torch's release (%(default)s)")
     args = parser.parse_args()
     tag = build.RELEASES[0]
-    python = torch_env.cached(tag)
+    python = torch_env.cached(tag, args.torch)
     if problem := machine.impossible() or (None if python else "run scripts/torch_on_cpu.py --source … first"):
         fail(problem)
     assert python is not None
+    folder = args.folder if args.torch == torch_env.TORCH else args.folder / f"torch-{args.torch}"
     for case in CASES:
-        if fnmatch.fnmatch(case.name, args.select) and not (args.folder / case.name).exists():
+        chosen = any(fnmatch.fnmatch(case.name, each) for each in args.select)
+        if chosen and not (folder / case.name).exists():
             with tempfile.TemporaryDirectory(prefix="job-") as work:
                 ends = play(case, tag, python, Path(work))
                 processes.wait_until(lambda: not processes.marked(work), _REPORT_S)  # one in a lost rank's place
                 processes.kill_marked(work)
-                keep(case, ends, python, Path(work), args.folder / case.name)
+                keep(case, ends, args.torch, python, Path(work), folder / case.name)
             codes = [end.code for end in ends]
             print(f"{case.name}: exit {codes}, {max(end.seconds for end in ends):.0f} s", flush=True)
     return 0
@@ -67,7 +71,8 @@ def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
     if case.launch == "alone":
         return [processes.run(machine.inside(["python", *words], HOST), work / "run.log", env, case.deadline_s)]
     if case.launch == "torchrun":
-        run = ["python", "-m", "torch.distributed.run", "--nproc-per-node", case.ranks, *words]
+        port = ["--master-port", str(free_port())]
+        run = ["python", "-m", "torch.distributed.run", *port, "--nproc-per-node", case.ranks, *words]
         return [processes.run(machine.inside(run, HOST), work / "run.log", env, case.deadline_s)]
     meet = {"WORLD_SIZE": str(case.ranks), "LOCAL_WORLD_SIZE": str(case.ranks)}
     meet |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -81,7 +86,7 @@ def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
     return processes.wait(started, case.deadline_s)
 
 
-def keep(case: Case, ends: list[processes.End], python: Path, work: Path, into: Path) -> None:
+def keep(case: Case, ends: list[processes.End], torch: str, python: Path, work: Path, into: Path) -> None:
     """Keep what the processes left, without the paths of this machine."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
@@ -94,7 +99,7 @@ def keep(case: Case, ends: list[processes.End], python: Path, work: Path, into: 
             data = data.replace(ours.encode(), theirs.encode().ljust(len(ours) if fixed else 0, b"_"))
         (into / f"{path.name}.gz").write_bytes(gzip.compress(data, 9, mtime=0))
     about: dict[str, object] = {"command": case.command, "launch": case.launch, "ranks": case.ranks, "env": case.env}
-    about |= {"per_rank": case.per_rank, "absent": case.absent, "nccl": build.RELEASES[0], "torch": torch_env.TORCH}
+    about |= {"per_rank": case.per_rank, "absent": case.absent, "nccl": build.RELEASES[0], "torch": torch}
     about |= {"code": case.code, "at_fault": case.at_fault, "exit_codes": [end.code for end in ends]}
     about |= {"seconds": round(max(end.seconds for end in ends))}
     (into / "case.json").write_text(json.dumps(about) + "\n")

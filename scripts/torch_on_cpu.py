@@ -3,6 +3,7 @@
 
     scripts/torch_on_cpu.py --source TREE_OR_ARCHIVE [--tag v2.30.7-1]           build what is missing
     scripts/torch_on_cpu.py [--gpus 8] [--hostname NAME --host N] -- COMMAND…    run COMMAND there; `python` is torch's
+    scripts/torch_on_cpu.py --torch 2.6.0 …                                      with that release of torch
 
     NCCL_NTHREADS=64 NCCL_MAX_NCHANNELS=2 scripts/torch_on_cpu.py -- \\
         python -m torch.distributed.run --nproc-per-node 2 -m ncclprobe.bandwidth --backend nccl -b 8 -e 4M
@@ -31,6 +32,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--source", type=Path, metavar="TREE_OR_ARCHIVE", help="NCCL's, to build what is missing")
     parser.add_argument("--tag", default=build.RELEASES[0], help="NCCL's release (%(default)s)")
+    parser.add_argument(
+        "--torch",
+        default=torch_env.TORCH,
+        metavar="VERSION",
+        help=f"torch's release (%(default)s; tried: {', '.join(torch_env.RELEASES)})",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--gpus", type=int, default=8, metavar="N", help="of the machine (%(default)s)")
     parser.add_argument("--hostname", default="", metavar="NAME", help="of the machine, where it is not this one's")
@@ -42,7 +49,7 @@ def main() -> int:
             build.build(args.source.resolve(), args.tag, args.jobs)
         elif not build.cached(args.tag):
             parser.error(f"NCCL {args.tag} is not built, or our sources changed since: give --source")
-        python = torch_env.make(args.tag)
+        python = torch_env.make(args.tag, args.torch)
     except (build.BuildError, OSError, ValueError, subprocess.SubprocessError) as error:
         fail(str(error))
     if not args.command:
@@ -51,14 +58,14 @@ def main() -> int:
     if problem := machine.impossible():
         fail(problem)
     with tempfile.TemporaryDirectory() as out:
-        own = environment(args.tag, Path(out), args.gpus, args.host)
+        own = environment(args.tag, python, Path(out), args.gpus, args.host)
         return subprocess.call(machine.inside(args.command, args.hostname), env=own)
 
 
-def environment(tag: str, out: Path, gpus: int, host: int = 0) -> dict[str, str]:
+def environment(tag: str, python: Path, out: Path, gpus: int, host: int = 0) -> dict[str, str]:
     """Our environment, in which FAKE_* decide, with what a program needs there; a file of it is written to `out`."""
     shown = machine.variables(build.folder(tag) / "lib", out, gpus, host)
-    path = os.pathsep.join([str(torch_env.make(tag) / "bin"), os.environ.get("PATH", os.defpath)])
+    path = os.pathsep.join([str(python / "bin"), os.environ.get("PATH", os.defpath)])
     asked = {name: value for name, value in os.environ.items() if name.startswith(("FAKE_", "NCCL_SOCKET_IFNAME"))}
     return {**os.environ, **shown, "NCCL_SOCKET_IFNAME": "lo", **asked, "PATH": path}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.data_paths import DataPaths
-from ncclprobe.facts.environment import MEASURING, RECORDING
+from ncclprobe.facts.environment import EVENTS, MEASURING, RECORDING
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.memory import Memory
@@ -34,7 +34,7 @@ _MOST_KINDS = 3
 _MOST_SETTINGS = 3
 _BETWEEN = " · "
 _SETTINGS = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "OFI_", "NVSHMEM_")
-_OURS = frozenset({"TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *MEASURING, *RECORDING})
+_OURS = frozenset({"TORCH_CPP_LOG_LEVEL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", *MEASURING, *EVENTS, *RECORDING})
 """What a measuring run sets in its own ranks."""
 _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("launch", "path", "sync"),

@@ -23,7 +23,7 @@ CACHE = Path.home() / ".cache" / "ncclprobe" / "on_cpu"
 CUDART = "libcudart.so.13"
 HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85")
 """CUDA's headers, and a cudart whose exported names are those that ours must have."""
-RELEASES = ("v2.30.7-1", "v2.28.9-1", "v2.23.4-1")
+RELEASES = ("v2.30.7-1", "v2.29.7-1", "v2.28.9-1", "v2.27.7-1", "v2.23.4-1")
 """Built and tried, the newest first: torch runs above that alone, so the others reduce fewer types."""
 _CUDA_12 = 12010
 _OF_CUDA_12 = """#include <cudaTypedefs.h>
@@ -86,7 +86,7 @@ def build(source: Path, tag: str, jobs: int) -> Path:
         _stand_ins(work, lib, include, jobs)
         _link_nccl(objects, work, lib)
         if (client := objects.source / "src/ras/client.cc").exists():  # since 2.24
-            _run([*_GXX, "-O1", *objects.flags, client, "-o", lib / "ncclras"], work)
+            run([*_GXX, "-O1", *objects.flags, client, "-o", lib / "ncclras"], work)
         (out / "ready").touch()
     return out
 
@@ -99,7 +99,7 @@ def _alone(tag: str) -> Iterator[None]:
         yield
 
 
-def _run(command: Sequence[object], work: Path, deadline_s: float = _COMPILE_S) -> str:
+def run(command: Sequence[object], work: Path, deadline_s: float = _COMPILE_S) -> str:
     """Run a program to its end and return what it wrote. Raises BuildError."""
     log = work / f"{Path(str(command[-1])).name}.log"
     ended = processes.run(command, log, os.environ, deadline_s)
@@ -117,7 +117,7 @@ def headers() -> Path:
         wheels = out / "wheels"
         wheels.mkdir(parents=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        _run([*pip, *HEADERS, "--dest", wheels], out, _DOWNLOAD_S)
+        run([*pip, *HEADERS, "--dest", wheels], out, _DOWNLOAD_S)
         for wheel in wheels.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(out)
@@ -154,7 +154,7 @@ def _nccl_objects(source: Path, tag: str, include: Path, jobs: int) -> Objects:
     common = out / "common.h"
     common.write_text("".join(f'#include "{name}.h"\n' for name in ("comm", "core", "bootstrap", "proxy", "graph")))
     host = [*_GXX, "-O1", *objects.flags, "-DPROFAPI"]
-    _run([*host, "-x", "c++-header", common, "-o", f"{common}.gch"], out)
+    run([*host, "-x", "c++-header", common, "-o", f"{common}.gch"], out)
     with ThreadPoolExecutor(jobs) as pool:
         tasks = [pool.submit(_compile_device, objects, path) for path in device]
         tasks += [pool.submit(_compile_host, objects, host, path) for path in _host_sources(objects.source)]
@@ -174,7 +174,7 @@ def _tree(source: Path, tag: str) -> Path:
         archive = source
         if source.is_dir():  # a clone
             archive = CACHE / f"{tag}.tar"
-            _run(["git", "-C", source, "archive", "-o", archive, tag, "src", "makefiles"], CACHE)
+            run(["git", "-C", source, "archive", "-o", archive, tag, "src", "makefiles"], CACHE)
         with tarfile.open(archive) as packed:
             first = packed.getnames()[0].partition("/")[0]
             packed.extractall(out, filter="data")
@@ -229,7 +229,7 @@ def _compile_host(objects: Objects, host: Sequence[object], path: Path) -> None:
     name = str(path.relative_to(objects.source / "src")).replace("/", "_")
     target = objects.out / "objects" / f"{name}.o"
     if not target.exists():
-        _run([*host, "-include", objects.out / "common.h", "-c", path, "-o", target], objects.out / "objects")
+        run([*host, "-include", objects.out / "common.h", "-c", path, "-o", target], objects.out / "objects")
 
 
 def _compile_device(objects: Objects, path: Path) -> None:
@@ -240,7 +240,7 @@ def _compile_device(objects: Objects, path: Path) -> None:
     flags += objects.flags
     if path.suffix == ".cu":
         flags += ["-include", SOURCES / "device_code.h"]
-    _run([*flags, "-x", "c++", "-c", path, "-o", target], objects.out / "objects")
+    run([*flags, "-x", "c++", "-c", path, "-o", target], objects.out / "objects")
 
 
 def _stand_ins(work: Path, lib: Path, include: Path, jobs: int) -> None:
@@ -253,28 +253,28 @@ def _stand_ins(work: Path, lib: Path, include: Path, jobs: int) -> None:
     flags = [*_GXX, "-O2", "-fpermissive", f"-I{work}", f"-I{include}", f"-I{include / 'cccl'}"]
     sources = sorted(SOURCES.glob("*.cc"))
     with ThreadPoolExecutor(jobs) as pool:
-        for task in [pool.submit(_run, [*flags, "-c", path, "-o", work / f"{path.stem}.o"], work) for path in sources]:
+        for task in [pool.submit(run, [*flags, "-c", path, "-o", work / f"{path.stem}.o"], work) for path in sources]:
             task.result()
     own = [work / f"{path.stem}.o" for path in sources]
-    defined = set(re.findall(r" T (\w+)", _run(["nm", *own], work)))
+    defined = set(re.findall(r" T (\w+)", run(["nm", *own], work)))
     (work / "refusals.S").write_text(refusals(sorted(wanted(include, work) - defined)))
     (work / "exports").write_text(
         "libcudart.so.13 { global: cuda*; __cuda*; };\nCUDA { global: cu[A-Z]*; fake_cuda_*; simt_*; local: *; };\n"
     )
     link = ["-shared", f"-Wl,--version-script={work / 'exports'}", f"-Wl,-soname,{CUDART}", "-lpthread", "-ldl"]
-    _run(["g++", *own, work / "refusals.S", *link, "-o", lib / CUDART], work, _LINK_S)
+    run(["g++", *own, work / "refusals.S", *link, "-o", lib / CUDART], work, _LINK_S)
     # The driver's library is that one under another name.
     (work / "driver.c").write_text("")
     driver = ["-shared", "-Wl,--no-as-needed", f"-L{lib}", f"-l:{CUDART}", "-Wl,-rpath,$ORIGIN"]
-    _run(["gcc", work / "driver.c", *driver, "-Wl,-soname,libcuda.so.1", "-o", lib / "libcuda.so.1"], work, _LINK_S)
+    run(["gcc", work / "driver.c", *driver, "-Wl,-soname,libcuda.so.1", "-o", lib / "libcuda.so.1"], work, _LINK_S)
     nvml = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    _run(["gcc", *nvml, ROOT / "tests/fake_nvml.c", "-o", lib / "libnvidia-ml.so.1"], work, _LINK_S)
+    run(["gcc", *nvml, ROOT / "tests/fake_nvml.c", "-o", lib / "libnvidia-ml.so.1"], work, _LINK_S)
 
 
 def wanted(include: Path, work: Path) -> set[str]:
     """All functions of CUDA's runtime, as its library exports them, and of its driver, as the header declares them."""
     (real,) = include.parent.glob(f"lib/{CUDART}")
-    runtime = re.findall(r"\s(\w+)@@libcudart", _run(["readelf", "--dyn-syms", "-W", real], work))
+    runtime = re.findall(r"\s(\w+)@@libcudart", run(["readelf", "--dyn-syms", "-W", real], work))
     header = (include / "cuda.h").read_text()
     return {*runtime, *re.findall(r"\b(cu[A-Z]\w+)\(", header), *re.findall(r"\b(cu[A-Z]\w+_v\d)\b", header)}
 
@@ -303,4 +303,4 @@ def _link_nccl(objects: Objects, work: Path, lib: Path) -> None:
         answer = " ud2" if re.search(r"Dev(Kernel|Func)", name) else " mov $1,%eax\n ret"
         lines.append(f".globl {name}\n.type {name},@function\n{name}:\n{answer}")
     (work / "absent.S").write_text("\n".join(lines) + '\n.section .note.GNU-stack,"",@progbits\n')
-    _run([*link, work / "absent.S", "-Wl,-soname,libnccl.so.2", "-o", lib / "libnccl.so.2"], work, _LINK_S)
+    run([*link, work / "absent.S", "-Wl,-soname,libnccl.so.2", "-o", lib / "libnccl.so.2"], work, _LINK_S)

@@ -164,6 +164,9 @@ def _adapt(name: str, text: str) -> str:
     if name == "common.h":
         return re.sub(r"extern __shared__ ncclShmemData ncclShmem;\n#if.*?#endif\n", "", text, flags=re.S)
     if name == "common.cu":
+        text = re.sub(
+            r"(__global__ void ncclDevKernelGin\w+\([^)]*\)) \{\n.*?\n\}", r"\1 { __builtin_trap(); }", text, flags=re.S
+        )
         return re.sub(r"__shared__ ncclShmemData ncclShmem;\n#if.*?#endif\n", "", text, flags=re.S)
     if name == "primitives.h":
         return re.sub(r"(int checkAbort\([^)]*\) \{\n)", r"\1  simt_yield();\n", text)

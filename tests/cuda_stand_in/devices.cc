@@ -3,6 +3,7 @@
 
 #include "errors.inc"
 #include "fake_cuda.h"
+#include "properties.h"
 
 namespace fake {
 
@@ -109,24 +110,10 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* shown, int index) {
   if (!exists(index)) return refuse(cudaErrorInvalidDevice);
-  unsigned int domain, bus, slot;
-  gpu_address(visible()[index], &domain, &bus, &slot);
-  memset(shown, 0, sizeof *shown);
-  snprintf(shown->name, sizeof shown->name, "%s", gpu_name());
-  gpu_uuid(visible()[index], (unsigned char*)shown->uuid.bytes);
-  shown->pciDomainID = (int)domain, shown->pciBusID = (int)bus, shown->pciDeviceID = (int)slot;
-  shown->totalGlobalMem = gpu_memory();
-  shown->major = (int)setting("FAKE_CUDA_SM", 90) / 10, shown->minor = (int)setting("FAKE_CUDA_SM", 90) % 10;
-  shown->multiProcessorCount = 132, shown->warpSize = 32, shown->maxThreadsPerMultiProcessor = 2048;
-  shown->maxThreadsPerBlock = shown->maxThreadsDim[0] = shown->maxThreadsDim[1] = 1024, shown->maxThreadsDim[2] = 64;
-  shown->maxGridSize[0] = 0x7fffffff, shown->maxGridSize[1] = shown->maxGridSize[2] = 65535;
-  shown->sharedMemPerBlock = 49152, shown->sharedMemPerBlockOptin = 232448, shown->sharedMemPerMultiprocessor = 233472;
-  shown->regsPerBlock = shown->regsPerMultiprocessor = 65536, shown->maxBlocksPerMultiProcessor = 32;
-  shown->l2CacheSize = 50 << 20, shown->memoryBusWidth = 5120, shown->asyncEngineCount = 3;
-  shown->canMapHostMemory = shown->unifiedAddressing = shown->memoryPoolsSupported = shown->concurrentKernels = 1;
-  shown->cooperativeLaunch = shown->managedMemory = shown->computePreemptionSupported = 1;
+  show_properties(shown, visible()[index]);
   return cudaSuccess;
 }
+long fake_cuda_gpu(int index) { return exists(index) ? visible()[index] : -1; }  // for cuda_12.c
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
   cudaDeviceProp shown;

@@ -6,6 +6,7 @@ operation launches a kernel of torch's that does not exist here, and fails by na
 """
 
 import ctypes
+import inspect
 import warnings
 
 import torch
@@ -33,6 +34,7 @@ def register():
     if not torch.cuda.is_available():
         return
     _library = torch.library.Library("aten", "IMPL")
+    forced = {"allow_override": True} if "allow_override" in inspect.signature(_library.impl).parameters else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is overridden
         for name in LISTED:
@@ -42,9 +44,9 @@ def register():
                 continue
             operation = getattr(packet, overload or "default")
             if _is_dispatched(operation):
-                _library.impl(name, _computed_here(operation), "CUDA", allow_override=True)
-        _library.impl("copy_", _copy, "CUDA", allow_override=True)
-        _library.impl("mm.out", _product, "CUDA", allow_override=True)
+                _library.impl(name, _computed_here(operation), "CUDA", **forced)
+        _library.impl("copy_", _copy, "CUDA", **forced)
+        _library.impl("mm.out", _product, "CUDA", **forced)
 
 
 def _is_dispatched(operation):

@@ -202,7 +202,7 @@ def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_reco
     assert environment.of_measuring({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
 
 
-@pytest.mark.parametrize("name", [*environment.MEASURING, *environment.RECORDING])
+@pytest.mark.parametrize("name", [*environment.MEASURING, *environment.EVENTS, *environment.RECORDING])
 def test_what_a_measuring_run_sets_is_read_by_torch(name: str) -> None:
     assert parameters.table()[name].owner == "torch"
 

@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT / "scripts")]
 
 from gpu_stages import processes
 from gpu_stages.machine import free_port
-from on_cpu import build, device_sources, machine, torch_env
+from on_cpu import build, cuda_12, device_sources, machine, torch_env
 
 TAG = build.RELEASES[0]
 FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2", "NCCL_SOCKET_IFNAME": "lo"}
@@ -135,6 +135,30 @@ def test_what_is_not_here_refuses_by_its_name(tmp_path: Path) -> None:
     subprocess.run(["gcc", *files, "-o", program], check=True, timeout=60)
     done = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10)
     assert done.stdout == "cudaNoSuchThing\n"
+
+
+def test_a_call_of_cuda_12_goes_on_to_cuda_13_with_its_arguments_or_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "forwards.S").write_text(cuda_12.forwards(["cudaAdd", "cudaNoSuchThing"]))
+    (tmp_path / "main.c").write_text(
+        "#include <stdio.h>\nint cudaAdd(int, int), cudaNoSuchThing(int);\n"
+        "extern const char *const forwarded_names[];\n"
+        "extern void *forwarded[];\nvoid cuda_12_absent(void);\nstatic int add(int a, int b) { return a + b; }\n"
+        "int cuda_12_refuses(const char *name) { puts(name); return 801; }\n"
+        "int main(void) { forwarded[0] = add, forwarded[1] = cuda_12_absent; puts(forwarded_names[0]);\n"
+        'printf("%d\\n", cudaAdd(3, 4)); return cudaNoSuchThing(1) != 801 || forwarded_names[2]; }\n'
+    )
+    program = tmp_path / "program"
+    files = [tmp_path / "main.c", tmp_path / "forwards.S"]
+    subprocess.run(["gcc", *files, "-o", program], check=True, timeout=60)
+    done = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10)
+    assert done.stdout == "cudaAdd\n7\ncudaNoSuchThing\n"
+
+
+def test_names_of_cuda_12_are_read_with_and_without_a_version_of_their_own() -> None:
+    table = (
+        "  9: 0000000000045aa0   100 FUNC    GLOBAL DEFAULT   12 cudaFree@@libcudart.so.12\n 10: 0 0 x malloc@GLIBC_2\n"
+    )
+    assert cuda_12.exported(table) == {"cudaFree"}
 
 
 def test_the_topology_that_nccl_gets_has_the_gpus_that_nvml_shows(tmp_path: Path) -> None:

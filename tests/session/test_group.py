@@ -171,6 +171,20 @@ def test_a_group_made_unwatched_has_no_thread_that_ends_the_process_and_others_h
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize(
+    ("torch_version", "kept"), [("2.6.0+cu124", "0"), ("2.5.1", "0"), ("2.7.1", None), ("2.4.1", None)]
+)
+def test_no_call_of_a_thread_that_has_ended_ends_the_process_with_the_releases_whose_events_end_with_it(
+    monkeypatch: pytest.MonkeyPatch, torch_version: str, kept: str | None
+) -> None:
+    """Seen with torch 2.6 in `pairs`, whose first transfers are made by threads: std::system_error."""
+    monkeypatch.setattr("torch.__version__", torch_version)
+    monkeypatch.delenv("TORCH_NCCL_CUDA_EVENT_CACHE", raising=False)
+    with group.unwatched():
+        assert os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE") == kept
+    assert "TORCH_NCCL_CUDA_EVENT_CACHE" not in os.environ
+
+
 def test_a_recorder_that_never_answers_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(group, "ABORT_S", 0.05)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
-from ncclprobe.facts.environment import of_measuring
+from ncclprobe.facts.environment import of_measuring, of_release
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
@@ -292,6 +292,7 @@ class Rank:
                 import torch.distributed
             except ImportError as error:
                 raise without_torch(error) from None
+        settings.set_ours(of_release(torch.__version__))
         return torch
 
     def _agree(self, exchange: Exchange, torch: Any) -> RunConfig:

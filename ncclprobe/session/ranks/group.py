@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.errors import NCCL_NO_MEMORY, OUT_OF_MEMORY, ProbeError, reason
-from ncclprobe.facts.environment import MEASURING
+from ncclprobe.facts.environment import EVENTS, MEASURING, of_release
 from ncclprobe.facts.files.flight_child import Refusing, loaded
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import connect, key
@@ -164,7 +164,7 @@ def abort(backend: Backend, group: Any = None, within_s: float = math.inf) -> bo
 
 def watching() -> dict[str, str | None]:
     """Return how the process that this runs in has set what a measuring run sets otherwise."""
-    return {name: os.environ.get(name) for name in MEASURING}
+    return {name: os.environ.get(name) for name in (*MEASURING, *EVENTS)}
 
 
 def watch_again(before: Mapping[str, str | None]) -> None:
@@ -179,8 +179,10 @@ def unwatched() -> Iterator[None]:
 
     torch reads them when it makes a group, so that those made before and after keep the threads that they have.
     """
+    import torch
+
     before = watching()
-    os.environ.update(MEASURING)
+    os.environ.update({**MEASURING, **of_release(torch.__version__)})
     try:
         yield
     finally:
