@@ -126,6 +126,8 @@ def requirements(extras: list[str]) -> list[str]:
 
 def _build(caller: Caller, wanted: Stamp, *, clear: bool) -> None:
     """The environment without pip (Debian's Python may have none to give), the path file, and the commands."""
+    if VENV.is_symlink():  # `venv --clear` empties what it leads to
+        fail(f"{VENV} is a link to {VENV.resolve()}, made for another source tree: remove the link, not what it names")
     STAMP.unlink(missing_ok=True)
     options = ["--without-pip", *(["--clear"] if clear else [])]
     code, why = ask([caller.python, "-m", "venv", *options, str(VENV)], deadline_s=MAKE_S)
