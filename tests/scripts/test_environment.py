@@ -1,5 +1,6 @@
 """The environment that scripts/ make for themselves."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,8 @@ def test_an_environment_that_is_a_link_to_another_trees_is_left_alone(tmp_path: 
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    (theirs / "ncclprobe.json").write_text(
-        '{"python": "x", "version": "3", "path": ["/other"], "pins": "", "extras": []}'
-    )
+    stamp = {"python": "x", "version": "3", "path": ["/other"], "pins": "", "extras": []}
+    (theirs / "ncclprobe.json").write_text(json.dumps(stamp))
     (theirs / "kept").touch()
     (tmp_path / ".venv").symlink_to(theirs)
     command = [sys.executable, str(tmp_path / "scripts" / "environment.py")]
