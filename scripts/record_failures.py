@@ -5,6 +5,7 @@
     scripts/record_failures.py --select 'desync-*' --write FOLDER     some
     --nccl PATH      the libnccl for the cases of the library (else these are left out)
     scripts/record_failures.py --releases v2.30.7-1,v2.23.4-1 --write tests/data/nccl_failures     all cases of NCCL
+    scripts/record_failures.py --releases v2.30.7-1 --ras --write tests/data      what its RAS says, in one file
 
 For each case a folder: the log of each rank, or of the launcher, and the flight records, compressed; case.json says
 what was done and what the cause is. Cases of NCCL alone, on a processor (scripts/nccl_on_cpu.py builds it), are one
@@ -23,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-from failures import nccl
+from failures import nccl, nccl_ras
 from failures.cases import CASES, LIBRARY, RANKS, Case
 
 from tests.lab import Completed, Host, Lab, Running, launchers
@@ -39,9 +40,10 @@ def main() -> int:
     parser.add_argument("--write", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--nccl", type=Path, metavar="PATH", help="a libnccl.so.2")
     parser.add_argument("--releases", default="", metavar="TAG,…", help="play the cases of NCCL with these")
+    parser.add_argument("--ras", action="store_true", help="with --releases: ask NCCL's RAS of healthy and sick jobs")
     options = parser.parse_args()
     for tag in filter(None, options.releases.split(",")):
-        nccl.record(tag, options.select, options.write)
+        (nccl_ras if options.ras else nccl).record(tag, options.select, options.write)
     if options.releases:
         return 0
     for case in CASES:

@@ -19,6 +19,7 @@ from tests.lab import Completed, Host, Lab, LabError, Running
 JOB, PYTHON, NCCL = Path("/opt/job"), Path("/opt/python"), Path("/opt/nccl")
 _FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 _GPUS, _SHM_BYTES = 8, 1 << 30
+_BEGUN_S = 30.0
 _MOST_LETTERS = 60_000
 """Some failures of 2.23 write the same line without end."""
 RECORDED = build.ROOT / "tests" / "data" / "nccl_failures"
@@ -108,14 +109,14 @@ def _run(case: NcclCase, tag: str, lab: Lab, job: Path) -> dict[str, Completed]:
             jobs[f"rank{rank}"] = host.start(["sh", "-c", 'exec "$@" 2>&1', "sh", *command], env)
     with ExitStack() as during:
         if case.during:
-            _await(jobs["rank0"], case.says)
+            _await(jobs["rank0"], case.says, max(_BEGUN_S, case.deadline_s / 2))
             during.enter_context(case.during(lab))
         return {name: started.wait(end_s - time.monotonic()) for name, started in jobs.items()}
 
 
-def _await(job: Running, text: str) -> None:
+def _await(job: Running, text: str, within_s: float) -> None:
     """Wait for what rank 0 says; a job that ends before has no fault, and its recording shows it."""
     try:
-        job.until_says(text, 30.0)
+        job.until_says(text, within_s)
     except LabError as error:
         print(error, file=sys.stderr)

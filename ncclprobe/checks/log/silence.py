@@ -304,14 +304,14 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
     for answer, statement in _statements(ras, "missing"):
         if not statement.processes or any(each.kind == "dead" for each in answer.statements):
             continue
-        ranks = ", ".join(map(_process, statement.processes[:8]))
+        silent = [_rank_of(answer, each) for each in statement.processes]
         yield fail(
-            _subject(*statement.processes),
-            f"did not answer NCCL's RAS: {ranks}",
+            _subject(*silent),
+            f"did not answer NCCL's RAS: {', '.join(map(_process, silent[:8]))}",
             action="restart",
             confidence=_SURE,
             evidence=_seen(answer, statement),
-            occurrence=_occurrence(statement, statement.processes, ("rank-crashed", "timeout-straggler")),
+            occurrence=_occurrence(statement, silent, ("rank-crashed", "timeout-straggler")),
         )
 
 
