@@ -1,5 +1,6 @@
 """What ranks agree on before they measure: without torch, a store or a process."""
 
+import ctypes
 import json
 import os
 from types import SimpleNamespace
@@ -127,11 +128,27 @@ def test_a_rank_tells_what_its_libraries_read_and_ranks_should_share(monkeypatch
     assert joining.told_settings("gloo", host) == {"GLOO_DEVICE_TRANSPORT": "TCP"}
 
 
+class Driver:
+    """CUDA's driver, whose second GPU is the only one that is visible."""
+
+    def cuInit(self, flags: int) -> int:
+        return flags
+
+    def cuDeviceGet(self, device: Any, number: int) -> int:
+        device._obj.value = number + 7
+        return 0
+
+    def cuDeviceGetPCIBusId(self, address: Any, size: int, device: Any) -> int:
+        address.value = b"0001:AF:00.0" if device.value == 7 else b""
+        return 0
+
+
 @pytest.mark.parametrize(
     ("properties", "known_by"),
     [
         ({"pci_domain_id": 1, "pci_bus_id": 0xAF, "pci_device_id": 0, "uuid": "8a31-2"}, "0001:af:00.0"),  # torch 2.7
-        ({"uuid": "8a31-2"}, "8a31-2"),  # 2.4
+        ({"uuid": "8a31-2"}, "8a31-2"),  # 2.6
+        ({}, "0001:af:00.0"),  # 2.4, where one GPU to a rank was refused as one GPU for all
     ],
 )
 def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
@@ -139,6 +156,7 @@ def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
 ) -> None:
     """The only one of ``CUDA_VISIBLE_DEVICES=GPU-8a31-2``, or the one of a MIG instance, is 0 to CUDA."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(ctypes, "CDLL", {"libcuda.so.1": Driver()}.__getitem__)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {0: SimpleNamespace(**properties)}.__getitem__)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 << 30, 80 << 30))
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})

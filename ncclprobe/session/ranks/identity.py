@@ -145,7 +145,21 @@ def gpu_identity(number: int) -> str:
     import torch
 
     properties = torch.cuda.get_device_properties(number)
-    return pci_address(properties) or str(getattr(properties, "uuid", f"cuda:{number}"))
+    return pci_address(properties) or str(getattr(properties, "uuid", "")) or _of_driver(number)
+
+
+def _of_driver(number: int) -> str:
+    """Return the same by the driver's library, which torch has loaded: torch 2.4 tells neither address nor UUID."""
+    import ctypes
+
+    address, device = ctypes.create_string_buffer(32), ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        failed = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), number)
+        failed = failed or cuda.cuDeviceGetPCIBusId(address, len(address), device)
+    except (OSError, AttributeError):
+        return f"cuda:{number}"
+    return f"cuda:{number}" if failed else address.value.decode(errors="replace").lower()
 
 
 def pci_address(properties: Any) -> str:
