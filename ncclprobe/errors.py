@@ -8,7 +8,7 @@
     │   ├─ Missing         there is no such file, command or library
     │   ├─ Denied          it exists and this user may not look
     │   ├─ TimedOut        it did not answer before its deadline
-    │   ├─ OutOfTime       the run's own deadline was over before
+    │   ├─ OutOfTime       this run had no time, thread or memory left to ask
     │   ├─ Failed          it answered with an error of its own
     │   └─ NotCaptured     the capture being replayed never asked
     ├─ ParseError      an answer we do not understand                collect(): Absent, judge(): UNKNOWN; our bug
@@ -126,7 +126,10 @@ class TimedOut(HostError):
 
 
 class OutOfTime(HostError):
-    """The run's own deadline left no time for it, which says nothing about the machine."""
+    """It was not asked: this run had no time, thread or memory left, or its row was cut out of the capture.
+
+    It says nothing about the machine.
+    """
 
 
 class Failed(HostError):

@@ -10,10 +10,11 @@ from oracle_server import HOSTS
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address
+from ncclprobe.facts.names import comm_id_host
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, Settings, conf_paths, merge, parse_conf
 from ncclprobe.facts.software import Version
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl.interfaces import comm_id_host, find_interfaces, forced_family, same_subnet
+from ncclprobe.nccl.interfaces import find_interfaces, forced_family, same_subnet
 from ncclprobe.nccl.values import keeps_default, read_int
 
 _USING = re.compile(r"Bootstrap ?: Using (\S+?):(\S+)<\d+>$", re.MULTILINE)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import __version__
-from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing, NotCaptured, UsageError
+from ncclprobe.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, OutOfTime, UsageError
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, dump, load, parse
 
@@ -151,7 +151,7 @@ def test_whatever_is_no_whole_capture_is_refused_by_file_and_line(
 
 
 def test_a_capture_that_lacks_what_its_tool_asks_was_cut(tmp_path: Path) -> None:
-    for tool, kind in (("0.0.1", NotCaptured), (__version__, Failed), (None, Failed)):
+    for tool, kind in (("0.0.1", NotCaptured), (__version__, OutOfTime), (None, OutOfTime)):
         replay = load(save(tmp_path / "c.jsonl", HEADER | {"tool": tool}))
         with pytest.raises(kind):
             replay.ask(*READ)

@@ -3,17 +3,19 @@
 import json
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
-from ncclprobe.host import live
+from ncclprobe.host import live, patience
 from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
 from ncclprobe.host.settings import as_started, sanitised, set_ours
@@ -77,6 +79,34 @@ def test_a_read_that_never_returns_is_abandoned(host: LiveHost, tmp_path: Path) 
     hasty = LiveHost((), lambda name: False, deadline=time.monotonic() + 0.1)
     with pytest.raises(OutOfTime, match="all that --timeout left"):
         hasty.ask("read", str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize("lacking", ["a thread", "memory"])
+def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread") if lacking == "a thread" else MemoryError
+
+    if lacking == "a thread":
+        monkeypatch.setattr(patience, "_IDLE", deque())
+        monkeypatch.setattr("_thread.start_new_thread", refuse)
+    with pytest.raises(OutOfTime, match="not asked, for "):
+        within(1.0, refuse, "resolve n0")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(socket.EAI_NONAME, Failed), (socket.EAI_AGAIN, Failed), (socket.EAI_MEMORY, OutOfTime)]
+)
+def test_a_resolver_without_memory_says_nothing_of_a_name(
+    monkeypatch: pytest.MonkeyPatch, host: LiveHost, code: int, kind: type[Exception]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise socket.gaierror(code, "in its words")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    with pytest.raises(kind, match="resolve n0: in its words"):
+        host.ask("resolve", "n0")
 
 
 def test_a_question_with_time_enough_that_is_not_answered_is_timed_out(tmp_path: Path) -> None:

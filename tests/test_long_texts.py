@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from ncclprobe.facts.names import comm_id_host
 from ncclprobe.facts.nccl_conf import parse_conf
 from ncclprobe.host.settings import recorded, sanitised
 from ncclprobe.nccl.algorithms import ALGORITHMS, parse_pin
 from ncclprobe.nccl.hcas import MAX_INTERFACES, address_range, parse_selector
-from ncclprobe.nccl.interfaces import comm_id_host
 from ncclprobe.nccl.log import read
 from ncclprobe.nccl.values import read_int, read_level
 from ncclprobe.redact.redactor import Redactor

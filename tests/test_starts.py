@@ -1,5 +1,7 @@
 """Nothing is ready that cannot start: whatever a choice of NCCL's refuses, no report of it passes."""
 
+import gzip
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from zoo import findings
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, having
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.collect import replayed
+from ncclprobe.engine.collect import Traces, of_capture, replayed, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
+from ncclprobe.errors import Failed, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -19,6 +22,8 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.plugins import Plugins
+from ncclprobe.host import Question
+from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.findings import ExitCode, Status, Verdict
 from ncclprobe.model.nccl_selection import Choices, Part
 from ncclprobe.model.registry import Collector, discover
@@ -172,3 +177,77 @@ def test_nodes_of_which_one_goes_over_sockets_are_told_apart() -> None:
     several = [replace(each, node=f"n{i}") for i, each in enumerate((well, well, off))]
     (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.id == "sync.transport"]
     assert [finding.nodes for finding in verdict.findings] == [("n2",)]
+
+
+RECORDED = Path(__file__).parent / "data" / "nccl_failures"
+_ENDED = Missing("/opt/job: not there")
+_WRITTEN: dict[str, str | HostError] = {
+    "none.xml": _ENDED,
+    "broken.xml": '<system version="1"><cpu numaid="0"',
+    "other.xml": '<system version="9"></system>\n',
+    "graph.xml": '<graphs version="1"><graph id="0"',
+}
+"""The files of scripts/failures/nccl_cases.py."""
+_OTHERWISE: dict[str, dict[Question, str | HostError]] = {
+    "small-shm": {("statvfs", "/dev/shm"): '{"total": 1048576, "available": 1048576}'},
+    "no-memory": {("nvml", "nvmlDeviceGetMemoryInfo", 0): f'{{"total": {513 << 20}, "free": {513 << 20}, "used": 0}}'},
+    "no-nvml": {},
+    "topology-file-of-no-gpus": {("read", "/opt/job/other.xml"): '<system version="1"></system>\n'},
+}
+"""What was otherwise on the machine."""
+NOT_THE_SETTINGS = {
+    "aborts-in-a-call": "the program aborts",
+    "aborts-in-a-call-shm": "the program aborts",
+    "aborts-in-a-call-2-hosts": "the program aborts",
+    "plugin-of-another-abi": "what a plugin is called, and which interface it has, is not read from its file",
+    "stranger-on-the-port": "which ports of NCCL_COMM_ID are taken is not asked",
+    "topology-file-of-no-gpus": "the whole topology is that of the file, on a processor",
+}
+"""Deaths that neither a setting nor the machine alone causes, or that the doctor cannot see."""
+
+
+@cache
+def recorded(release: str) -> list[dict[str, Any]]:
+    return [*map(json.loads, gzip.decompress((RECORDED / f"{release}.jsonl.gz").read_bytes()).splitlines())]
+
+
+def deeds(release: str) -> dict[str, dict[str, Any]]:
+    """What died of all that was played with settings on every rank alike, or on another machine."""
+    of_one = [row for row in recorded(release) if not (row["per_rank"] or row["library"] or row["leaves_out"])]
+    died = [row for row in of_one if 0 not in row["exit_codes"].values()]
+    return {row["name"]: row for row in died if row["env"].keys() - {"RANK_WAITS_S"} or row["name"] in _OTHERWISE}
+
+
+def as_played(row: dict[str, Any], release: str) -> Snapshot:
+    """The machine of a row: without HCAs, with this NCCL, these settings and these files."""
+    before = load(findings.zoo.CAPTURES / "hgx-h100.jsonl").answers
+    answers = {asked: said for asked, said in before.items() if "infiniband" not in " ".join(map(str, asked))}
+    answers[("list", "/sys/class/infiniband")] = _ENDED
+    variables = {"HOME": "/root", **row["env"]} | (_ON_TWO_HOSTS if row["hosts"] == 2 else {})
+    answers[("env",)] = json.dumps(variables)
+    (library,) = [asked for asked in answers if asked[0] == "elf_texts" and asked[-1] == "NCCL version 2."]
+    answers[library] = json.dumps([f"NCCL version {release}+cuda12.3"])
+    answers |= {("read", f"/opt/job/{name}"): said for name, said in _WRITTEN.items()}
+    answers[("resolve", "here")] = Failed("resolve here: Temporary failure in name resolution")
+    answers[("resolve", "n0")] = '{"addresses": ["10.0.0.11"], "seconds": 0.002}'
+    answers[("launched_with", "--nnodes")] = _ENDED
+    answers |= _OTHERWISE.get(row["name"], {})
+    if row["name"] == "no-nvml":
+        answers |= dict.fromkeys([a for a in answers if a[0] == "nvml" or a[1:2] == ("nvidia-smi",)], _ENDED)
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
+    return with_choices([of_capture(Replay(answers, "n0", older=False), collectors, TRACES)], CHECKS)[0]
+
+
+TRACES = Traces()
+_ON_TWO_HOSTS = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4",
+                 "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2",
+                 "TORCHELASTIC_RUN_ID": "4711"}  # fmt: skip
+
+
+@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+def test_nothing_is_ready_with_which_real_nccl_died(release: str) -> None:
+    """What NCCL itself did, recorded on a processor, is held against the doctor's rules."""
+    died = deeds(release)
+    ready = {name for name, row in died.items() if code(as_played(row, release)) is ExitCode.OK}
+    assert ready == died.keys() & NOT_THE_SETTINGS.keys()
+    assert len(died) > 25

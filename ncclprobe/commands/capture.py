@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     save(path, text)
     late = sum(isinstance(said, OutOfTime) for said in answers.values())
     if late:
-        print(f"{path}: incomplete: {late} questions were not asked before --timeout was over", file=sys.stderr)
+        print(f"{path}: incomplete: {late} questions were not asked: time, threads or memory ran out", file=sys.stderr)
         return ExitCode.INCONCLUSIVE
     print(f"{path}: {len(answers)} answers; judge them with `ncclprobe doctor {path}`")
     return ExitCode.OK

@@ -1,16 +1,17 @@
 """Where names come from on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
 
 Everyone may read them. In a container they are the container's, and Kubernetes and docker write the first two anew for
-each. MASTER_ADDR and this node's own name are resolved on this node.
+each. MASTER_ADDR, the host of NCCL_COMM_ID and this node's own name are resolved on this node.
 """
 
 import json
 from collections.abc import Iterator
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from ncclprobe.errors import Failed, Missing, TimedOut
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
@@ -66,6 +67,54 @@ def resolve_own(host: Host, name: str) -> OwnName:
     except Failed as error:
         return OwnName(name, failure=str(error))
     return OwnName(name, tuple(seen["addresses"]))
+
+
+def comm_id_host(text: str) -> str:
+    """Return the host, name or numeric address, of NCCL_COMM_ID=`text`: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
+
+    Raises ValueError where NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
+    to the resolver, so that it may still refuse it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString
+    (v2.30.7).
+    """
+    if len(text) < 2:
+        raise ValueError("it is empty, or a single character")
+    if not text.startswith("["):
+        host = next((piece for piece in text.split(",") if piece and piece[0] != ":"), "").split(":")[0]
+        if not host:
+            raise ValueError("it names no host")
+        return host
+    inside, closed, _ = text[1:].partition("]")
+    if not closed:
+        raise ValueError("its bracket is not closed")
+    try:
+        IPv6Address(inside.partition("%")[0])
+    except ValueError:
+        raise ValueError("what stands in its brackets is no IPv6 address") from None
+    return inside
+
+
+class CommIdHost(Struct, frozen=True):
+    """What getaddrinfo(3) answers for the host of NCCL_COMM_ID, in its order, of which NCCL takes the first.
+
+    `name` is empty where the variable names none. `failure`: why it answers nothing, so that NCCL does not start.
+    """
+
+    name: str = ""
+    addresses: tuple[str, ...] = ()
+    failure: str = ""
+
+
+@collector
+def comm_id_named(host: Host, settings: Settings) -> CommIdHost:
+    """Resolve the host of NCCL_COMM_ID, where it is a name, as NCCL's bootstrap does."""
+    try:
+        name = comm_id_host(settings.get("NCCL_COMM_ID") or "")
+    except ValueError:
+        return CommIdHost()
+    if _is_address(name.partition("%")[0]):
+        return CommIdHost()
+    found = resolve_own(host, name)
+    return CommIdHost(name, found.addresses, found.failure)
 
 
 HOSTS, RESOLV_CONF, NSSWITCH = "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf"

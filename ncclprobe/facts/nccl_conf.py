@@ -183,6 +183,8 @@ class TopologyFile(Struct, frozen=True):
 class NamedFiles(Struct, frozen=True):
     """`topology`: None where NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
 
+    `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty where it does not, None where that is not set.
+
     A plugin named without a folder, and not as NCCL's usually are, is a key as it stands: whether the loader finds it.
     `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None where that is not set, Absent: not known. A
     folder that does not exist is not writable.
@@ -192,6 +194,7 @@ class NamedFiles(Struct, frozen=True):
     log_folder: str = ""
     log_writable: bool | Absent | None = None
     libraries: Mapping[str, bool | Absent] = field(default_factory=dict)
+    graph: str | Absent | None = None
 
 
 _CLASSES = ("0x0302", "0x0207", "0x0200", "0x0300")
@@ -204,8 +207,8 @@ _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
 
 @collector
 def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> NamedFiles:
-    """Inspect the files that variables name; open only NCCL_TOPO_FILE, and create nothing."""
-    wanted = settings.get("NCCL_TOPO_FILE")
+    """Inspect the files that variables name; open NCCL_TOPO_FILE and NCCL_GRAPH_FILE alone, and create nothing."""
+    wanted, graph = settings.get("NCCL_TOPO_FILE"), settings.get("NCCL_GRAPH_FILE")
     folder = log_folder(settings.get("NCCL_DEBUG_FILE") or "")
     named = list(dict.fromkeys(one for name in _PLUGINS for one in (settings.get(name) or "").split(",")))[:_MOST]
     there = {name: _there(host, name) for name in named if name.startswith("/")}
@@ -215,6 +218,7 @@ def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> Name
         log_folder=folder,
         log_writable=learn(host, _writable, "access", folder) if folder else None,
         libraries=there,
+        graph=None if graph is None else learn(host, graph_trouble, "read", graph),
     )
 
 
@@ -254,6 +258,23 @@ def topology_file(path: str, text: str) -> TopologyFile:
     whole = "<system" in text and text.rstrip().endswith("</system>")
     addresses = tuple(each.lower() for each in devices if each and not each.strip("0123456789abcdefABCDEF:."))
     return TopologyFile(path, whole, version if version.isdecimal() else "", addresses)
+
+
+def graph_trouble(text: str) -> str:
+    """Return why NCCL refuses a file of graphs, with which no communicator starts; empty where it takes it.
+
+    Without <graphs> it ignores the file. Source: src/graph/xml.cc ncclTopoXmlGraphLoadGraphs, xmlGetNode (v2.30.7).
+    """
+    bare = text.strip(" \n\r")
+    if bare and not bare.startswith("<"):
+        return f"expecting '<', got {bare[:1]!r}"
+    if "<graphs" not in text:
+        return ""
+    single = text.partition("<graphs")[2].partition(">")[0].endswith("/")
+    if "</graphs>" not in text and not single:
+        return "is not whole: <graphs … </graphs> is incomplete"
+    version = next((each.get("version", "") for each in _elements(text, "graphs")), "")
+    return "" if version in ("1", "") else f"is of version {version}, and NCCL takes 1 alone"
 
 
 def _elements(text: str, tag: str) -> Iterator[dict[str, str]]:

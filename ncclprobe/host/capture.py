@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe import __version__, bounds
-from ncclprobe.errors import REFUSALS, Failed, HostError, NotCaptured, UsageError
+from ncclprobe.errors import REFUSALS, HostError, NotCaptured, OutOfTime, UsageError
 from ncclprobe.host import SAMPLE, Host, Question, files
 
 Answers = Mapping[Question, str | HostError]
@@ -74,7 +74,7 @@ class Replay:
         """Return the captured answer or refusal.
 
         A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that no run
-        measured; it is Failed if it must have been cut.
+        measured; it is OutOfTime if it must have been cut.
         """
         found = self.answers.get(question)
         if found is not None:
@@ -84,7 +84,7 @@ class Replay:
             return NotCaptured(f"this run did not try it ({asked}): `ncclprobe doctor` on all nodes does")
         if self._older:
             return NotCaptured(f"the capture does not hold {asked}")
-        return Failed(f"the capture should hold {asked} and does not: it is not as it was taken")
+        return OutOfTime(f"the capture should hold {asked} and does not: it is not as it was taken")
 
 
 def _answer(recorded: str | HostError) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from ncclprobe import bounds, interrupt
-from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut, UsageError
+from ncclprobe.errors import Denied, Failed, HostError, Missing, OutOfTime, TimedOut, UsageError
 from ncclprobe.host import files
 
 _DYING_S = 0.5
@@ -219,5 +219,5 @@ def as_host_error(error: BaseException, what: str) -> HostError:
             f"{what}: {error.strerror or 'permission denied'}".replace("Permission denied", "permission denied")
         )
     if isinstance(error, MemoryError):
-        return TimedOut(f"{what}: not asked, for {interrupt.NO_MEMORY}")  # it says nothing of what was asked
+        return OutOfTime(f"{what}: not asked, for {interrupt.NO_MEMORY}")
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

@@ -425,7 +425,8 @@ def _resolve(name: str) -> str:
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise Failed(f"resolve {name}: {error.strerror}") from None
+        ours = error.errno in (socket.EAI_MEMORY, socket.EAI_SYSTEM)  # it had no memory or file left to ask with
+        raise (OutOfTime if ours else Failed)(f"resolve {name}: {error.strerror}") from None
     addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     return json.dumps({"addresses": addresses, "seconds": round(time.monotonic() - started, 4)})
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from ncclprobe.errors import Failed, HostError, TimedOut
+from ncclprobe.errors import Failed, HostError, OutOfTime, TimedOut
 from ncclprobe.host.command import as_host_error
 
 T = TypeVar("T")
@@ -50,6 +50,8 @@ os.register_at_fork(after_in_child=_IDLE.clear)  # a fork has none of these thre
 
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
+
+    OutOfTime where there is no thread to ask with.
 
     A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
     this process: the report is out by then, and the shell waits until the kernel lets the thread go.
@@ -107,7 +109,7 @@ def _hired(what: str) -> _Worker:
     try:
         return _Worker()
     except RuntimeError as error:
-        raise TimedOut(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
+        raise OutOfTime(f"{what}: not asked, for {error} (raise ulimit -u, -v, or the cgroup's pids.max)") from None
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -2,7 +2,8 @@
 
 ``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
 (v2.30.7); in prose docs/how/nccl-selection.md. Before 2.24 there was one list for all functions, unknown names were
-passed over, and Ring came back where nothing was left.
+passed over, and Ring came back where no algorithm was left, with the protocols that are left
+(src/graph/tuning.cc:290 ncclTopoTuneModel, v2.23.4).
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,9 +101,12 @@ def implemented(function: str, version: Version | None = None) -> frozenset[str]
 def stranded(
     algorithms: Pin, protocols: Pin, lacking: frozenset[str] = frozenset(), version: Version | None = None
 ) -> tuple[str, ...]:
-    """Return the functions with no algorithm and protocol left, whose calls fail. None before 2.24: Ring came back."""
+    """Return the functions with no algorithm and protocol left, whose calls fail.
+
+    Before 2.24 those without a protocol alone, for Ring came back.
+    """
     if not reaches(version, _GRAMMAR):
-        return ()
+        return tuple(name for name in FUNCTIONS if not protocols.kept.get(name, True))
     return tuple(
         name
         for name in FUNCTIONS

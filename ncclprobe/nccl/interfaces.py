@@ -66,27 +66,6 @@ def forced_family(text: str) -> Family | None:
     return "inet6" if text == "AF_INET6" else None
 
 
-def comm_id_host(text: str) -> str:
-    """Return the host, name or numeric address, of NCCL_COMM_ID=`text`: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
-
-    Raises ValueError where NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
-    to the resolver, so that it may still refuse it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString
-    (v2.30.7).
-    """
-    if len(text) < 2:
-        raise ValueError("it is empty, or a single character")
-    if not text.startswith("["):
-        return next((piece for piece in text.split(",") if piece and piece[0] != ":"), "").split(":")[0]
-    inside, closed, _ = text[1:].partition("]")
-    if not closed:
-        raise ValueError("its bracket is not closed")
-    try:
-        IPv6Address(inside.partition("%")[0])
-    except ValueError:
-        raise ValueError("what stands in its brackets is no IPv6 address") from None
-    return inside
-
-
 def find_interfaces(
     interfaces: Sequence[Interface],
     *,

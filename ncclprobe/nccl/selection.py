@@ -25,6 +25,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import System
+from ncclprobe.facts.names import CommIdHost, comm_id_host
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
@@ -58,7 +59,7 @@ from ncclprobe.nccl.gpudirect import (
     supported,
 )
 from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
-from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
+from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 from ncclprobe.nccl.networks import Choosing, Known, efa_ports, efa_rails, fast_nics, hca_choice, network, part, refused
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.topology.paths import PathType, Topology, of_machine
@@ -182,8 +183,7 @@ def _searched(found: Choice, known: Known) -> Part[InterfaceChoice]:
 def _comm_id(known: Known) -> str | None:
     """Return the address in NCCL_COMM_ID; None: not set.
 
-    Raises ValueError where NCCL refuses it, Unlearned where a host is named: its first address is the resolver's to
-    tell.
+    Raises ValueError where NCCL refuses it, or the resolver its host, and Unlearned where it was not asked.
     """
     text = known.settings.get("NCCL_COMM_ID")
     if text is None:
@@ -192,7 +192,12 @@ def _comm_id(known: Known) -> str | None:
     try:
         return str(ip_address(host))
     except ValueError:
-        raise Unlearned(f"{known.set('NCCL_COMM_ID')} decides, and what its host resolves to is not known") from None
+        found = known.maybe(CommIdHost)
+    if isinstance(found, Absent):
+        raise Unlearned(f"{known.set('NCCL_COMM_ID')} decides, and what its host resolves to is not known")
+    if not found.addresses:
+        raise ValueError(found.failure or f"{host} does not resolve")
+    return found.addresses[0]
 
 
 # HCAs and their GIDs.

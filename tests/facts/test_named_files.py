@@ -29,6 +29,26 @@ def test_nothing_is_asked_where_nothing_is_named() -> None:
     assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('<graphs version="1"><graph id="0" pattern="4"/></graphs>\n', ""),
+        ('<!-- ours -->\n<graphs version="1"/>', ""),
+        ('<system version="1"></system>', ""),
+        ("", ""),
+        ('<graphs version="1"><graph id="0"', "incomplete"),
+        ('<graphs version="1"><graph id="0"/>', "incomplete"),
+        ('<graphs version="2"></graphs>', "version 2"),
+        ("# rings\n0 1 2 3", "expecting '<'"),
+    ],
+)
+def test_a_file_of_graphs_is_read_as_nccl_reads_it(text: str, why: str) -> None:
+    asked = Replay({("read", "/g.xml"): text})
+    found = named_files.run(asked, settings(NCCL_GRAPH_FILE="/g.xml"), Loader()).graph
+    assert isinstance(found, str)
+    assert why in found if why else not found
+
+
 def test_a_topology_names_its_gpus_and_nics() -> None:
     found = topology_file("/t.xml", XML)
     assert (found.whole, found.version, found.addresses) == (True, "1", ("0001:00:00.0", "0101:00:00.0"))

@@ -64,6 +64,13 @@ def test_ring_came_back_before_2_24() -> None:
     assert stranded(parse_pin("tree", ALGORITHMS, old), NONE, version=old) == ()
 
 
+@pytest.mark.parametrize(("proto", "left"), [("LL256", FUNCTIONS), ("^LL,LL128,Simple", FUNCTIONS), ("LL", ())])
+def test_no_release_calls_without_a_protocol(proto: str, left: tuple[str, ...]) -> None:
+    old = (2, 23, 4)
+    assert stranded(NONE, parse_pin(proto, PROTOCOLS, old), version=old) == left
+    assert stranded(parse_pin("tree", ALGORITHMS, old), parse_pin(proto, PROTOCOLS, old), version=old) == left
+
+
 def test_what_the_machine_lacks_is_not_left() -> None:
     pin = parse_pin("allreduce:nvls", ALGORITHMS)
     assert stranded(pin, NONE) == ()

@@ -51,7 +51,7 @@ def on(nodes: Sequence[str], every: Sized) -> str:
 
 
 def unasked(fact: object) -> bool:
-    """Return whether --timeout left no time to ask for it: that is unknown, and no node's fault."""
+    """Return whether it was not asked for want of time, threads or memory: that is unknown, and no node's fault."""
     return isinstance(fact, Absent) and fact.refused == OutOfTime.__name__
 
 

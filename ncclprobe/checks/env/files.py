@@ -13,7 +13,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Linking, Plugin, Plugins, SharedLibrary
 from ncclprobe.facts.software import NCCL, Mapped, NcclLibrary, Software, Torch, parse_version
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.findings import Finding, Sources, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -31,8 +31,8 @@ _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "
 
 @applies
 def topology_named(settings: Settings) -> bool:
-    """if NCCL_TOPO_FILE is set."""
-    return bool(settings.get("NCCL_TOPO_FILE"))
+    """if NCCL_TOPO_FILE or NCCL_GRAPH_FILE is set."""
+    return bool(settings.get("NCCL_TOPO_FILE")) or "NCCL_GRAPH_FILE" in settings.effective
 
 
 @check(
@@ -123,21 +123,27 @@ def _refused(settings: Settings) -> Iterator[Finding]:
     applies=topology_named,
 )
 def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) -> Iterator[Finding]:
-    """NCCL_TOPO_FILE is missing, truncated, or describes another machine.
+    """NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, truncated, or describes another machine.
 
-    Right: NCCL_TOPO_FILE is complete and describes this machine.
-    Why: NCCL takes the places of GPUs and NICs from it; with the file of another machine type it pairs the wrong ones,
-    and the job is slow without any message.
+    Right: The files of NCCL_TOPO_FILE and NCCL_GRAPH_FILE are complete and describe this machine.
+    Why: NCCL takes the places of GPUs and NICs from NCCL_TOPO_FILE; with the file of another machine type it pairs the
+    wrong ones, and the job is slow without any message. Without the file of NCCL_GRAPH_FILE, or with a broken one, no
+    communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), even where the
+    variable is set to an empty text; of both files version 1 alone is taken ("has wrong version").
     Fix: use the file of this machine type, or unset the variable.
     """
+    yield from _graphs(settings, named_files.graph)
     found, shown = named_files.topology, evidence(settings, "NCCL_TOPO_FILE")
     if found is None:
         return
     if isinstance(found, Absent):
-        yield jobs_fail("NCCL_TOPO_FILE", f"cannot be read: {found.why}", shown)
+        yield _unread("NCCL_TOPO_FILE", found, shown)
         return
     if not found.whole:
         yield jobs_fail("NCCL_TOPO_FILE", "is not a whole topology: <system … </system> is incomplete", shown)
+        return
+    if found.version not in ("1", ""):
+        yield jobs_fail("NCCL_TOPO_FILE", f"is of version {found.version}, and NCCL takes 1 alone", shown)
         return
     here = set() if isinstance(pci, Absent) else {address.lower() for address in pci.devices}
     real = [address for address in found.addresses if not address.startswith("ffff:")]
@@ -145,6 +151,21 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
     if here and strange:
         message = f"names {', '.join(strange)}, which this machine does not have"
         yield jobs_warn("NCCL_TOPO_FILE", message, shown)
+
+
+def _graphs(settings: Settings, found: str | Absent | None) -> Iterator[Finding]:
+    shown = evidence(settings, "NCCL_GRAPH_FILE")
+    if isinstance(found, Absent):
+        yield _unread("NCCL_GRAPH_FILE", found, shown)
+    elif found:
+        yield jobs_fail("NCCL_GRAPH_FILE", f"{found}: no communicator starts", shown)
+
+
+def _unread(name: str, found: Absent, shown: Sources) -> Finding:
+    """Return that a file cannot be read. Raises Unlearned where that is not known: it was asked too late, or never."""
+    if found.refused not in ("Missing", "Denied", "Failed"):
+        raise Unlearned(f"{name}: {found.why}")
+    return jobs_fail(name, f"cannot be read: {found.why}", shown)
 
 
 @check(

@@ -22,6 +22,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.names import CommIdHost, comm_id_host
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen
@@ -29,7 +30,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gloo import Device, named, of_interface
 from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector, select
-from ncclprobe.nccl.interfaces import Choice, comm_id_host, find_by, same_subnet
+from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
 _ONLY_HERE = re.compile(r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+")
 """Names that container engines and hypervisors give to interfaces that end on this node."""
@@ -99,18 +100,20 @@ def comm_id_set(settings: Settings) -> bool:
 
 
 @check(
-    bad=lambda: [(setting("NCCL_COMM_ID", ""), PLAIN_HOST, NO_NCCL)],
-    good=lambda: [(setting("NCCL_COMM_ID", "node1:9999"), PLAIN_HOST, NO_NCCL)],
+    bad=lambda: [(setting("NCCL_COMM_ID", ""), PLAIN_HOST, NO_NCCL, CommIdHost())],
+    good=lambda: [(setting("NCCL_COMM_ID", "node1:9999"), PLAIN_HOST, NO_NCCL, CommIdHost("node1", ("10.0.0.5",)))],
     required=True,
     applies=comm_id_set,
 )
-def comm_id(settings: Settings, interfaces: Interfaces, software: Software | Absent) -> Iterator[Finding]:
+def comm_id(
+    settings: Settings, interfaces: Interfaces, software: Software | Absent, named_host: CommIdHost | Absent
+) -> Iterator[Finding]:
     """NCCL_COMM_ID is no address that NCCL can start from.
 
     Right: NCCL_COMM_ID is an address in the subnet of one of this node's interfaces.
     Why: once the variable is set, even to an empty text, NCCL's bootstrap takes it for the root's address and refuses
-    to start where it is none ("Invalid NCCL_COMM_ID", src/bootstrap.cc), or where no interface is in its subnet ("No
-    usable listening interface found").
+    to start where it is none, or a name that does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
+    bootstrapNetInit), or where no interface is in its subnet ("No usable listening interface found").
     Fix: unset it; under torch, MASTER_ADDR and torch's store do the same. Otherwise NCCL_COMM_ID=10.0.0.1:9999.
     """
     entry = settings.effective["NCCL_COMM_ID"]
@@ -124,7 +127,14 @@ def comm_id(settings: Settings, interfaces: Interfaces, software: Software | Abs
     try:
         address = str(ip_address(host))
     except ValueError:
-        return  # a name: whether it resolves is for the resolver to say
+        if isinstance(named_host, Absent):
+            raise Unlearned(f"whether {host} resolves is not known: {named_host.why}") from None
+        if not named_host.addresses:
+            message = f"is {entry.value}, whose host does not resolve here: NCCL does not start"
+            shown = (as_evidence(entry), seen("getaddrinfo", named_host.failure))
+            yield jobs_fail("NCCL_COMM_ID", message, shown)
+            return
+        address = named_host.addresses[0]
     version = loaded(software)
     if not any(same_subnet(each, address, version) for each in interfaces.addresses):
         message = f"is {entry.value}, and no interface of this node is in that subnet: NCCL does not start"

@@ -199,6 +199,7 @@ def forced_algo(
     Why: NCCL chooses by size, and what is forced for one size is slow at others; of a list it chooses still, but never
     what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an
     algorithm fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter.
+    Without a protocol it fails in every release ("no algorithm/protocol available", src/enqueue.cc).
     LL128 allowed by hand, also by excluding others, is used where NCCL does not consider it safe, and may corrupt data
     (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
@@ -226,7 +227,8 @@ def forced_algo(
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
-        name = "NCCL_ALGO" if pins["NCCL_ALGO"].kept else "NCCL_PROTO"
+        spoilt = not all(pins["NCCL_PROTO"].kept.get(each, True) for each in left)
+        name = "NCCL_PROTO" if spoilt or not pins["NCCL_ALGO"].kept else "NCCL_ALGO"
         message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
         yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"), _REMEDIES[name])
 

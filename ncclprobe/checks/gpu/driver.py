@@ -15,17 +15,18 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.process import DeviceNode, Devices
+from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.layout import first_of
-from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.findings import ONCE, Certainty, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.units import plural
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*range(7), "ctl", "-uvm")), (), ())
 
 _NO_DRIVER = Absent("no module", "Missing")
-_REST = Pci(), _NO_DRIVER, Environment()
+_REST = Pci(), _NO_DRIVER, Environment(), Container()
 NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
 
@@ -48,9 +49,9 @@ _LOAD_DRIVER = (
     applies=gpu_job,
 )
 def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """nvidia-smi does not return.
+    """nvidia-smi does not return, or lists fewer GPUs than NVML.
 
-    Right: nvidia-smi returns.
+    Right: nvidia-smi returns, and lists the GPUs that NVML counts.
     Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
     normal without persistence mode, so that only a minute without an answer counts. Containers that lack nvidia-smi are
     as well served by NVML, which answers through the same driver.
@@ -61,6 +62,9 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
             raise Unlearned(smi.why)
     elif smi.wedged:
         yield fail("nvidia-smi", smi.wedged, blame="node", action="repair", evidence="nvidia-smi -L")
+    elif isinstance(gpus, Gpus) and smi.gpus < (alive := sum(not gpu.lost for gpu in gpus.all)):
+        message = f"lists {plural(smi.gpus, 'GPU')}, and NVML counts {alive}: a GPU comes and goes"
+        yield fail("nvidia-smi", message, blame="node", action="retest", confidence=ONCE, evidence="nvidia-smi -L")
 
 
 @check(
@@ -78,6 +82,7 @@ def count(
     pci: Pci | Absent,
     driver: Driver | Absent,
     environment: Environment | Absent,
+    container: Container | Absent,
 ) -> Iterator[Finding]:
     """A GPU is lost, or the node has fewer than expected.
 
@@ -85,7 +90,8 @@ def count(
     Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
     Where a process sees one GPU only, each may have been given its own (srun --gpus-per-task, Ray). A node on which
     none can be used fails if something says that it has one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
-    handed on to a guest, SLURM_GPUS_ON_NODE, or NVIDIA_VISIBLE_DEVICES with UUIDs.
+    handed on to a guest, SLURM_GPUS_ON_NODE, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU that did not initialise is
+    on the PCI bus with its driver and in /dev, and NVML leaves it out.
     Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. Where more ranks than GPUs
     were asked for: --nproc-per-node=gpu.
     """
@@ -103,8 +109,9 @@ def count(
         if gpu.lost:
             message = f"is lost, as NVML says ({gpu.lost})"
             yield fail(f"GPU{gpu.index}", message, blame="node", action="repair", evidence="NVML")
-    yield from _closed(devices)
+    yield from _closed(devices, container)
     yield from _twins(gpus)
+    yield from _uncounted(gpus, devices, pci, environment, container)
     alive = sum(not gpu.lost for gpu in gpus.all)
     if job.expect_gpus is not None and alive < job.expect_gpus:
         message = f"{alive} usable, {job.expect_gpus} expected (--expect-gpus)"
@@ -113,13 +120,47 @@ def count(
         yield _too_few(alive, ranks, "NVML")
 
 
-def _closed(devices: Devices | Absent) -> Iterator[Finding]:
-    """Yield that CUDA's own device node is closed to this process, which NVML and nvidia-smi do without."""
+def _closed(devices: Devices | Absent, container: Container | Absent) -> Iterator[Finding]:
+    """Yield that CUDA's own device node is closed to this process, or is not there, which NVML does without.
+
+    On a host nvidia-modprobe, which is root's, makes it when CUDA starts; a container has what it was given.
+    """
     nodes = () if isinstance(devices, Absent) or isinstance(devices.nvidia, Absent) else devices.nvidia
-    for node in nodes:
-        if node.path == _CUDA_NODE and not node.usable:
-            message = "may not be read and written by this process: CUDA does not start, though NVML sees the GPUs"
-            yield fail(node.path, message, blame="image", action="fix-image", evidence=f"access(2) {node.path}")
+    own, shown = next((node for node in nodes if node.path == _CUDA_NODE), None), f"access(2) {_CUDA_NODE}"
+    if own and not own.usable:
+        message = "may not be read and written by this process: CUDA does not start, though NVML sees the GPUs"
+        yield fail(own.path, message, blame="image", action="fix-image", evidence=shown)
+    elif own is None and _numbered(devices) and isinstance(container, Container):
+        if container.kind:
+            message = f"is not in this {container.kind} container: CUDA does not start, though NVML sees the GPUs"
+            yield fail(_CUDA_NODE, message, blame="image", action="fix-image", evidence=shown)
+        else:
+            yield note(_CUDA_NODE, "is not there; nvidia-modprobe makes it when CUDA starts", evidence=shown)
+
+
+def _uncounted(
+    gpus: Gpus,
+    devices: Devices | Absent,
+    pci: Pci | Absent,
+    environment: Environment | Absent,
+    container: Container | Absent,
+) -> Iterator[Finding]:
+    """Yield that GPUs are on the bus and not counted by NVML: they did not initialise, or are not this process's."""
+    bound = () if isinstance(pci, Absent) else [gpu for gpu in pci.of("gpu") if gpu.identity.driver == "nvidia"]
+    if len(bound) <= len(gpus.all):
+        return
+    variables = {} if isinstance(environment, Absent) else environment.variables
+    given = variables.get("NVIDIA_VISIBLE_DEVICES") not in (None, "", "all")
+    slurms = any(name.startswith("SLURM_") for name in variables)
+    inside = isinstance(container, Absent) or bool(container.kind)
+    open_nodes = len(_numbered(devices, usable=True))
+    message = f"{len(gpus.all)} counted by NVML, {len(bound)} on the PCI bus with the driver nvidia"
+    shown = seen("/sys/bus/pci/devices", first_of((gpu.address for gpu in bound), _MOST_SHOWN))
+    if given or slurms or inside or open_nodes <= len(gpus.all):
+        yield note("GPUs", f"{message}: the others are not this process's", evidence=[shown, seen("NVML")])
+    else:
+        message = f"{message} and {open_nodes} in /dev: the others did not initialise"
+        yield fail("GPUs", message, blame="node", action="repair", evidence=[shown, seen("NVML")])
 
 
 def _twins(gpus: Gpus) -> Iterator[Finding]:
@@ -169,10 +210,11 @@ def _too_few(gpus: int, ranks: int, evidence: str) -> Finding:
     )
 
 
-def _numbered(devices: Devices | Absent) -> tuple[str, ...]:
-    """Return the device nodes of GPUs: /dev/nvidia0 …, not those of the driver's parts."""
+def _numbered(devices: Devices | Absent, usable: bool = False) -> tuple[str, ...]:
+    """Return the device nodes of GPUs, or of them those that are `usable`: /dev/nvidia0 …, not the driver's parts."""
     nodes = () if isinstance(devices, Absent) or isinstance(devices.nvidia, Absent) else devices.nvidia
-    return tuple(node.path for node in nodes if node.path.removeprefix("/dev/nvidia").isdecimal())
+    open_nodes = (node.path for node in nodes if node.usable or not usable)
+    return tuple(path for path in open_nodes if path.removeprefix("/dev/nvidia").isdecimal())
 
 
 _DAY_S = 86400.0

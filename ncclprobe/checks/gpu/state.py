@@ -14,6 +14,10 @@ from ncclprobe.units import size
 
 GIB = 1 << 30
 _MUCH = 2 * GIB  # AMD-AGI/Primus' limit; the driver keeps up to 1 GiB for itself
+_LEAST = GIB
+"""Free memory with which a rank cannot begin: CUDA's context takes half of it, NCCL's buffers the rest."""
+_CONTEXT = 128 << 20
+"""A CUDA context takes more; the server of MPS, for which exclusive-process is meant, takes less."""
 _SLOWED = {
     "hw-slowdown": "the hardware has lowered its clocks",
     "hw-thermal-slowdown": "too hot: the hardware has lowered its clocks",
@@ -118,7 +122,8 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.
 
     Right: No GPU is in use.
-    Why: a job then runs out of memory or shares the GPU, and a measurement during other work says nothing.
+    Why: a job then runs out of memory or shares the GPU, and a measurement during other work says nothing. With less
+    than 1 GiB free it does not begin: "Failed to CUDA calloc", "out of memory".
     Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
     another node.
     """
@@ -134,7 +139,12 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         message = f"{size(max(in_use, told))} of its memory are in use, by {by}"
         # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
         shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
-        if told > _MUCH or (in_use > _MUCH and not shared):
+        whole = 0 if isinstance(gpu.memory_bytes, Absent) else gpu.memory_bytes
+        if whole and whole - (told if shared else max(in_use, told)) < _LEAST:
+            free = size(max(0, whole - max(in_use, told)))
+            message = f"{free} of its {size(whole)} are free, with {by} on it: no rank can begin"
+            yield fail(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
+        elif told > _MUCH or (in_use > _MUCH and not shared):
             yield warn(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
         elif processes:
             yield note(name, message, evidence=("NVML memory", "NVML processes"))
@@ -200,17 +210,17 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")),)],
-    good=lambda: [(WELL,)],
+    bad=lambda: [(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")), Job())],
+    good=lambda: [(WELL, Job())],
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
-def compute_mode(gpus: Gpus) -> Iterator[Finding]:
+def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
     """A GPU's compute mode prohibits a process to compute.
 
     Right: Every GPU's compute mode lets processes compute.
-    Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for it
-    (nvmlComputeMode_t in nvml.h).
+    Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for
+    it; in "exclusive-process" it fails while another process computes (nvmlComputeMode_t in nvml.h).
     Fix: `nvidia-smi -i N -c 0` as root.
     """
     unknown = {}
@@ -220,6 +230,13 @@ def compute_mode(gpus: Gpus) -> Iterator[Finding]:
         elif gpu.compute_mode == "prohibited":
             message = "its compute mode is prohibited"
             yield fail(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetComputeMode")
+        elif gpu.compute_mode.startswith("exclusive") and not isinstance(gpu.processes, Absent) and not job.running:
+            held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
+            if held:
+                message = f"its compute mode is {gpu.compute_mode}, and another process has it: it takes no second one"
+                shown = ("nvmlDeviceGetComputeMode", "NVML processes")
+                tell = warn if None in held else fail
+                yield tell(name, message, action="retest", confidence=ONCE, evidence=shown)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetComputeMode")
 
 

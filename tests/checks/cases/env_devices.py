@@ -35,6 +35,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
 from ncclprobe.model.snapshot import Job
@@ -133,10 +134,13 @@ CASES = {
     ),
     "env.comm-id": Cases(
         bad=[
-            (setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL),
-            (setting("NCCL_COMM_ID", "192.168.7.7:9999"), PLAIN_HOST, nccl(2, 27, 7)),
+            (setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL, CommIdHost()),
+            (setting("NCCL_COMM_ID", ":9999"), PLAIN_HOST, NO_NCCL, CommIdHost()),
+            (setting("NCCL_COMM_ID", "192.168.7.7:9999"), PLAIN_HOST, nccl(2, 27, 7), CommIdHost()),
+            (setting("NCCL_COMM_ID", "here"), PLAIN_HOST, NO_NCCL, CommIdHost("here", failure="not known")),
+            (setting("NCCL_COMM_ID", "far:9999"), PLAIN_HOST, nccl(2, 27, 7), CommIdHost("far", ("192.168.7.7",))),
         ],
-        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL)],
+        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, _ANY)],
     ),
     "env.ifname-virtual": Cases(
         bad=[

@@ -105,9 +105,13 @@ CASES = {
         bad=[
             (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
             (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
+            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=Absent("no such file", "Missing")), _TREE),
+            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph="is not whole"), _TREE),
+            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", version="9")), _TREE),
         ],
         good=[
             (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
+            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=""), _TREE),
             (
                 setting("NCCL_TOPO_FILE", "/t.xml"),
                 NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))),

@@ -11,7 +11,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
-from ncclprobe.facts.process import Devices
+from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -20,24 +20,30 @@ EIGHT_RANKS = Launch("torchrun", 0, 8, 0, 8, 1)
 NO_NVML = Absent("NVML: no libnvidia-ml.so.1", "Missing")
 FEWER = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(7)), "570.86.15", (12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
-_SLOT = "0000:17:00.0"
+BARE_HOST, DOCKER = Container(), Container("docker", "/.dockerenv")
+EIGHT_NODES = Devices((*NODES.nvidia, DeviceNode("/dev/nvidia7", usable=True)), (), ())
+_CLOSED_TO_ONE = Devices((*NODES.nvidia, DeviceNode("/dev/nvidia7", usable=False)), (), ())
+_WITHOUT_UVM = Devices(NODES.nvidia[:-1], (), ())
 
 
-def on_the_bus(driver: str = "") -> Pci:
-    """Return the bus of a node with one GPU, to which `driver` is bound."""
+def on_the_bus(driver: str = "", gpus: int = 1) -> Pci:
+    """Return the bus of a node with `gpus` GPUs, to which `driver` is bound."""
     identity = Identity(0x030200, NVIDIA, 0x2335, driver=driver)
-    return Pci({_SLOT: Device(_SLOT, identity, PciPosition("pci0000:15", ()), Absent("not asked"))})
+    slots = [f"0000:{0x17 + n:02x}:00.0" for n in range(gpus)]
+    return Pci({slot: Device(slot, identity, PciPosition("pci0000:15", ()), Absent("not asked")) for slot in slots})
 
 
 _NO_NODES = Devices((), (), ())
 _LOADED = Driver("570.86.15", is_open=True)
 _GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
 _PASSED_ON = on_the_bus("vfio-pci")
+EIGHT_ON_THE_BUS = on_the_bus("nvidia", 8)
 DESKTOP = box(*(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in TWO.all))
 GUEST = Machine(virtual=True)
 WORN = replace(PROTECTED, ecc_ever=9, sram_worn=True)
 REPAIRED = replace(PROTECTED, ecc_ever=1)
 NO_SUCH_THING = Absent("NVML nvmlDeviceGetRemappedRows: Not Supported", "Failed")
+_EXCLUSIVE = replace(HEALTHY, compute_mode="exclusive-process")
 BARE = replace(HEALTHY, ecc=False, ecc_pending=False, ecc_since_reset=NO_SUCH_THING, ecc_ever=NO_SUCH_THING)
 REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
 CLEARED = Event(4000.0, "xid", BUS, "154", "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)")
@@ -48,16 +54,18 @@ LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13
 _TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
 
 CASES = {
-    "gpu.smi-canary": Cases(good=[(Smi(gpus=2), PAIR)]),
+    "gpu.smi-canary": Cases(bad=[(Smi(gpus=1), PAIR)], good=[(Smi(gpus=2), PAIR), (Smi(gpus=1), ONE_LOST)]),
     "gpu.count": Cases(
         bad=[
             (ONE_LOST, Job(), Launch(), NODES, *_REST),
             (FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
             (NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
             (NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
-            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment()),
-            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment()),
-            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN),
+            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment(), BARE_HOST),
+            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment(), BARE_HOST),
+            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN, BARE_HOST),
+            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), BARE_HOST),
+            (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), DOCKER),
             (
                 Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
                 Job(),
@@ -71,6 +79,11 @@ CASES = {
             (_TOLD_APART, Job(), Launch(), NODES, *_REST),
             (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
             (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
+            (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), BARE_HOST),
+            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), DOCKER),
+            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, _GIVEN, BARE_HOST),
+            (FEWER, Job(), Launch(), _CLOSED_TO_ONE, EIGHT_ON_THE_BUS, _LOADED, Environment(), BARE_HOST),
+            (FEWER, Job(), Launch(), EIGHT_NODES, on_the_bus("vfio-pci", 8), _LOADED, Environment(), BARE_HOST),
         ],
     ),
     "gpu.p2p": Cases(
@@ -120,8 +133,13 @@ CASES = {
         good=[(box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
     ),
     "gpu.busy": Cases(
-        bad=[(box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),)],
+        bad=[
+            (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),),
+            (box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB)),),
+            (box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0)),),
+        ],
         good=[
+            (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
             (box(replace(HEALTHY, processes=(30 << 20,))),),
             (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
         ],
@@ -134,7 +152,17 @@ CASES = {
         good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     ),
     "gpu.persistence": Cases(good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]),
-    "gpu.compute-mode": Cases(good=[(box(replace(HEALTHY, compute_mode="exclusive-process")),)]),
+    "gpu.compute-mode": Cases(
+        bad=[
+            (box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
+            (box(replace(_EXCLUSIVE, processes=(None,))), Job()),
+        ],
+        good=[
+            (box(_EXCLUSIVE), Job()),
+            (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
+            (box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job(running=True)),
+        ],
+    ),
     "gpu.xid": Cases(
         bad=[
             (log(LINK), BOX),
