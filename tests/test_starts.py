@@ -10,6 +10,7 @@ import pytest
 from zoo import findings
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, having
+from ncclprobe.checks.sync.settings import env as settings_of_nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.collect import Traces, of_capture, replayed, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
@@ -24,10 +25,10 @@ from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, load
-from ncclprobe.model.findings import ExitCode, Status, Verdict
+from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
 from ncclprobe.model.nccl_selection import Choices, Part
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose, usable_gpus
 from ncclprobe.report import text
@@ -166,6 +167,23 @@ def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, 
     assert "on this node alone, with" in text.render(report)
 
 
+@pytest.mark.parametrize("provider", ["tcp", "sockets", "tcp;ofi_rxm", "net,tcp"])
+def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
+    seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider, "NCCL_NET": "AWS Libfabric"})
+    several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
+    for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
+        (finding,) = told(each)["env.transport"].findings
+        assert (told(each)["env.transport"].status, finding.subject, finding.blame) == (status, "FI_PROVIDER", "job")
+        assert f"FI_PROVIDER={provider}" in finding.message
+
+
+@pytest.mark.parametrize("provider", ["efa", "tcp,efa", "^tcp", "^tcp,sockets"])
+def test_a_provider_list_that_leaves_efa_is_no_mistake(provider: str) -> None:
+    seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider})
+    found = told(replace(seen, facts={**seen.facts, Launch: TWO_NODES}))
+    assert (found["env.transport"].status, found["env.efa"].status) == (Status.PASS, Status.PASS)
+
+
 def test_fewer_nics_than_expected_fail() -> None:
     seen = machine(findings.zoo.CAPTURES / "hgx-h100.jsonl")
     eight, nine = (judge([seen], CHECKS, Job(expect_nics=number)) for number in (8, 9))
@@ -251,3 +269,31 @@ def test_nothing_is_ready_with_which_real_nccl_died(release: str) -> None:
     ready = {name for name, row in died.items() if code(as_played(row, release)) is ExitCode.OK}
     assert ready == died.keys() & NOT_THE_SETTINGS.keys()
     assert len(died) > 25
+
+
+OF_ONE_HOST = {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NTHREADS"}
+"""They ended jobs whose ranks of one host disagreed; no transport between nodes depends on them."""
+WELL_AS_PLAYED = {"NCCL_BUFFSIZE", "NCCL_COLLNET_ENABLE", "NCCL_MIN_NCHANNELS"}
+"""Jobs in which they differ die with 2.23.4, and with 2.28.9 at other sizes or with a plugin, as its source says."""
+
+
+def differing(release: str) -> dict[str, tuple[bool, bool]]:
+    """Whether a job died in which one rank had another value, and whether two such nodes FAIL, by the variable."""
+    found = {}
+    for row in recorded(release):
+        (theirs,) = row["per_rank"].values() if row["name"].startswith("differs-") else ({},)
+        for name in theirs:
+            two = Every({"n0": having(**row["env"]), "n1": having(**{**row["env"], **theirs})})
+            told_of = [each.severity for each in settings_of_nodes.run(two, Every({}), Job()) if each.subject == name]
+            found[name] = (any(each != 0 for each in row["exit_codes"].values()), told_of == [Severity.FAIL])
+    return found
+
+
+@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+def test_nodes_fail_over_settings_that_ended_real_jobs_where_one_rank_had_another(release: str) -> None:
+    seen = differing(release)
+    assert {name for name, (died, fails) in seen.items() if died and not fails} == OF_ONE_HOST & {
+        name for name, (died, _) in seen.items() if died
+    }
+    assert {name for name, (died, fails) in seen.items() if fails and not died} <= WELL_AS_PLAYED
+    assert len(seen) > 10

@@ -148,8 +148,18 @@ def ofi_plugin_named(settings: Settings) -> bool:
 
 def other_provider(settings: Settings) -> bool:
     """Return whether libfabric is told to use other providers than EFA's."""
-    provider = settings.get("FI_PROVIDER")
-    return bool(provider) and "efa" not in (provider or "").split(",")
+    provider = settings.get("FI_PROVIDER") or ""
+    return bool(provider) and ("efa" in provider.removeprefix("^").split(",")) is provider.startswith("^")
+
+
+_OF_THE_KERNEL = frozenset({"tcp", "sockets", "udp", "net", "ofi_rxm", "ofi_rxd"})
+"""Providers of libfabric that go over the kernel's sockets (fi_provider(7)), and the layers put on top of these."""
+
+
+def over_kernel(settings: Settings) -> bool:
+    """Return whether libfabric is told to use none but providers over the kernel's sockets: ``tcp;ofi_rxm``."""
+    listed = {name for each in (settings.get("FI_PROVIDER") or "").split(",") for name in each.split(";") if name}
+    return bool(listed) and listed <= _OF_THE_KERNEL
 
 
 def efa_rails(fabric: Fabric, settings: Settings, plugins: Plugins, libfabric: Libfabric) -> Part[RailPort]:
@@ -263,7 +273,7 @@ def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice])
         if wanted and not asked.may_be(wanted):
             passed += [_other_name(asked)]
             continue
-        taken = _of_plugin(asked, known)
+        taken = _of_plugin(asked, known, sockets)
         if not isinstance(taken, str):
             return taken
         passed += [taken]
@@ -294,7 +304,7 @@ def _missing(asked: Asked) -> str:
     return "" if asked.plugin or asked.name == _DEFAULT else f"the loader finds no {asked.name}"
 
 
-def _of_plugin(asked: Asked, known: Known) -> Part[NetworkChoice] | str:
+def _of_plugin(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Part[NetworkChoice] | str:
     """Return the plugin's network, or why it is passed over."""
     plugin = asked.plugin
     if plugin is None:
@@ -304,6 +314,9 @@ def _of_plugin(asked: Asked, known: Known) -> Part[NetworkChoice] | str:
     if asked.broken:
         return f"{plugin.path} cannot be loaded: {asked.broken}"
     flavour = plugin.flavour or next((name for name, each in _IFNAMES.items() if known.settings.get(each)), "")
+    if flavour == "ofi" and over_kernel(known.settings):
+        why = f"{known.set('FI_PROVIDER')}: {plugin.path} goes through the kernel"
+        return replace(_of_sockets(sockets, known, plugin.path), why=why) if sockets.chosen else Part(None, why)
     over = part(partial(_over, flavour), known)
     if over.chosen is None:
         return Part(None, f"the network plugin {plugin.path} is asked first: {over.why}")
@@ -374,10 +387,15 @@ def _own(
         rows = None if hcas.chosen is None else (_choice("IB", hcas.chosen, ""),) if hcas.chosen else ()
         yield Part(rows, hcas.why)
     if wanted.lower() in ("", "socket"):
-        names = tuple(each.name for each in sockets.chosen or ())
-        rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]
-        taken = (NetworkChoice("Socket", "", names, _total(rates), sockets.why),) if names else ()
-        yield Part(None if sockets.chosen is None else taken, sockets.why, sockets.refused, sockets.subject)
+        yield _of_sockets(sockets, known)
+
+
+def _of_sockets(sockets: Part[InterfaceChoice], known: Known, plugin: str = "") -> Part[NetworkChoice]:
+    """Return sockets as a network: NCCL's own, or a plugin's whose libfabric goes through the kernel."""
+    names = tuple(each.name for each in sockets.chosen or ())
+    rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]
+    taken = (NetworkChoice("Socket", plugin, names, _total(rates), sockets.why),) if names else ()
+    return Part(None if sockets.chosen is None else taken, sockets.why, sockets.refused, sockets.subject)
 
 
 def _choice(name: str, devices: Sequence[HcaChoice], plugin: str) -> NetworkChoice:

@@ -15,7 +15,7 @@ from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, 
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.networks import TITLES, compared, in_use, source
+from ncclprobe.nccl.networks import TITLES, compared, in_use, over_kernel, source
 from ncclprobe.nccl.selection import CLOSED
 from ncclprobe.units import plural
 
@@ -87,9 +87,9 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
     Right: NCCL goes over the fastest NICs that are up.
     Why: where its plugin is missing, or a setting leaves the fast NICs out, NCCL falls back to sockets without an
     error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. One node alone runs well.
-    Fix: unset NCCL_NET, NCCL_IB_DISABLE and NCCL_IB_HCA; install the network's plugin where the loader finds it
-    (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud);
-    give the container /dev/infiniband.
+    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin where the loader
+    finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google
+    Cloud); give the container /dev/infiniband.
     """
     taken, nics = choices.network.chosen, choices.fast_nics.chosen
     if not taken or (nics is None and job.expect_nics is None):
@@ -110,6 +110,8 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
 
 def _kept_by(choices: Choices, settings: Settings) -> tuple[str, dict[str, Any]]:
     """Return what keeps NCCL off the fast NICs, and whose that is."""
+    if choices.network.chosen and choices.network.chosen[0].plugin and over_kernel(settings):
+        return "FI_PROVIDER", _JOBS
     names = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "FI_PROVIDER")
     keeps = next((name for name in names if settings.get(name) not in (None, "", "0")), "")
     if keeps:

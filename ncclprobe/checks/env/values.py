@@ -103,6 +103,7 @@ def _torch(software: Software | Absent) -> Version | None:
 
 
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 4 and 8 bits
+_REFUSED_BY_IB = {*_BIT_FIELDS, "NCCL_IB_QPS_PER_CONNECTION"}
 _BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
 _STEPS = 8  # NCCL_STEPS: the parts of a buffer that are in flight at a time
 _LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
@@ -180,9 +181,10 @@ def range(settings: Settings) -> Iterator[Finding]:
 
     Right: Every number is within the range of its variable.
     Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
-    does not fit, and NCCL does not look first. It takes the sizes of its buffers as they stand, too, and divides them
-    into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which is 4 bytes to it, holds nothing. The others NCCL
-    cuts down or ignores, at most with an INFO line.
+    does not fit, and NCCL does not look first. Without a queue pair it makes an empty completion queue, which the NIC
+    rejects, and divides by their number (src/transport/net_ib.cc:2184, v2.28.9). It takes the sizes of its buffers as
+    they stand, too, and divides them into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which is 4 bytes to
+    it, holds nothing. The others NCCL cuts down or ignores, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -195,7 +197,7 @@ def range(settings: Settings) -> Iterator[Finding]:
         elif (low is not None and reading.value < low) or (high is not None and reading.value > high):
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
-            tell = fail if entry.name in _BIT_FIELDS else warn
+            tell = fail if entry.name in _REFUSED_BY_IB else warn
             yield tell(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
 
 

@@ -38,7 +38,7 @@ OWN_BUSINESS = frozenset(_OWN_NAMES.split())
 """Devices, files, addresses, and what is written where: each node may have its own."""
 _MUST_NAMES = """
     NCCL_ALGO NCCL_PROTO NCCL_NET NCCL_NET_PLUGIN NCCL_IB_DISABLE NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE
-    NCCL_P2P_NET_CHUNKSIZE NCCL_CROSS_NIC NCCL_COLLNET_ENABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE
+    NCCL_P2P_NET_CHUNKSIZE NCCL_COLLNET_ENABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE
     NCCL_ALLGATHERV_ENABLE NCCL_CHECK_MODE NCCL_COMM_ID NCCL_OOB_NET_ENABLE NCCL_SOCKET_MAGIC NCCL_SOCKET_FAMILY
     NCCL_IB_MERGE_NICS NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME NCCL_GIN_NCONNECTIONS NCCL_TUNER_PLUGIN
     NCCL_TUNER_CONFIG_FILE NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS FI_PROVIDER
@@ -46,7 +46,11 @@ _MUST_NAMES = """
     GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
 """
 MUST_AGREE = frozenset(_MUST_NAMES.split())
-"""The table's `hazard` of each says what becomes of ranks that disagree."""
+"""The table's `hazard` of each says what becomes of ranks that disagree.
+
+NCCL_CROSS_NIC is none: of all ranks the greatest counts (src/init.cc initTransportsRank, v2.30.7), and where one
+differs the job ends well (played with 2.23.4 and 2.28.9).
+"""
 _RING = having(NCCL_ALGO="Ring")
 _ANY: Every[Software | Absent] = Every({})
 
