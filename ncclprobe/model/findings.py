@@ -119,6 +119,7 @@ class Finding(Struct, frozen=True):
     a remedy it is a consequence of these.
     ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` how much that is; null: no rate was compared.
     ``occurrence``: of a line of a job's log, who said it and when.
+    ``headline``: it in a sentence with its values, empty: subject and message's first sentence are one.
     """
 
     severity: Severity
@@ -134,6 +135,7 @@ class Finding(Struct, frozen=True):
     loss: float | None = None
     lost_GBps: float | None = None
     occurrence: Occurrence | None = None
+    headline: str = ""
 
     @property
     def seen(self) -> str:

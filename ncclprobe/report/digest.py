@@ -35,7 +35,7 @@ _NEXT: Mapping[Action, str] = {
     "none": "",
 }
 _VERBS = ("is", "are", "has", "have")
-_CLAUSE_ENDS = re.compile(r";|: |\. |,? \(")
+_SENTENCE_ENDS = re.compile(r";|\. |,? \(")
 _SAYS = re.compile(rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S")
 """A verb with a word that is no value, or three words."""
 _COMMAND = re.compile(r"`([^`]{4,200})`")
@@ -188,17 +188,19 @@ def _headline(report: Report) -> str:
 
 
 def _briefly(problem: Problem, report: Report) -> str:
-    """Return a problem as far as its first clause that says something: ``n5: no connection on 7 of 7 paths into n5``.
+    """Return a problem by its headline, or by its first sentence: ``n5: no connection on 7 of 7 paths into n5``.
 
-    A value or a name is none (``is -1``, ``Xid 79``): what it means comes after it.
+    What stands in brackets, and what comes after a semicolon, is more of it. A value or a name alone is no sentence
+    (``is -1``, ``Xid 79``).
     """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     message = problem.finding.message
-    begins = (message[: found.start()] for found in _CLAUSE_ENDS.finditer(message))
+    begins = (message[: found.start()] for found in _SENTENCE_ENDS.finditer(message))
     whole = (each for each in begins if _SAYS.match(each) and each.count("(") == each.count(")"))
-    clause = next(whole, message)
-    joint = " " if clause.split(" ")[0] in _VERBS else ": "
-    told = clause if clause.startswith(subject) else f"{subject}{joint}{clause}"
+    sentence = next(whole, message)
+    joint = " " if sentence.split(" ")[0] in _VERBS else ": "
+    told = sentence if sentence.startswith(subject) else f"{subject}{joint}{sentence}"
+    told = problem.finding.headline or told
     return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
 
 

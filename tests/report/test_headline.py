@@ -1,18 +1,26 @@
 """Numbers that nothing judged are the headline, in every format: a PASS in front of them would be taken for theirs."""
 
 import importlib
+import re
 
 import pytest
 
-from ncclprobe.model.findings import Related, Status, Verdict, fail, note
+from ncclprobe.checks.env.fixtures import nccl
+from ncclprobe.checks.sync.software import nccl_version
+from ncclprobe.facts.software import Software
+from ncclprobe.model.findings import Related, Severity, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Expectation, Judged, Measurement
+from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Area, NodeRow
+from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 from ncclprobe.report import html, junit, markdown
 from ncclprobe.report.digest import Problem, blame_of, headline, verdict_line
 from ncclprobe.report.text import quiet, render
 from report import samples
+from tests.checks import cases
 
+V29, V27 = nccl(2, 29, 7), nccl(2, 27, 3)
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
 PASSED = replace(samples.ROW, status="pass")
 EXPECTED = Expectation(300.0, 0.0, "GB/s", "model", "links", "a run", worst="unjudged", gross=100.0)
@@ -90,13 +98,40 @@ def test_a_row_that_fails_grossly_says_so_in_every_format() -> None:
         ("is -1: NCCL makes buffers of -1 bytes; see param.cc", "GPU6 is -1: NCCL makes buffers of -1 bytes"),
         ("Xid 79: fallen off the bus; 1 hour ago", "GPU6: Xid 79: fallen off the bus"),
         ("no connection on 7 of 7 paths (eth0): filtered", "GPU6: no connection on 7 of 7 paths"),
+        ("0 usable, 8 expected: see NVML. Drain it.", "GPU6: 0 usable, 8 expected: see NVML"),
         ("is missing", "GPU6 is missing"),
         ("is down; a: b", "GPU6 is down"),
     ],
 )
-def test_a_headline_is_the_first_clause_that_says_something(message: str, told: str) -> None:
+def test_a_headline_is_the_first_sentence_that_says_something(message: str, told: str) -> None:
     verdict = Verdict("gpu.count", None, Status.FAIL, "t", findings=(fail("GPU6", message),))
     assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,))) == told
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        ({"n0": V29, "n1": V27}, "NCCL 2.29.7 on n0, NCCL 2.27.3 on n1"),
+        ({"n0": V29, "n1": V29, "n2": V27}, "NCCL 2.27.3 on n2, NCCL 2.29.7 on the others"),
+        ({"n0": V29, "n1": V29, "n2": Software({})}, "no libnccl on n2, NCCL 2.29.7 on the others"),
+    ],
+)
+def test_a_comparison_says_in_its_headline_what_differs_and_how(versions: dict[str, Software], told: str) -> None:
+    (finding,) = nccl_version.run(Every(versions))
+    verdict = Verdict("sync.nccl-version", None, Status.FAIL, "t", findings=(finding,))
+    nodes = tuple(NodeRow(name, n, name, Status.FAIL) for n, name in enumerate(versions))
+    assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=nodes)) == told
+
+
+@pytest.mark.parametrize("check", cases.checks(), ids=lambda check: check.id)
+def test_no_headline_is_a_number_of_nodes_alone(check: Check) -> None:
+    """Of every bad example: a comparison's headline has its values, and every headline more than its subject."""
+    for example in check.bad:
+        for finding in check.run(*example):
+            verdict = Verdict(check.id, None, Status.FAIL, "t", findings=(replace(finding, severity=Severity.FAIL),))
+            told = headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,)))
+            assert not re.search(r"(no majority among [0-9]+ nodes|[0-9] of [0-9]+ differs?)$", told)
+            assert told != finding.subject
 
 
 def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks.data import NODE, SERVER, asked, asked_of_several, by_path, on, problem, told, unasked
-from ncclprobe.checks.sync import describe, named
+from ncclprobe.checks.sync import differing, named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import (
     UNWRITTEN,
@@ -143,8 +143,8 @@ def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding
     for ballot, what in ((places, "is another file system"), (options, "is mounted with other options")):
         if not ballot.agreed:
             blamed = NODE if ballot.settled else {"blame": "image", "action": "fix-image"}
-            message = f"{what}: {describe(ballot)}"
-            yield warn(name, message, nodes=ballot.outliers, evidence="/proc/self/mountinfo", **blamed)
+            told = differing(ballot, what=f"{name} {what}:", before=f"{what}: ")
+            yield warn(name, evidence="/proc/self/mountinfo", **told, **blamed)
 
 
 def _options(mount: Mount) -> str:
@@ -178,8 +178,9 @@ def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     if not ballot.agreed:
         evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
         blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
-        message = f"is not the same on all nodes: {describe(ballot)}"
-        yield fail(name, message, nodes=ballot.outliers, evidence=evidence, **blamed)
+        unlike = "is not the same on all nodes:"
+        told = differing(ballot, what=f"{name} {unlike}", before=f"{unlike} ")
+        yield fail(name, evidence=evidence, **told, **blamed)
 
 
 def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
@@ -226,7 +227,8 @@ def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
 def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str], what: str) -> Iterator[Finding]:
     ballot = vote({node: say(look) for node, look in looks.items()})
     if not ballot.agreed:
-        yield warn(name, f"{what}: {describe(ballot)}", nodes=ballot.outliers, evidence=f"stat {name}", **NODE)
+        told = differing(ballot, what=f"{name} {what}:", before=f"{what}: ")
+        yield warn(name, evidence=f"stat {name}", **told, **NODE)
 
 
 @check(

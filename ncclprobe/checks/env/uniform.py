@@ -18,7 +18,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.host import DGXS, H100S, network
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -77,8 +77,8 @@ def gid_uniform(
         given = evidence(entry, "NCCL_IB_GID_INDEX")
         blamed: dict[str, Any] = {"blame": "job", "action": "fix-job"} if given else {"blame": "image"}
         shown = given or "NCCL's search in /sys/class/infiniband/*/ports/*/gids"
-        message = describe(ballot, lambda types: " and ".join(sorted(types)))
-        yield fail(named(outliers), message, nodes=outliers, evidence=shown, **{"action": "fix-image", **blamed})
+        told = differing(ballot, lambda types: f"GIDs of {' and '.join(sorted(types))}")
+        yield fail(named(outliers), evidence=shown, **{"action": "fix-image", **blamed, **told})
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
@@ -130,8 +130,9 @@ def ignore_net_mismatch(
     for ballot in uneven:
         if silent and not ballot.agreed:
             shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            message = f"lets NCCL start without a message: {describe(ballot, '{} NICs'.format)}"
-            yield warn(_IGNORES, message, blame="job", action="fix-job", nodes=ballot.outliers, evidence=shown)
+            before = "lets NCCL start without a message: "
+            told = differing(ballot, "{} NICs".format, "NCCL starts without a message:", before)
+            yield warn(_IGNORES, blame="job", action="fix-job", evidence=shown, **told)
 
 
 def _knows(software: Software | Absent | None) -> bool:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from ncclprobe import bounds
 from ncclprobe.checks import several
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.sync import describe
+from ncclprobe.checks.sync import differing
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
@@ -215,7 +215,8 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
         sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in values)
         subject = next(iter(sources)) if len(sources) == 1 else name
         evidence = [f"{source} of {number} nodes" for source, number in sources.most_common(3)]
-        yield fail(subject, describe(ballot), nodes=ballot.outliers, blame="job", action="fix-job", evidence=evidence)
+        told = differing(ballot, what=f"{subject} is")
+        yield fail(subject, blame="job", action="fix-job", evidence=evidence, **told)
 
 
 def _is_known(launch: Launch, field: str) -> bool:
@@ -252,17 +253,16 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     tries = [reach.outcome for _, reach in reaches.items() if isinstance(reach, Reach)]
     tell = warn if tries and set(tries) == {"ok"} else fail
     names = Counter(masters.by_node[node].name for node in known)
-    message = describe(ballot, lambda host: " or ".join(sorted(host))) + (
-        "; all reached rank 0 all the same" if tell is warn else ""
-    )
+    subject = next(iter(names)) if len(names) == 1 else "MASTER_ADDR"
+    all_the_same = "; all reached rank 0 all the same" if tell is warn else ""
+    told = differing(ballot, lambda host: " or ".join(sorted(host)), f"{subject} is", after=all_the_same)
     evidence = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield tell(
-        next(iter(names)) if len(names) == 1 else "MASTER_ADDR",
-        message,
-        nodes=ballot.outliers,
+        subject,
         blame="image" if len(names) == 1 else "job",
         action="fix-image" if len(names) == 1 else "fix-job",
         evidence=evidence,
+        **told,
     )
 
 

@@ -10,7 +10,7 @@ A fabric manager whose version differs from the driver's concerns one node: ``nv
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nvml import Gpus
@@ -21,6 +21,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Vote
 T = TypeVar("T")
 K = TypeVar("K")
 _MOST_GROUPS = 5  # in a message
+_LONGEST = 60  # letters of a value in a headline
 
 
 @applies
@@ -42,6 +43,30 @@ def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
         return f"no majority among {total} nodes: {'; '.join(parts)}"
     count = len(ballot.outliers)
     return f"{count} of {total} differ{'s' if count == 1 else ''}: {'; '.join(parts)}; the others: {say(groups[0][0])}"
+
+
+def differing(
+    ballot: Vote[K], say: Callable[[K], str] = str, what: str = "", before: str = "", after: str = ""
+) -> dict[str, Any]:
+    """Return message, headline and nodes of a finding about nodes that differ.
+
+    `say` puts a value into words, which tell what it is of where `what` is empty; `before` and `after` frame the
+    message.
+    """
+    shown = list(ballot.groups.items())[: _MOST_GROUPS if len(ballot.groups) <= _MOST_GROUPS else _MOST_GROUPS - 1]
+    groups = [(value, fold(nodes)) for value, nodes in shown]
+    if ballot.settled:
+        groups = [*groups[1:], (groups[0][0], "the others")]
+    told = [f"{_cut(say(value))} on {nodes}" for value, nodes in groups]
+    if len(ballot.groups) > len(shown):
+        told.append("other values on more nodes")
+    headline = f"{what} {', '.join(told)}".strip()
+    message = f"{before}{describe(ballot, say)}{after}"
+    return {"message": message, "headline": headline, "nodes": ballot.outliers}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def kinds(machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> dict[str, tuple[str, str]]:

@@ -11,7 +11,7 @@ from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas,
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -65,11 +65,11 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
         outliers = ballot.outliers
         fewer = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
         blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
-        message = describe(ballot, "{} GPUs".format)
+        told = differing(ballot, "{} GPUs".format, after=" (--mixed-gpus)" * job.mixed_gpus)
         if job.mixed_gpus:
-            yield note(named(outliers), f"{message} (--mixed-gpus)", nodes=outliers, evidence="nvmlDeviceGetCount")
+            yield note(named(outliers), evidence="nvmlDeviceGetCount", **told)
             continue
-        yield fail(named(outliers), message, nodes=outliers, evidence="nvmlDeviceGetCount", **blamed)
+        yield fail(named(outliers), evidence="nvmlDeviceGetCount", **told, **blamed)
 
 
 @check(
@@ -91,19 +91,15 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
         raise Unlearned("neither the machine nor the GPUs of any node are known")
     ballot = vote(kind)
     if not ballot.agreed:
-        message = describe(ballot, lambda each: ", ".join(filter(None, each)) or "not known")
+        told = differing(ballot, lambda each: ", ".join(filter(None, each)) or "a machine that is not known")
         products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
-        outliers = ballot.outliers
-        yield warn(named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence=products)
+        yield warn(named(ballot.outliers), blame="job", action="fix-job", evidence=products, **told)
         return
     sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
     if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
         memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
-        outliers = memory.outliers
-        message = describe(memory, "{} GiB per GPU".format)
-        yield warn(
-            named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence="nvmlDeviceGetMemoryInfo"
-        )
+        told = differing(memory, "{} GiB per GPU".format)
+        yield warn(named(memory.outliers), blame="job", action="fix-job", evidence="nvmlDeviceGetMemoryInfo", **told)
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -211,7 +207,8 @@ def _uneven(
     part: Mapping[str, Names], idle: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]
 ) -> Finding:
     ballot = vote({node: len(names) for node, names in part.items()})
-    message = describe(ballot, "{} NICs".format) + _lacking(part, outliers, slots)
+    told = differing(ballot, "{} NICs".format)
+    message = told["message"] + _lacking(part, outliers, slots)
     evidence = ("/sys/class/infiniband", "/sys/class/net", "what NCCL_IB_HCA or NCCL_SOCKET_IFNAME selects")
     usual = ballot.usual if outliers else max(map(len, part.values()))
     short = outliers or tuple(node for node, names in part.items() if len(names) < usual)  # of two nodes the poorer one
@@ -219,11 +216,13 @@ def _uneven(
     if fewer and all(len(part[node]) + len(idle[node]) >= usual for node in short):
         asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in short[:_MOST_NODES])
         message += f"; not usable though present: {asleep} (see the findings on these ports)"
-        return warn(named(short), message, blame="link", action="repair", nodes=short, evidence=evidence)
+        told |= {"message": message, "nodes": short}
+        return warn(named(short), blame="link", action="repair", evidence=evidence, **told)
+    told["message"] = message
     if fewer and outliers:
-        return fail(named(outliers), message, blame="node", action="repair", nodes=outliers, evidence=evidence)
+        return fail(named(outliers), blame="node", action="repair", evidence=evidence, **told)
     tell = warn if ballot.settled else fail
-    return tell(named(outliers), message, blame="unknown", action="repair", nodes=outliers, evidence=evidence)
+    return tell(named(outliers), blame="unknown", action="repair", evidence=evidence, **told)
 
 
 def _lacking(part: Mapping[str, Names], outliers: Names, slots: Mapping[str, Slots]) -> str:
@@ -273,10 +272,9 @@ def kernel_cmdline(
     for part in of_one_kind(values, kinds(machines, gpus)):
         ballot = vote(part)
         if not ballot.agreed:
-            outliers = ballot.outliers
-            message = describe(ballot, partial(_besides, set.intersection(*map(set, part.values()))))
-            blamed = {"blame": "image", "action": "fix-image"}
-            yield warn("kernel command line", message, nodes=outliers, evidence=CMDLINE, **blamed)
+            say = partial(_besides, set.intersection(*map(set, part.values())))
+            told = differing(ballot, say, "kernel command line:")
+            yield warn("kernel command line", blame="image", action="fix-image", evidence=CMDLINE, **told)
 
 
 def _besides(common: Collection[str], words: Sequence[str]) -> str:
@@ -327,13 +325,11 @@ def topology(
         placed = vote({node: shape.roots for node, shape in part.items()})
         seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
         if not numa.agreed:
-            outliers = numa.outliers
-            message = describe(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
-            yield tell(named(outliers), message, action="repair", nodes=outliers, evidence=seen)
+            told = differing(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
+            yield tell(named(numa.outliers), action="repair", evidence=seen, **told)
         elif not placed.agreed:
-            outliers = placed.outliers
-            message = describe(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
-            yield tell(named(outliers), message, action="repair", nodes=outliers, evidence=seen)
+            told = differing(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
+            yield tell(named(placed.outliers), action="repair", evidence=seen, **told)
 
 
 def _devices(tree: Pci) -> tuple[int, int]:
@@ -409,13 +405,13 @@ def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) ->
     if not short:
         return
     ballot = vote({node: _rounded(nbytes) for node, nbytes in values.items()})
-    message = describe(ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}")
-    blamed = {"blame": "image", "action": "fix-image"}
+    told = differing(
+        ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}", f"{subject}:"
+    )
+    blamed = {"blame": "image", "action": "fix-image", **told}
     low = tuple(node for node in short if values[node] < enough)
-    if low:
-        yield warn(subject, message, nodes=low if ballot.settled else (), evidence=evidence, **blamed)
-    else:
-        yield note(subject, message, nodes=short if ballot.settled else (), evidence=evidence, **blamed)
+    blamed["nodes"] = (low or short) if ballot.settled else ()
+    yield (warn if low else note)(subject, evidence=evidence, **blamed)
 
 
 def _rounded(nbytes: int) -> int:
@@ -443,14 +439,15 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
     the script, or the power manager of the rack, that sets them.
     """
     for model in sorted({gpu.name for _, each in gpus.items() for gpu in each.all if gpu.name}):
-        for field, what, source in (("power_limit_W", "{} W", POWER), ("clock_MHz", "{} MHz", CLOCK)):
+        for field, what, source in (
+            ("power_limit_W", "power limit {} W", POWER),
+            ("clock_MHz", "clock allowed {} MHz", CLOCK),
+        ):
             rates = {node: _most(each, model, field) for node, each in gpus.items()}
             ballot = vote({node: rate for node, rate in rates.items() if rate})
             if not ballot.agreed:
-                outliers = ballot.outliers
-                message = f"{model}: {describe(ballot, what.format)}"
-                yield warn(named(outliers), message, nodes=outliers, blame="image", action="fix-image",
-                           evidence=source)  # fmt: skip
+                told = differing(ballot, what.format, before=f"{model}: ")
+                yield warn(named(ballot.outliers), blame="image", action="fix-image", evidence=source, **told)
 
 
 def _most(gpus: Gpus, model: str, field: str) -> int:

@@ -9,7 +9,7 @@ from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib import active, listed, taken
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync import describe, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
 from ncclprobe.checks.sync.addresses import data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex
@@ -84,7 +84,7 @@ def rate(
         tell = warn if ballot.settled and not lower else fail
         blamed = {"blame": "link" if lower else "fabric", "action": "repair"}
         seen = "/sys/class/infiniband/*/ports/*/rate"
-        yield tell(named(outliers), describe(ballot, "{:g} Gb/s".format), nodes=outliers, evidence=seen, **blamed)
+        yield tell(named(outliers), **differing(ballot, "NICs of {:g} Gb/s".format), evidence=seen, **blamed)
 
 
 _DARK: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
@@ -186,8 +186,8 @@ def mtu(
         if ballot.agreed or (outliers, name) in reported:  # one interface may have several uses
             continue
         reported.add((outliers, name))
-        message, seen = describe(ballot, "MTU {}".format), (f"/sys/class/net/{name}/mtu", use)
-        yield warn(name, message, blame="image", action="fix-image", nodes=outliers, evidence=seen)
+        told, seen = differing(ballot, "MTU {}".format, name), (f"/sys/class/net/{name}/mtu", use)
+        yield warn(name, blame="image", action="fix-image", evidence=seen, **told)
 
 
 _LIMITED = _changed(_FAST, pkeys={0: 0x7FFF})
@@ -220,8 +220,8 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
     if not partitions.agreed:
         outliers = partitions.outliers
-        message = describe(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
-        yield fail(named(outliers), message, nodes=outliers, **blamed)
+        told = differing(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
+        yield fail(named(outliers), **told, **blamed)
     elif len(limited) > 1:
         message = f"{len(limited)} of {len(keys)} nodes are limited members only, which cannot talk to each other"
         yield fail(named(limited), message, nodes=tuple(limited), **blamed)
@@ -263,15 +263,16 @@ def subnet_prefix(
         for each in ports:
             if each.link_layer == "InfiniBand" and (prefix := _prefix(each)):
                 rails.setdefault(each.name, {})[node] = prefix
-    same: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    same: dict[str, tuple[dict[str, Any], list[str]]] = {}
     kind = kinds(machines, gpus)
     for rail, values in rails.items():
         for ballot in (vote(part) for part in of_one_kind(values, kind)):
             if not ballot.agreed:
-                same.setdefault((describe(ballot), ballot.outliers), []).append(rail)
-    for (message, outliers), names in same.items():
+                told = differing(ballot, "subnet {}".format)
+                same.setdefault(told["message"], (told, []))[1].append(rail)
+    for told, names in same.values():
         seen = f"/sys/class/infiniband/{names[0].replace(':', '/ports/')}/gids/0"
-        yield warn(listed(names), message, blame="fabric", action="repair", nodes=outliers, evidence=seen)
+        yield warn(listed(names), blame="fabric", action="repair", evidence=seen, **told)
 
 
 def _prefix(port: Port) -> str:
@@ -325,7 +326,7 @@ def _compared(name: str, ports: dict[str, RoceMarks]) -> Iterator[Finding]:
         outliers = ballot.outliers
         seen = ("/sys/class/infiniband/*/tc/*/traffic_class", "/sys/class/net/*/ecn")
         where = f"{named(outliers)} {name}" if outliers else name
-        yield warn(where, describe(ballot), blame="image", action="fix-image", nodes=outliers, evidence=seen)
+        yield warn(where, blame="image", action="fix-image", evidence=seen, **differing(ballot, what=f"{name} marks"))
 
 
 def _words(marks: RoceMarks) -> str:
@@ -405,10 +406,11 @@ def _version(software: Every[Software | Absent], node: str) -> tuple[int, int, i
 def _cliques(cluster: str, domains: dict[str, frozenset[tuple[str, int]]]) -> Iterator[Finding]:
     ballot = vote({node: tuple(sorted({clique for _, clique in found})) for node, found in domains.items()})
     if not ballot.agreed:
-        message = describe(ballot, lambda cliques: f"clique {' and '.join(map(str, cliques))}")
-        blamed: dict[str, Any] = {"blame": "fabric", "action": "repair", "nodes": ballot.outliers}
+        before = f"of cluster {cluster[:8]}: "
+        told = differing(ballot, lambda cliques: f"NVLink clique {' and '.join(map(str, cliques))}", before=before)
+        blamed: dict[str, Any] = {"blame": "fabric", "action": "repair", **told}
         seen = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
-        yield warn(named(ballot.outliers), f"of cluster {cluster[:8]}: {message}", evidence=seen, **blamed)
+        yield warn(named(ballot.outliers), evidence=seen, **blamed)
 
 
 def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
@@ -428,8 +430,8 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
     lists = {node: tuple(sorted(each.nodes)) for node, each in known.items() if isinstance(each.nodes, tuple)}
     ballot = vote(lists)
     if not ballot.agreed:
-        message = f"IMEX is told of other nodes: {describe(ballot, _listed)}"
-        yield fail(named(ballot.outliers), message, nodes=ballot.outliers, evidence=NODES, **blamed)
+        told = differing(ballot, _listed, "IMEX is told of other nodes:", "IMEX is told of other nodes: ")
+        yield fail(named(ballot.outliers), evidence=NODES, **told, **blamed)
     elif lists and (missing := _unlisted(lists, interfaces)):
         message = f"IMEX of {len(lists)} nodes is not told of any of its addresses"
         yield fail(named(missing), message, nodes=missing, evidence=NODES, **blamed)

@@ -7,7 +7,7 @@ from ncclprobe.checks import several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import having, setting
 from ncclprobe.checks.env.values import default_of
-from ncclprobe.checks.sync import describe, named, several_with_gpus
+from ncclprobe.checks.sync import differing, named, several_with_gpus
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
@@ -91,7 +91,7 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     ballot = vote(meant)
     outliers = ballot.outliers
     written = {meant[node]: _written(entry) for node, entry in reversed(entries.items())}
-    message = describe(ballot, lambda meaning: written[meaning])
+    told = differing(ballot, lambda meaning: written[meaning], f"{name} is")
     given = [entry for node in outliers or entries if (entry := entries[node])] or [e for e in entries.values() if e]
     from_files = all(entry.origin != "environment" for entry in given)
     blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
@@ -99,11 +99,12 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     evidence = as_evidence(given[0])
     if name in OWN_BUSINESS or parameter is None or not parameter.is_read or not is_read_by(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
-            yield note(name, message, nodes=outliers, evidence=evidence, **blamed)
+            yield note(name, evidence=evidence, **told, **blamed)
     elif name in MUST_AGREE:
-        yield fail(name, f"{message} ({parameter.hazard})", nodes=outliers, evidence=evidence, **blamed)
+        told["message"] += f" ({parameter.hazard})"
+        yield fail(name, evidence=evidence, **told, **blamed)
     else:
-        yield warn(name, message, nodes=outliers, evidence=evidence, **blamed)
+        yield warn(name, evidence=evidence, **told, **blamed)
 
 
 def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from ncclprobe.checks import several
 from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
-from ncclprobe.checks.sync import describe, named, several_with_gpus
+from ncclprobe.checks.sync import differing, named, several_with_gpus
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
@@ -54,8 +54,8 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
         outliers = ballot.outliers
         few = list(outliers or versions)[:_SHOWN]
         shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
-        message = describe(ballot, lambda version: ".".join(map(str, version)) if version else "no libnccl found")
-        yield fail(named(outliers), message, blame="image", action="fix-image", nodes=outliers, evidence=shown)
+        told = differing(ballot, lambda each: f"NCCL {'.'.join(map(str, each))}" if each else "no libnccl")
+        yield fail(named(outliers), blame="image", action="fix-image", evidence=shown, **told)
     elif unread:
         raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
 
@@ -101,8 +101,7 @@ def _cuda_of_torch(software: Software) -> str | Absent:
 def _unlike(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
     ballot = vote({node: version for node, version in said.items() if isinstance(version, str)})
     if not ballot.agreed:
-        outliers = ballot.outliers
-        yield warn(what, describe(ballot), blame="image", action="fix-image", nodes=outliers, evidence=evidence)
+        yield warn(what, blame="image", action="fix-image", evidence=evidence, **differing(ballot, what=what))
 
 
 def _flashed(version: str) -> Fabric:
@@ -136,10 +135,9 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     for board, said in boards.items():
         ballot = vote(said)
         if not ballot.agreed:
-            outliers = ballot.outliers
-            message = describe(ballot, lambda versions: " and ".join(sorted(versions)))
+            told = differing(ballot, lambda versions: " and ".join(sorted(versions)), f"{board}: firmware")
             seen = "/sys/class/infiniband/*/fw_ver"
-            yield warn(board, message, blame="image", action="fix-image", nodes=outliers, evidence=seen)
+            yield warn(board, blame="image", action="fix-image", evidence=seen, **told)
 
 
 _PARTS = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p")
@@ -168,8 +166,8 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     if not ballot.agreed:
         outliers = ballot.outliers
         shown = [seen(f"network of {n}", choices.by_node[n].network.why) for n in list(outliers or known)[:_SHOWN]]
-        message = describe(ballot, str)
-        yield fail(named(outliers), message, blame="image", action="fix-image", nodes=outliers, evidence=shown)
+        told = differing(ballot, what="NCCL's network is")
+        yield fail(named(outliers), blame="image", action="fix-image", evidence=shown, **told)
         return
     unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
     if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
@@ -215,7 +213,7 @@ def code(codes: Every[Code]) -> Iterator[Finding]:
             unlike.append((name, ballot))
     for name, ballot in unlike[:_MOST_NAMED]:
         seen = "installed distributions"
-        yield warn(name, describe(ballot), blame="image", action="fix-image", nodes=ballot.outliers, evidence=seen)
+        yield warn(name, blame="image", action="fix-image", evidence=seen, **differing(ballot, what=name))
     if more := unlike[_MOST_NAMED:]:
         listed = first_of((name for name, _ in more), _MOST_NAMED)
         yield note("packages", f"{len(more)} more differ: {listed}", evidence="installed distributions")
@@ -231,10 +229,9 @@ def _trees(codes: Every[Code]) -> Iterator[Finding]:
     said = {each.digest: _told(each) for _, each in codes.items()}
     commits = {each.commit for _, each in codes.items()}
     same = "; the commit is the same: files were changed after it" if len(commits) == 1 and commits != {""} else ""
-    message = describe(ballot, said.__getitem__) + same
+    told = differing(ballot, said.__getitem__, "code:", after=same)
     seen = "a digest of the names and contents of code files"
-    outliers = ballot.outliers
-    yield fail(named(outliers), message, blame="job", action="fix-job", nodes=outliers, evidence=seen)
+    yield fail(named(ballot.outliers), blame="job", action="fix-job", evidence=seen, **told)
 
 
 def _told(code: Code) -> str:
