@@ -48,7 +48,7 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
     found = groups(topology, nics)
     if nics and topology.gpus and not found:
         raise Unlearned("the PCI tree does not tell how far GPUs and NICs are apart")
-    usual, tell = typical(found, nics), warn
+    usual, tell, unread = typical(found, nics), warn, _unread(fabric, settings, pci)
     if isinstance(machine, Machine) and machine.virtual:
         tell = note  # the tree is what the hypervisor shows
     for group in found:
@@ -56,12 +56,27 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
         if share >= usual:
             continue
         subject = listed(group.gpus)
+        sources = ("/sys/bus/pci/devices", "/sys/class/infiniband/*/ports/*/state")
+        if unread:
+            message = f"which NICs are near is not known: place, state or rate of {listed(unread)} could not be read"
+            yield note(subject, message, evidence=sources)
+            continue
         if not group.nics:
             message = f"{_nearest(topology, group.gpus[0], nics)}, where most GPUs have one below their own switch"
         else:
             message = f"{listed(group.nics)} for {len(group.gpus)} GPUs, where most have {usual:g} NIC each"
-        sources = ("/sys/bus/pci/devices", "/sys/class/infiniband/*/ports/*/state")
         yield tell(subject, message, blame="node", action="repair", evidence=sources)
+
+
+def _unread(fabric: Fabric, settings: Settings, pci: Pci) -> list[str]:
+    """Return the NICs of which is not known where they are, or whether they are up and how fast."""
+    ports = taken(fabric, settings)
+    names = {port.device for port in ports if isinstance(port.state, Absent) or isinstance(port.rate, Absent)}
+    for each in fabric.devices:
+        card = pci.devices.get(each.pci) if isinstance(each.pci, str) else None
+        placed = card is not None and not isinstance(card.place, Absent)
+        names |= {each.name} if any(port.device == each.name for port in ports) and not placed else set()
+    return sorted(names)
 
 
 def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:

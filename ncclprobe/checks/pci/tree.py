@@ -324,7 +324,7 @@ def topology_agree(
     if not shared and len(gpus.all) > 1:
         raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
     differing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost}  # NVML does not tell their NVLinks
+    lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost} | _unread(links)  # NVML does not tell their NVLinks
     for (one, other), (shown, said) in shared.items():
         if shown != said and one < other and not lost & {one, other}:
             differing[shown, said].append(f"{one} and {other}")
@@ -334,6 +334,13 @@ def topology_agree(
         same = _means(shown) == _means(said)
         tell = note if same or is_virtual(machine) or isinstance(links, Absent) else warn
         yield tell(pairs[0] + more, message, action="retest", evidence=("/sys/bus/pci/devices", "nvidia-smi topo -m"))
+
+
+def _unread(links: NvLinks | Absent) -> set[str]:
+    """Return the GPUs of whose NVLinks one at least could not be read."""
+    rows = () if isinstance(links, Absent) else links.gpus
+    gone = [isinstance(row, Absent) or any(isinstance(link.state, Absent) for link in row) for row in rows]
+    return {f"GPU{n}" for n, unread in enumerate(gone) if unread}
 
 
 def _compared(

@@ -24,6 +24,7 @@ from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.routes import Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.facts.sysctls import Ipv4Settings
@@ -48,6 +49,8 @@ _KEPT_APART = Ipv4Settings(2, 1, 2)
 _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(2))
 
 
+_CARD = next(each for each in pci().devices.values() if each.identity.kind == "nic")
+_UNPLACED = Pci({**pci().devices, _CARD.address: replace(_CARD, place=Absent("timed out", "TimedOut"))})
 CASES = {
     "ib.gdr": Cases(
         bad=[
@@ -108,6 +111,8 @@ CASES = {
             (fabric(count=2), PLAIN, pci(), gpus(), METAL),
             (fabric(), PLAIN, pci(far=(3,)), gpus(), GUEST),
             (fabric(count=1), PLAIN, pci(), gpus(1), METAL),
+            (fabric(), PLAIN, _UNPLACED, gpus(), METAL),
+            (fabric(port(1, state=Absent("timed out", "TimedOut"))), PLAIN, pci(), gpus(), METAL),
         ],
     ),
     "ib.numa": Cases(

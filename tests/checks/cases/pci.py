@@ -58,6 +58,7 @@ CASES = {
             (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
             (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
             (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
+            (printed("NV4"), TREE, TWO, NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:])), Fabric(), METAL),
         ],
     ),
     "pci.gpu-width": Cases(
