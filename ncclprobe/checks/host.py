@@ -43,6 +43,7 @@ def exchanging(launch: Launch, gpus: Gpus | Absent, job: Job) -> bool:
 
 _SMALL_WORLD = 64
 _FILES_PER_RANK = 16  # 1024 files have been too few for more than 64 ranks
+_FEWEST_FILES = 256
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0)
 LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
@@ -54,39 +55,35 @@ def files(soft: int | None, hard: int | None) -> Process:
 
 
 @applies
-def large_job(launch: Launch, job: Job) -> bool:
-    """in jobs of more than 64 ranks, and not with --local."""
-    return not job.local and (launch.world_size or 1) > _SMALL_WORLD
-
-
-@applies
 def several_nodes(launch: Launch, job: Job) -> bool:
     """in jobs of several nodes, and not with --local."""
     return not job.local and launch.several_nodes
 
 
 @check(
-    bad=lambda: [(files(1024, 4096), LARGE)],
-    good=lambda: [(files(None, None), LARGE)],
-    applies=large_job,
+    bad=lambda: [(files(1024, 4096), LARGE, Job())],
+    good=lambda: [(files(None, None), LARGE, Job())],
 )
-def nofile(process: Process, launch: Launch) -> Iterator[Finding]:
+def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
     """The limit on open files is too low for a job of this size.
 
     Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
     only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
-    src/bootstrap.cc, v2.30.7); the others end in "Too many open files".
+    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". Below 256 no rank gets through its start:
+    CUDA opens some dozens for its GPUs, and torch and NCCL theirs.
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """
     soft, hard = process.nofile
-    needed = _FILES_PER_RANK * (launch.world_size or 1)
+    large = not job.local and (launch.world_size or 1) > _SMALL_WORLD
+    needed = _FILES_PER_RANK * (launch.world_size or 1) if large else _FEWEST_FILES
     if soft is None or soft >= needed:
         return
-    message = f"soft limit {soft}, hard limit {hard or 'none'}; {launch.world_size} ranks may need {needed}"
+    ranks = f"{launch.world_size} ranks" if large else "one rank"
+    message = f"soft limit {soft}, hard limit {hard or 'none'}; {ranks} may need {needed}"
     evidence = "getrlimit(RLIMIT_NOFILE)"
-    if hard is None or hard >= needed:
+    if soft >= _FEWEST_FILES and (hard is None or hard >= needed):
         yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
     else:
         yield warn("RLIMIT_NOFILE", message, blame="image", action="fix-image", evidence=evidence)
@@ -146,6 +143,8 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
 MIB, GIB = 1 << 20, 1 << 30
 _DOCKERS_DEFAULT = 64 * MIB
 _LITTLE_LEFT = 0.1  # of all memory: a judgement, for a node that should be idle
+_RANK_BYTES = 2 * GIB
+ALONE = Launch()
 
 EIGHT = Gpus(tuple(Gpu(i, "NVIDIA A100-SXM4-80GB") for i in range(8)), driver="535.104.05", cuda=(12, 2))
 NEW_DRIVER = Gpus(EIGHT.all, driver="570.86.15", cuda=(12, 8))
@@ -343,17 +342,19 @@ def caps(
 
 
 @check(
-    bad=lambda: [(Memory(256 * GIB, 20 * GIB), Cgroup(None, None))],
-    good=lambda: [(Memory(256 * GIB, 200 * GIB), Cgroup(None, None))],
+    bad=lambda: [(Memory(256 * GIB, 20 * GIB), Cgroup(None, None), ALONE, Absent("not asked"), Job())],
+    good=lambda: [(Memory(256 * GIB, 200 * GIB), Cgroup(None, None), ALONE, Absent("not asked"), Job())],
 )
-def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
-    """Little memory is free before the job has started.
+def oom(
+    memory: Memory, cgroup: Cgroup | Absent, launch: Launch | Absent, gpus: Gpus | Absent, job: Job
+) -> Iterator[Finding]:
+    """Little memory is free before the job has started, or allowed to it.
 
-    Right: Enough memory is free.
+    Right: Enough memory is free, and allowed to the job.
     Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
-    ranks wait for it.
+    ranks wait for it. CUDA and torch alone take 2 GiB and more of the host for each rank.
     Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what holds it; or ask the scheduler for a
-    whole node (srun --exclusive).
+    whole node (srun --exclusive, --mem=0), and give the pod limits.memory of 8Gi and more for each rank.
     """
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
         message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
@@ -366,6 +367,11 @@ def oom(memory: Memory, cgroup: Cgroup | Absent) -> Iterator[Finding]:
             evidence=seen("/proc/meminfo", "SwapFree"),
         )
     limit = cgroup.memory if isinstance(cgroup, Cgroup) else None
+    ranks = ranks_here(launch, gpus, job) if isinstance(launch, Launch) and job.backend == "nccl" else 0
+    if isinstance(limit, MemoryLimit) and limit.nbytes < _RANK_BYTES * ranks:
+        message = f"{size(limit.nbytes)} are allowed to this control group, for {plural(ranks, 'rank')} of this node"
+        yield warn("memory", message, blame="image", action="fix-image", evidence=limit.group)
+        return
     used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0
     if isinstance(limit, MemoryLimit) and isinstance(used, int) and used > (1 - _LITTLE_LEFT) * limit.nbytes:
         # Caches count, and can be dropped: no warning.

@@ -326,14 +326,22 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
 
 
+_LONG_S = 3600.0
+"""Registration takes some minutes after a start."""
+
+
 def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
     """Raise Unlearned where GPUs still register: no job starts until that has ended, well or not."""
     late = [name for name, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric) and gpu.fabric.state == _REGISTERING]
     if late:
+        long = not isinstance(log, Absent) and log.uptime_s > _LONG_S
         since = "" if isinstance(log, Absent) else f", {log.uptime_s / 60:,.0f} min after the machine was started"
-        raise Unlearned(
-            f"the NVLink fabric's registration of {', '.join(late)} is in progress{since}: wait, and look again"
+        then = (
+            "it is stuck, unless the fabric manager was just started: restart it, or the machine"
+            if long
+            else ("wait, and look again")
         )
+        raise Unlearned(f"the NVLink fabric's registration of {', '.join(late)} is in progress{since}: {then}")
 
 
 def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Iterator[Finding]:

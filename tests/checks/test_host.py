@@ -191,9 +191,10 @@ def test_outside_of_containers_nobody_refuses_numa_calls() -> None:
 
 def test_swap_and_caches_are_no_warning() -> None:
     swapped = Memory(64 * GIB, 32 * GIB, 8 * GIB, 1 * GIB)
-    assert say(host.oom, swapped, Absent("not mounted here")) == [("note", "swap")]
+    job = (Launch(), EIGHT, Job())
+    assert say(host.oom, swapped, Absent("not mounted here"), *job) == [("note", "swap")]
     full = Cgroup(None, host.MemoryLimit(64 * GIB, "/sys/fs/cgroup", 64 * GIB))
-    assert say(host.oom, replace(swapped, swap_free_bytes=8 * GIB), full) == [("note", "memory")]
+    assert say(host.oom, replace(swapped, swap_free_bytes=8 * GIB), full, *job) == [("note", "memory")]
 
 
 def severities(findings: list[Finding]) -> set[Severity]:
@@ -201,12 +202,12 @@ def severities(findings: list[Finding]) -> set[Severity]:
 
 
 def test_a_soft_limit_that_anybody_may_raise_is_a_note() -> None:
-    assert severities(list(host.nofile.run(host.files(1024, None), host.LARGE))) == {Severity.NOTE}
-    assert severities(list(host.nofile.run(host.files(1024, 1024), host.LARGE))) == {Severity.WARN}
+    assert severities(list(host.nofile.run(host.files(1024, None), host.LARGE, Job()))) == {Severity.NOTE}
+    assert severities(list(host.nofile.run(host.files(1024, 1024), host.LARGE, Job()))) == {Severity.WARN}
 
 
 def test_small_jobs_and_single_nodes_are_asked_for_neither_files_nor_clocks() -> None:
-    assert judge(host.nofile, host.files(256, 256), TORCHRUN).status is Status.SKIP
+    assert judge(host.nofile, host.files(256, 256), TORCHRUN).status is Status.PASS
     assert judge(host.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES, job=Job(local=True)).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES).status is Status.WARN

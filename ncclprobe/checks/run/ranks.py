@@ -26,7 +26,7 @@ from ncclprobe.facts.run.samples import (
     ScriptRungs,
 )
 from ncclprobe.localise.collectives import folded
-from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew
 from ncclprobe.model.registry import applies, check
@@ -168,7 +168,7 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
 
 _PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
 _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
-_FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS = 3, 0.4, 4.0
+_FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS, _FELLOWS = 3, 0.4, 4.0, 3
 
 
 def _with(skew: Skew) -> tuple[Rows, Participants]:
@@ -188,7 +188,8 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     Right: Every rank comes to its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
     network. After a barrier, each rank computes for four milliseconds and calls; one that comes late by itself, having
-    lost two fifths of its time, at least three times and four times as much as its fellows, is named.
+    lost two fifths of its time, at least three times and four times as much as its fellows, is named. Of two ranks the
+    later one has no fellows, and on a host that was busy with other work it says nothing of the host: a note.
     Fix: look at the rank's host: other processes on its cores, a CPU limit of its container (cpu.max), all ranks bound
     to the same cores, a processor slowed down by heat or power.
     """
@@ -200,7 +201,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
         times = sum(skew.late_rounds[rank] for skew in skews)
         usual = median_low([*lost_us[:rank], *lost_us[rank + 1 :]])
         if times >= _FEWEST_TIMES and lost >= _LOST_SHARE * (lost + waited_us) and lost >= _TIMES_OTHERS * usual:
-            yield warn(
+            yield (note if participants.ranks < _FELLOWS or rows.disturbances else warn)(
                 f"rank {rank}",
                 f"on host {participants.hosts[rank]} comes late to collectives: by {lost / rounds / 1e3:.1f} ms on "
                 f"average, the other ranks by {usual / rounds / 1e3:.1f} ms",

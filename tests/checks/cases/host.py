@@ -39,12 +39,16 @@ ONE_PER_NODE = Launch("slurm", 0, 2, 0, 1, 2, 0)
 BUSY = Throttling(1000, 400, 12.0)
 
 
+_ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.nofile": Cases(
+        bad=[(files(64, 64), Launch(), Job()), (files(64, 4096), Launch(), Job(local=True))],
         good=[
-            (files(65536, 65536), LARGE),
-            (files(1024, 1048576), LARGE),
-        ]
+            (files(65536, 65536), LARGE, Job()),
+            (files(1024, 1048576), LARGE, Job()),
+            (files(1024, 4096), LARGE, Job(local=True)),
+            (files(1024, 1024), Launch(), Job()),
+        ],
     ),
     "host.shm": Cases(
         bad=[
@@ -84,10 +88,15 @@ CASES = {
         ]
     ),
     "host.oom": Cases(
+        bad=[
+            (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
+            (_ROOM, Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)), LARGE, Absent("no NVML"), Job()),
+        ],
         good=[
-            (Memory(256 * GIB, 200 * GIB), Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB))),
-            (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here")),
-        ]
+            (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
+            (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job("gloo")),
+            (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here"), Launch(), EIGHT, Job()),
+        ],
     ),
     "host.affinity": Cases(
         bad=[

@@ -1,9 +1,19 @@
 """What the checks of a run's ranks, their settings and their arrival must object to, and what they must accept."""
 
-from ncclprobe.checks.run.ranks import _FOUR, _PUNCTUAL, _WHOLE, _WITHIN, _with
+from ncclprobe.checks.run.ranks import _FOUR, _LATECOMER, _PUNCTUAL, _WHOLE, _WITHIN, _with
 from ncclprobe.checks.sync.settings import UNSET
 from ncclprobe.errors import OUT_OF_MEMORY
-from ncclprobe.facts.run.samples import Arrivals, Attendance, DifferingSetting, Ending, Groups, LostRank, RankSettings
+from ncclprobe.facts.run.samples import (
+    Arrivals,
+    Attendance,
+    DifferingSetting,
+    Ending,
+    Groups,
+    LostRank,
+    Participants,
+    RankSettings,
+)
+from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
@@ -13,6 +23,8 @@ _NCCLS = (
 _ACROSS = replace(_WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
 _STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
 _ALL_LATE = replace(_PUNCTUAL, late_us=(5000.0,) * 8, late_rounds=(4,) * 8)
+_LATER_OF_TWO = replace(_PUNCTUAL, late_us=(10.0, 5000.0), late_rounds=(0, 4))
+_LOAD = Disturbance("a load of 24 on n0", 0.2)
 _BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
 _TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
 _CUT = Ending("ranks were lost")
@@ -27,7 +39,13 @@ CASES = {
         ]
     ),
     "run.groups": Cases(bad=[(Groups((_ACROSS,)),)], good=[(Groups((_STAGES,)),)]),
-    "run.straggler": Cases(good=[_with(_ALL_LATE)]),
+    "run.straggler": Cases(
+        good=[
+            _with(_ALL_LATE),
+            (replace(_with(_LATECOMER)[0], disturbances=(_LOAD,)), _with(_LATECOMER)[1]),
+            (_with(_LATER_OF_TWO)[0], Participants("self", 2, ("n0",) * 2, "gloo")),
+        ]
+    ),
     "run.settings": Cases(
         bad=[
             (RankSettings((_TC,)), _FOUR, _WHOLE),
