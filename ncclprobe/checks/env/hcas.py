@@ -7,6 +7,7 @@ from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, load
 from ncclprobe.checks.env.fixtures import (
     ETH0,
     NO_NCCL,
+    ONE_NODE,
     PLAIN,
     TWO_NODES,
     fabric,
@@ -111,17 +112,20 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
 @check(
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL)],
-    good=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), hcas(4), gpus(4), NO_NCCL)],
+    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE)],
+    good=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), hcas(4), gpus(4), NO_NCCL, ONE_NODE)],
     requires="env.hca-match",
     applies=hca_list,
 )
-def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: Software | Absent) -> Iterator[Finding]:
+def hca_dup(
+    settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: Software | Absent, launch: Launch | Absent
+) -> Iterator[Finding]:
     """NCCL_IB_HCA names a device twice, omits one, or is too long.
 
     Right: NCCL_IB_HCA names every NIC of a GPU once.
     Why: a list made by hand or by a script that repeats one NIC has forgotten another, whose GPU then sends through
-    its neighbour's. NCCL reads 32 entries, and ignores the rest without a message.
+    its neighbour's. In a job of several nodes half of the NICs or fewer are half of the rate or less. NCCL reads 32
+    entries, and ignores the rest without a message.
     Fix: name every NIC of a GPU once.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
@@ -141,7 +145,8 @@ def hca_dup(settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: S
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     elif used and left and used < alive:
         message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
-        yield jobs_note("NCCL_IB_HCA", message, shown)
+        several = isinstance(launch, Launch) and launch.several_nodes
+        yield (jobs_warn if several and used <= len(left) else jobs_note)("NCCL_IB_HCA", message, shown)
 
 
 def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) -> list[str]:

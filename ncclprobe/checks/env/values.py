@@ -231,15 +231,22 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 29, 7))],
 )
 def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A setting has no effect, or overrides a better default of newer versions.
+    """A setting has no effect, or overrides a better default.
 
     Right: Every setting has an effect, and none overrides a better default.
     Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; a
-    value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up.
+    value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up. Others are left
+    over from finding a fault: one channel carries some 20 GB/s, of GPUs that have 400 (src/init.cc:1725), and a small
+    buffer or chunk has every step wait for the one before.
     Fix: unset the variable.
     """
     version = loaded(software)
     for entry, parameter, reading in _integers(settings):
+        least, cost = _FAR_BELOW.get(entry.name, (0, ""))
+        if reading.note == "plain" and 0 < reading.value < least and not _no_size(parameter, reading.value):
+            message = f"is {reading.value}, far below what NCCL takes by itself: {cost}"
+            yield jobs_warn(entry.name, message, as_evidence(entry))
+            continue
         default = default_of(parameter, version) if reading.note == "plain" else None
         if default is None:
             continue
@@ -251,6 +258,21 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
             yield jobs_warn(entry.name, message, as_evidence(entry))
+        elif entry.name == "NCCL_IB_RETRY_CNT" and 0 <= reading.value < default:
+            message = (
+                f"is {reading.value}, below the default {default}: a packet that is lost {reading.value + 1} times"
+            )
+            yield jobs_warn(entry.name, f"{message} in a row ends the job", as_evidence(entry))
+
+
+_FEW = "a channel carries some 20 GB/s"
+_SHORT = "every step waits for the one before"
+_FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 4.7 MiB, 128 KiB (src/init.cc:814)
+    **dict.fromkeys(("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS"), (2, _FEW)),
+    **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"), (1 << 17, _SHORT)),
+    **dict.fromkeys(("NCCL_LL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"), (1 << 14, _SHORT)),
+}
+"""What costs little, and why less costs much."""
 
 
 @check(

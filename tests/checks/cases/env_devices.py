@@ -97,14 +97,23 @@ CASES = {
     ),
     "env.hca-dup": Cases(
         bad=[
-            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
-            (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
+            (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
+            (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
         ],
         good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL),
-            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"), fabric(port("mlx5_0"), port("mlx5_0", 2)), gpus(2), NO_NCCL),
-            (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL),
+            (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(8), NO_NCCL, TWO_NODES),
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL, ONE_NODE),
+            (
+                setting("NCCL_IB_HCA", "mlx5_0:1,mlx5_0:2"),
+                fabric(port("mlx5_0"), port("mlx5_0", 2)),
+                gpus(2),
+                NO_NCCL,
+                ONE_NODE,
+            ),
+            (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL, ONE_NODE),
         ],
     ),
     "env.hca-down": Cases(

@@ -282,12 +282,22 @@ CASES = {
         ],
     ),
     "env.noop": Cases(
+        bad=[
+            (setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
+            (setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
+            (setting("NCCL_BUFFSIZE", "1024"), NO_NCCL),
+            (setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
+            (setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),
+            (setting("NCCL_IB_RETRY_CNT", "0"), NO_NCCL),
+        ],
         good=[
+            (having(NCCL_MAX_NCHANNELS="8", NCCL_MIN_NCHANNELS="4", NCCL_BUFFSIZE="8388608"), NO_NCCL),
+            (having(NCCL_P2P_NET_CHUNKSIZE="131072", NCCL_IB_RETRY_CNT="7", NCCL_MAX_CTAS="-2"), NO_NCCL),
             (setting("NCCL_IB_TIMEOUT", "22"), NO_NCCL),
             (setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 21, 5)),
             (setting("NCCL_IB_TIMEOUT", "abc"), nccl(2, 29, 7)),
             (setting("NCCL_BUFFSIZE", "4194304"), NO_NCCL),
-        ]
+        ],
     ),
     "env.overruled": Cases(
         bad=[

@@ -1,6 +1,6 @@
 """What the checks that the links of all nodes are equal must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import DOCKER0
+from ncclprobe.checks.env.fixtures import DOCKER0, having
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.checks.sync.links import (
     _ANY,
@@ -58,6 +58,7 @@ CASES = {
             (Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
             (Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
             (Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
+            (Every({"n0": _OPEN, "n1": _OPEN}), Every(dict.fromkeys(("n0", "n1"), having(NCCL_IB_PKEY="7")))),
         ],
         good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN)],
     ),
