@@ -46,6 +46,7 @@ ANSWERS: dict[Question, Any] = {
     ("read", "/proc/sys/kernel/random/boot_id"): f"{UUID[::-1]}\n",
     ("resolve", "blade-017.rack7.example.org"): {"addresses": ["10.20.0.7"], "seconds": 0.1},
     ("conf", "/nfs/alice/nccl.conf"): "NCCL_COMM_ID = boss4:29\nNCCL_BUFFSIZE=4M # blade-018, ask boss4@rack7\n",
+    ("conf", "/etc/nccl.conf"): "",
     ("psutil", "net_if_stats"): {"ib0": STATS, "lo": STATS | {"flags": "up,loopback,running"}},
     ("psutil", "net_if_addrs"): {
         "ib0": [

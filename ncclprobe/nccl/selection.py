@@ -193,7 +193,7 @@ def _comm_id(known: Known) -> str | None:
         return str(ip_address(host))
     except ValueError:
         found = known.maybe(CommIdHost)
-    if isinstance(found, Absent):
+    if isinstance(found, Absent) or found.name != host:
         raise Unlearned(f"{known.set('NCCL_COMM_ID')} decides, and what its host resolves to is not known")
     if not found.addresses:
         raise ValueError(found.failure or f"{host} does not resolve")

@@ -127,8 +127,9 @@ def comm_id(
     try:
         address = str(ip_address(host))
     except ValueError:
-        if isinstance(named_host, Absent):
-            raise Unlearned(f"whether {host} resolves is not known: {named_host.why}") from None
+        if isinstance(named_host, Absent) or named_host.name != host:
+            why = named_host.why if isinstance(named_host, Absent) else "it was not asked"
+            raise Unlearned(f"whether {host} resolves is not known: {why}") from None
         if not named_host.addresses:
             message = f"is {entry.value}, whose host does not resolve here: NCCL does not start"
             shown = (as_evidence(entry), seen("getaddrinfo", named_host.failure))
