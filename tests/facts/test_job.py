@@ -224,7 +224,7 @@ def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPa
     ranks = found(process(10, 0), process(11, 1))
     said = {("server", 10, "fr_trace_json", 1): "a", ("server", 11, "fr_trace_json", 1): "b", ("wait", "5.0"): ""}
     said |= {("server", 10, "fr_trace_json", 2): "a", ("server", 11, "fr_trace_json", 2): "c"}
-    both = looks.looks.run(Replay(said, older=False), ranks, AskedJob())
+    both = looks.looks.run(Replay(said, older=True), ranks, AskedJob())
     assert taken == ["a", "b", "c"]
     assert [len(look.records.unread) for look in (both.first, both.second)] == [2, 2]
 
@@ -234,8 +234,8 @@ def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...
     ranks, cut = found(process(10, 0), process(11, 1)), OutOfTime("all that --timeout left")
     said: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): "", question: cut}
     with pytest.raises(OutOfTime):
-        looks.looks.run(Replay(said, older=False), ranks, AskedJob())
-    late = Replay(said | {question: TimedOut("no answer within 1 s")}, older=False)
+        looks.looks.run(Replay(said, older=True), ranks, AskedJob())
+    late = Replay(said | {question: TimedOut("no answer within 1 s")}, older=True)
     assert looks.looks.run(late, ranks, AskedJob()).second.servers
 
 
