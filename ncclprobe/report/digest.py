@@ -35,7 +35,7 @@ _NEXT: Mapping[Action, str] = {
     "none": "",
 }
 _VERBS = ("is", "are", "has", "have")
-_SENTENCE_ENDS = re.compile(r";|\. |,? \(")
+_SENTENCE_ENDS, _BRACKETS = re.compile(r";|\. "), re.compile(r",? \([^()]*\)")
 _SAYS = re.compile(rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S")
 """A verb with a word that is no value, or three words."""
 _COMMAND = re.compile(r"`([^`]{4,200})`")
@@ -197,11 +197,16 @@ def _briefly(problem: Problem, report: Report) -> str:
     message = problem.finding.message
     begins = (message[: found.start()] for found in _SENTENCE_ENDS.finditer(message))
     whole = (each for each in begins if _SAYS.match(each) and each.count("(") == each.count(")"))
-    sentence = next(whole, message)
+    sentence = _without_brackets(_without_brackets(next(whole, message)))  # one may stand in another
     joint = " " if sentence.split(" ")[0] in _VERBS else ": "
     told = sentence if sentence.startswith(subject) else f"{subject}{joint}{sentence}"
     told = problem.finding.headline or told
     return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
+
+
+def _without_brackets(text: str) -> str:
+    """Return the text without the brackets before which it has said something already."""
+    return _BRACKETS.sub(lambda found: "" if _SAYS.match(text[: found.start()]) else found[0], text)
 
 
 def launcher(kind: str) -> str:

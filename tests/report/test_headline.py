@@ -97,7 +97,11 @@ def test_a_row_that_fails_grossly_says_so_in_every_format() -> None:
         ("NVML nvmlDeviceGetMemoryInfo: GPU is lost", "GPU6: NVML nvmlDeviceGetMemoryInfo: GPU is lost"),
         ("is -1: NCCL makes buffers of -1 bytes; see param.cc", "GPU6 is -1: NCCL makes buffers of -1 bytes"),
         ("Xid 79: fallen off the bus; 1 hour ago", "GPU6: Xid 79: fallen off the bus"),
-        ("no connection on 7 of 7 paths (eth0): filtered", "GPU6: no connection on 7 of 7 paths"),
+        ("no connection on 7 of 7 paths (eth0): filtered", "GPU6: no connection on 7 of 7 paths: filtered"),
+        (
+            "goes over sockets (eth0, (lo)) and not over mlx5_0: NCCL_NET",
+            "GPU6: goes over sockets and not over mlx5_0: NCCL_NET",
+        ),
         ("0 usable, 8 expected: see NVML. Drain it.", "GPU6: 0 usable, 8 expected: see NVML"),
         ("is missing", "GPU6 is missing"),
         ("is down; a: b", "GPU6 is down"),

@@ -131,7 +131,7 @@ def comm_id(
             why = named_host.why if isinstance(named_host, Absent) else "it was not asked"
             raise Unlearned(f"whether {host} resolves is not known: {why}") from None
         if not named_host.addresses:
-            message = f"is {entry.value}, whose host does not resolve here: NCCL does not start"
+            message = f"is {entry.value!r}, whose host does not resolve here: NCCL does not start"
             shown = (as_evidence(entry), seen("getaddrinfo", named_host.failure))
             yield jobs_fail("NCCL_COMM_ID", message, shown)
             return
