@@ -186,29 +186,34 @@ def without(found: Iterable[Sample], source: str) -> Cells:
     return {key: replace(_cell(key, own), mark=_mark(own, groups[key])) for key, own in others.items() if own}
 
 
-def _mark(own: Mapping[str, Sequence[float]], whole: Mapping[str, Sequence[float]]) -> float | None:
+def _mark(own: Mapping[str, Sequence[Sample]], whole: Mapping[str, Sequence[Sample]]) -> float | None:
     """That of `own`, where the evidence is enough with the source that was left out of `whole`."""
     rows = sum(map(len, whole.values()))
     known = len(own) > 1 and evidence.enough(len(whole), rows)
-    return mark_of([min(each) for each in own.values()]) if known else None
+    return mark_of(_lowest(own)) if known else None
 
 
-def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[float]]]:
-    groups: dict[tuple[str, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _lowest(own: Mapping[str, Sequence[Sample]]) -> list[float]:
+    return [min(each.reached for each in of_source) for of_source in own.values()]
+
+
+def _groups(found: Iterable[Sample]) -> dict[tuple[str, str, int], dict[str, list[Sample]]]:
+    groups: dict[tuple[str, str, int], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     for each in found:
         for path in filter(None, (each.path, evidence.pooled(each.path))):
             if each.row.healthy == "yes":
-                groups[each.basis, path, evidence.decade(each.nbytes)][each.source].append(each.reached)
+                groups[each.basis, path, evidence.decade(each.nbytes)][each.source].append(each)
     return dict(sorted(groups.items()))
 
 
-def _cell(key: tuple[str, str, int], own: Mapping[str, Sequence[float]]) -> evidence.ErrorCell:
-    errors = [sorted(abs(math.log(each)) for each in values) for values in own.values()]
+def _cell(key: tuple[str, str, int], own: Mapping[str, Sequence[Sample]]) -> evidence.ErrorCell:
+    errors = [sorted(abs(math.log(each.reached)) for each in of_source) for of_source in own.values()]
     rows = sum(map(len, errors))
+    nodes = max(each.row.shape.nodes for of_source in own.values() for each in of_source)
     median = statistics.fmean(statistics.median(each) for each in errors)
     ninety = statistics.fmean(each[min(len(each) - 1, math.ceil(0.9 * len(each)) - 1)] for each in errors)
-    mark = mark_of([min(each) for each in own.values()]) if evidence.enough(len(own), rows) else None
-    return evidence.ErrorCell(*key, len(own), rows, round(median, 3), round(ninety, 3), mark)
+    mark = mark_of(_lowest(own)) if evidence.enough(len(own), rows) else None
+    return evidence.ErrorCell(*key, len(own), rows, nodes, round(median, 3), round(ninety, 3), mark)
 
 
 def mark_of(lowest: Sequence[float]) -> float:
@@ -228,10 +233,10 @@ def as_csv(found: Cells) -> str:
     """The table that ships with ncclprobe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("basis", "path", "decade", "sources", "rows", "median", "p90", "mark"))
+    writer.writerow(("basis", "path", "decade", "sources", "rows", "nodes", "median", "p90", "mark"))
     for cell in found.values():
         mark = "" if cell.mark is None else f"{cell.mark:.2f}"
-        numbers = (cell.sources, cell.rows, f"{cell.median:.3f}", f"{cell.ninety:.3f}", mark)
+        numbers = (cell.sources, cell.rows, cell.nodes, f"{cell.median:.3f}", f"{cell.ninety:.3f}", mark)
         writer.writerow((cell.basis, cell.path, cell.decade, *numbers))
     return text.getvalue()
 

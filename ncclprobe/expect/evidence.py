@@ -71,6 +71,9 @@ GROSS_FROM, GROSS_SHARE = 64 << 20, 1 / 3
 healthy published rows that nothing else fails one is below it (a send and receive of 64 MiB), of 13 sick ones six are;
 each was judged with its own source held back, and without the outliers of scripts/published.py.
 """
+FAR = 4
+"""Nor does a row of more than so many times the nodes that its class is known of: what a network loses as it grows is
+no part of the model. The gross mark does not fail it either."""
 _NO_FAIL_BETWEEN_NODES = 64 << 20
 """Nor does any row up to this size fail between nodes without a baseline or peers."""
 
@@ -79,7 +82,7 @@ class ErrorCell(Struct, frozen=True):
     """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
 
     `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share
-    of the expected value below which a row fails; null where too little is known.
+    of the expected value below which a row fails; null where too little is known. `nodes` are those of the largest job.
     """
 
     basis: str
@@ -87,6 +90,7 @@ class ErrorCell(Struct, frozen=True):
     decade: int
     sources: int
     rows: int
+    nodes: int
     median: float
     ninety: float
     mark: float | None
@@ -149,7 +153,7 @@ def table() -> Mapping[tuple[str, str, int], ErrorCell]:
 
 def _cell(row: Mapping[str, str]) -> ErrorCell:
     mark = float(row["mark"]) if row["mark"] else None
-    counts = int(row["decade"]), int(row["sources"]), int(row["rows"])
+    counts = int(row["decade"]), int(row["sources"]), int(row["rows"]), int(row["nodes"])
     return ErrorCell(row["basis"], row["path"], *counts, float(row["median"]), float(row["p90"]), mark)
 
 
@@ -167,20 +171,22 @@ def weighed(
 
     `by_time`: latency decides this row, so that it warns at most. `cells`: in place of those that ncclprobe comes with.
     """
-    if nbytes >= GROSS_FROM:
-        found = replace(found, gross=found.value * GROSS_SHARE)
     own, known_cells = path_of(system, shape, op), table() if cells is None else cells
     tried = [(path, known_cells.get((found.basis, path, decade(nbytes)))) for path in (own, pooled(own)) if path]
     path, cell = next((each for each in tried if each[1] and each[1].mark is not None), tried[0])
     where = f"{_words(path)} at {size(nbytes)}"
+    far = cell is not None and shape.nodes > FAR * cell.nodes
+    if nbytes >= GROSS_FROM and not far:
+        found = replace(found, gross=found.value * GROSS_SHARE)
     if cell is None or cell.mark is None:
         return replace(unjudged(found, _too_little(cell, found.basis, where)), confidence="low")
     known = (
         f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
         f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
     )
+    known += f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} warn at most" if far else ""
     small = path.split()[0] not in IN_NODE and nbytes <= _NO_FAIL_BETWEEN_NODES
-    worst: Literal["fail", "warn"] = "warn" if by_time or small or cell.mark < LOOSE else "fail"
+    worst: Literal["fail", "warn"] = "warn" if by_time or small or far or cell.mark < LOOSE else "fail"
     return replace(found, threshold=found.value * cell.mark, worst=worst, known=known)
 
 

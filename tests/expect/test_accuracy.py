@@ -83,6 +83,34 @@ def test_the_shipped_errors_are_what_the_generator_makes_of_the_published_runs(
     assert made == accuracy.ERRORS.read_text(encoding="utf-8"), "run scripts/accuracy --errors"
 
 
+NAMES = {
+    "NVLink on Hopper": "nvlink hopper",
+    "NVLink on Ampere": "nvlink ampere",
+    "NVLink on Blackwell": "nvlink blackwell",
+    "InfiniBand": "ib",
+    "RoCE": "roce",
+    "EFA": "efa",
+    "TCPXO": "tcpxo",
+    "a rack of NVLink": "mnnvl",
+    "PCIe": "pcie",
+}
+
+
+def cells_of(path: Path) -> list[list[str]]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+
+
+def test_the_documents_say_what_the_report_says_and_the_report_what_its_script_makes(
+    accuracy: ModuleType, nested: list[Any]
+) -> None:
+    assert accuracy.report(nested) == accuracy.REPORT.read_text(encoding="utf-8"), "run scripts/accuracy.py --report"
+    report = {(row[0], row[1]): f"{row[5]} / {row[6]}" for row in cells_of(accuracy.REPORT)}
+    said = {row[0]: row[1:4] for row in cells_of(ROOT / "docs" / "how" / "expectations.md")}
+    for words, path in NAMES.items():
+        assert said[words] == [report.get((path, size), "") for _, size in accuracy.CLASSES]
+
+
 def test_of_sources_held_back_whole_hardly_a_healthy_row_or_run_fails(nested: list[Any]) -> None:
     own = runs(nested, "yes")
     rows = [each for run in own.values() for each in run]
@@ -191,7 +219,7 @@ def test_a_contributed_run_becomes_a_published_one_once_and_what_it_moves_is_sai
     with pytest.raises(ValueError, match="published already"):
         door.add(found, "https://github.com/a/b/issues/2", tmp_path)
     key = ("model", "ib", 9)
-    before, after = (ErrorCell(*key, 3, 20, error, 0.2, None) for error in (0.1, 0.05))
+    before, after = (ErrorCell(*key, 3, 20, 2, error, 0.2, None) for error in (0.1, 0.05))
     assert list(door.moved({key: before}, {key: before})) == []
     assert list(door.moved({key: before}, {key: after})) == [
         "model ib 9: 0.100 / 0.200, mark None -> 0.050 / 0.200, mark None"

@@ -5,6 +5,7 @@ import pytest
 from ncclprobe.expect import evidence
 from ncclprobe.expect.bands import once
 from ncclprobe.expect.evidence import ErrorCell, path_of, weighed
+from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace
@@ -16,8 +17,9 @@ NUMBER = Expectation(100.0, 0.0, "GB/s", "model", "why", "source")
 
 
 def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None, by_time: bool = False) -> Expectation:
+    """By a class that is known up to 4 nodes."""
     key = ("model", path_of(system, shape, "all_reduce"), evidence.decade(nbytes))
-    cells = {key: ErrorCell(*key, 5, 60, 0.03, 0.08, mark)}
+    cells = {key: ErrorCell(*key, 5, 60, 4, 0.03, 0.08, mark)}
     return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
 
 
@@ -81,9 +83,29 @@ def test_what_may_be_a_wrong_table_warns_at_most_above_the_gross_mark(
     assert once((32, 33), found).status == "fail"
 
 
+def test_far_more_nodes_than_the_class_is_known_of_warn_at_most_and_the_text_says_why() -> None:
+    near, far = (with_cell(H100, Shape((8,) * nodes), GIB, 0.74) for nodes in (16, 17))
+    assert near.worst == "fail"
+    assert near.gross == pytest.approx(100 / 3)
+    assert once((70, 71), near).status == "fail"
+    assert "known up to" not in near.known
+    assert (far.worst, far.gross, far.threshold) == ("warn", None, near.threshold)
+    assert far.known == f"{near.known}; known up to 4 nodes, so 17 warn at most"
+    for slow in (70, 10):
+        assert once((slow, slow), far).status == "warn"
+
+
+def test_128_nodes_of_infiniband_warn_by_what_is_shipped_and_8_still_fail() -> None:
+    for nodes, worst in ((8, "fail"), (128, "warn"), (512, "warn")):
+        found = expectation("all_reduce", GIB << 3, Shape((8,) * nodes), H100)
+        assert found is not None
+        assert found.worst == worst
+        assert once((found.threshold - 2, found.threshold - 1), found).status == worst
+
+
 def test_infiniband_and_roce_stand_in_for_each_other_where_one_alone_is_too_little_known() -> None:
     own, both = (("model", path, 9) for path in ("ib", "rdma"))
-    cells = {own: ErrorCell(*own, 2, 9, 0.01, 0.02, None), both: ErrorCell(*both, 9, 60, 0.05, 0.1, 0.7)}
+    cells = {own: ErrorCell(*own, 2, 9, 2, 0.01, 0.02, None), both: ErrorCell(*both, 9, 60, 32, 0.05, 0.1, 0.7)}
     found = weighed(NUMBER, H100, PAIR, "all_reduce", GIB, cells=cells)
     assert (found.threshold, found.worst) == (70.0, "fail")
     assert "over InfiniBand or RoCE between nodes" in found.known
