@@ -39,16 +39,20 @@ from ncclprobe.topology import from_matrix
 EXAMPLE = "8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce"
 _MORE = "'NVLink bridges', 'bridges of 4', 'mesh', 'no NVLink', '8 x NDR', '2 NICs per GPU x 200', 'NICs at PXB', 'amd'"
 _GPUS = re.compile(r"(\d{1,3})\s*[x\N{MULTIPLICATION SIGN}]\s*(\S.*)", re.IGNORECASE)
-_SOCKETS = re.compile(r"(\d) (?:sockets?|cpus?)", re.IGNORECASE)
+_SOCKETS = re.compile(r"(?:over |on )?(\d|one|two|dual|four)[ -](?:sockets?|cpus?)", re.IGNORECASE)
+_PER_SOCKET = re.compile(r"(\d) (?:gpus )?per (?:socket|cpu)")
+_COUNTS = {"one": 1, "two": 2, "dual": 2, "four": 4}
 _NICS = re.compile(
     r"(\d{1,2}) ?(?:nics? ?)?(per gpu )?x ?(?:c(?:onnect)?x-?\d )?(\d{1,4}|[ehnx]dr)(?: ?(?:gbe|gb/s|gbps|gb|g))?"
     r"(?: ([a-z]+))?"
 )
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Of InfiniBand's generations, four lanes, in Gb/s."""
-_BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?")
+_BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?|nvl([24])|([24])-way(?: nvlink)?(?: bridges?)?")
 _BEHIND = re.compile(
-    r" (?:with |on )?((?:nvlink )?bridge[ds]?(?: of [24])?|mesh|no nvlink|no p2p|\d (?:sockets?|cpus?))$", re.IGNORECASE
+    r" (?:with |on |over )?((?:nvlink )?bridge[ds]?(?: of [24])?|nvl[24]|[24]-way(?: nvlink)?(?: bridges?)?|mesh|"
+    r"no nvlink|no p2p|(?:\d|one|two|dual|four)[ -](?:sockets?|cpus?))$",
+    re.IGNORECASE,
 )
 """Parts that are said behind the GPUs' name without a comma: ``2 x RTX 3090 NVLink bridge``."""
 _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
@@ -60,18 +64,31 @@ _MOST_GPUS = 16
 
 def is_composed(name: str) -> bool:
     """Whether `name` says parts, not a machine type."""
-    return _GPUS.match(name) is not None
+    return _GPUS.match(_count_first(name)) is not None
+
+
+def _count_first(text: str) -> str:
+    """``8 x L40S, …`` of ``L40S x8, …``; a name of a machine type stays as it is."""
+    first, comma, rest = text.partition(",")
+    words = [] if machines.named(text) or _GPUS.match(text) else first.replace("\N{MULTIPLICATION SIGN}", "x").split()
+    for at, word in enumerate(words[1:], 1):
+        behind = words[at + 1 :] if word.lower() == "x" else [word[1:], *words[at + 1 :]]
+        if word[:1].lower() == "x" and behind and behind[0].isascii() and behind[0].isdigit():
+            return f"{behind[0]} x {' '.join([*words[:at], *behind[1:]])}{comma}{rest}"
+    return text
 
 
 def composed(text: str) -> NodeSystem:
     """The machine that `text` describes. Raises UsageError for a part or a GPU that is not understood."""
-    first, *parts = (part.strip() for part in text.split(","))
+    first, *parts = (part.strip() for part in _count_first(text).replace("(", ",").replace(")", "").split(","))
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
     name, count = found[2], int(found[1])
     while joined := _BEHIND.search(name):
         name, parts = name[: joined.start()], [joined[1], *parts]
+        if joined[1].lower().startswith("nvl") and _called(f"{name} NVL"):  # H200 NVL4 is H200 NVL
+            name += " NVL"
     _refuse_machines(name, count)
     product = product_called(name)
     system = with_links(_box(product, count), product)
@@ -142,7 +159,7 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     if words in ("p2p", "no p2p"):
         return replace(system, p2p=words == "p2p")
     if bridges := _BRIDGES.fullmatch(words):
-        return _bridged(system, product, int(bridges[1] or 2))
+        return _bridged(system, product, int(bridges[1] or bridges[2] or bridges[3] or 2))
     if words == "mesh":
         return _meshed(system, product)
     if words == "no nvlink":
@@ -152,7 +169,9 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     if words in get_args(Processor):
         return replace(system, processor=cast(Processor, words))
     if sockets := _SOCKETS.fullmatch(words):
-        return replace(system, sockets=max(1, int(sockets[1])))
+        return replace(system, sockets=max(1, _COUNTS.get(sockets[1]) or int(sockets[1])))
+    if (few := _PER_SOCKET.fullmatch(words)) and int(few[1]) and system.gpus % int(few[1]) == 0:
+        return replace(system, sockets=system.gpus // int(few[1]))
     if (nics := _NICS.fullmatch(words)) and (wired := _with_nics(system, nics)):
         return wired
     raise UsageError(f"--machine: {part[:60]!r} is no part of a box; as in '{EXAMPLE}', or {_MORE}")
@@ -188,11 +207,11 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
 def _assumed(parts: Sequence[str], product: GpuProduct, count: int) -> Iterator[str]:
     """What was not said, and is taken to be usual."""
     said = " ".join(parts).lower()
-    if not any(_SOCKETS.fullmatch(part.lower()) for part in parts):
+    if not any(_SOCKETS.fullmatch(part.lower()) or _PER_SOCKET.fullmatch(part.lower()) for part in parts):
         yield "a processor of each GPU" if _own_processor(product) else _usual_sockets(product, count)
     if count > _ONE_SOCKET and not set(said.split()) & set(get_args(Processor)) and not product.c2c_GBps:
         yield "processors of AMD"
-    if count > 1 and product.nvlinks and not any(word in said for word in ("nvlink", "bridge", "mesh")):
+    if count > 1 and product.nvlinks and not any(word in said for word in ("nvl", "bridge", "-way", "mesh")):
         yield from _assumed_links(product, count)
     if nics := next((found for part in parts if (found := _NICS.fullmatch(part.lower()))), None):
         if not nics[4] and nics[3] not in _RATES:
@@ -225,10 +244,38 @@ def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     """The GPU that is meant, by the words of its name or of an alias. Raises UsageError with those that may be."""
     found = _called(text)
     if not found:
+        _refuse_others(text, flag)
         raise UsageError(f"{flag}: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
     if len({_links(gpu) for gpu in found}) > 1:
         raise UsageError(f"{flag}: {text[:40]!r} may be {' or '.join(sorted(gpu.name for gpu in found)[:6])}")
     return found[0]
+
+
+_OTHERS = re.compile(r"amd|instinct|radeon|mi\d{2,3}[a-z]?|gaudi\d?")
+
+
+def _refuse_others(name: str, flag: str = "--machine") -> None:
+    """Raises UsageError for a GPU that NCCL does not run on."""
+    if _OTHERS.fullmatch(next(iter(_words(name)), "")):
+        raise UsageError(f"{flag}: {name[:40]!r} is not of NVIDIA: NCCL alone is judged here, RCCL and others are not")
+
+
+def same_gpu(said: str, gpu: str) -> bool:
+    """Whether a GPU that calls itself `said` may be a `gpu`: of the same name but for its memory, where it is known."""
+    known = [each.name for each in _called(said)]
+    if known:
+        return _without_memory(gpu) in map(_without_memory, (said, *known))
+    models = {next((word for word in _words(name) if not word.isalpha()), "") for name in (said, gpu)}
+    return "" in models or len(models) == 1
+
+
+def capability_of(said: str) -> int | None:
+    """The compute capability of a GPU that calls itself `said`; None where it is not known."""
+    return next((gpu.compute_capability for gpu in _called(said)), None)
+
+
+def _without_memory(name: str) -> Sequence[str]:
+    return [word for word in _words(name) if not re.fullmatch(r"\d{1,4}gb?", word)]
 
 
 def _called(text: str) -> Sequence[GpuProduct]:
@@ -243,6 +290,13 @@ def machine_called(name: str) -> MachineType:
     """The machine type of this name, or the one whose only GPU has it. Raises UsageError, for GPUs with what to say."""
     found = [] if machines.named(name) else _called(name)
     if not found:
+        _refuse_others(name)
+        if "," in name and (whole := machines.named(name.partition(",")[0].strip())):
+            nodes = re.search(r"\b(\d{1,4}) (?:trays?|nodes?|hosts?)\b", name.partition(",")[2])
+            raise UsageError(
+                f"--machine: {name[:40]!r} says more than a machine type: give --machine {whole.name!r} "
+                f"--nodes {nodes[1] if nodes else 'N'}"
+            )
         return machines.find(name)
     product = product_called(name)
     has = [each for each in machines.table().values() if each.gpu == product.name]
@@ -295,7 +349,8 @@ _INTERFACE = re.compile(r"eth|en|bond|ib\d|lo")
 _DEEPEST = 32
 _LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
 """Of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not know)."""
-ASSUMED = "assumed: slots and P2P as the GPU has them, a processor that NCCL does not know, GPUDirect RDMA, InfiniBand"
+CAPABILITY = "GPUs of compute capability"
+ASSUMED = "assumed: slots and P2P as the GPU has them"
 
 
 def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, network: bool) -> NodeSystem:
@@ -314,9 +369,9 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
         raise UsageError(f"{path}: {system.why}")
     homes = {device.numa_node for device in known[Pci].of("gpu")}
     major, minor = divmod(system.compute_capability, 10)
-    name = product.name if product else f"GPUs of compute capability {major}.{minor}"
+    name = product.name if product else f"{CAPABILITY} {major}.{minor}"
     system = replace(system, gpu=name, sockets=len(homes))
-    system = xml.refined(system, product) if xml else replace(system, nic_gbps=0.0, source=f"{path}; {ASSUMED}")
+    system = xml.refined(system, product) if xml else _supposed(system, known[Fabric], path, network=network)
     if product and product.wiring == "board" and (system.fabric, system.nvlinks) == ("pairs", product.nvlinks):
         system = with_links(system, product)  # two of a board's GPUs: all of their links go to its switches
     if nic_gbps and not system.nic_gbps:
@@ -354,6 +409,16 @@ def _of_matrix(text: str, path: str) -> dict[type, Any]:
     if lacking or matrix.incomplete:
         raise UsageError(f"{path}: {lacking.why if lacking else matrix.incomplete[0]}")
     return known
+
+
+def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -> NodeSystem:
+    """`system` of a matrix with what is usual and no matrix tells. What the NICs' names tell is not supposed."""
+    amd = system.processor == "unknown"
+    told = all(from_matrix.told_by_name(device.name) for device in fabric.devices)
+    words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
+    words += ["InfiniBand"] if network and not told else []
+    processor: Processor = "amd" if amd else system.processor
+    return replace(system, nic_gbps=0.0, processor=processor, source=f"{path}; {', '.join([ASSUMED, *words])}")
 
 
 def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:

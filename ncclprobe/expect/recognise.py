@@ -274,6 +274,8 @@ def _network(devices: Iterable[RdmaDevice], names: Sequence[str], pci: Pci | Abs
         return "efa"
     if any(device.name.startswith("hfi1") for device in chosen):  # the kernel's driver of Omni-Path names them so
         return "opa"
+    if any(device.name.startswith("cxi") for device in chosen):
+        return "slingshot"
     layers = Counter(port.link_layer for device in chosen for port in device.ports)
     return "ib" if layers["InfiniBand"] >= layers["Ethernet"] else "roce"
 

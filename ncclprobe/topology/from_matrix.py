@@ -30,7 +30,9 @@ Words = Mapping[tuple[str, str], str]
 _RANKS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 _SAME_SWITCH, _SAME_ROOT, _SAME_BRIDGE, _SAME_NODE, _APART = range(5)
 _MOST_LINKS = 18  # of a GPU that is linked to others directly: H100's and B200's 18 are the most so far
-_GPU, _NIC = Identity(0x030200, 0x10DE, 0), Identity(0x020700, 0x15B3, 0)
+_GPU, _NIC, _EFA = Identity(0x030200, 0x10DE, 0), Identity(0x020700, 0x15B3, 0), Identity(0x020000, 0x1D0F, 0)
+_ETHERNET, _AMAZON, _OTHERS = ("roce", "bnxt_re", "irdma"), ("rdmap", "efa"), ("hfi1", "cxi", "ib")
+"""How the kernel names RDMA devices of which the name tells the network; mlx5_0 may be of either kind."""
 _LINK = PcieLink(None, None, None, None)
 
 
@@ -67,8 +69,13 @@ def _address(names: Sequence[str], name: str) -> str:
 
 
 def _nic(name: str, address: str) -> RdmaDevice:
-    port = Port(name, 1, "ACTIVE", "LinkUp", Rate(400, 4, "NDR"))
-    return RdmaDevice(name, (port,), address)
+    layer = "Ethernet" if name.startswith(_ETHERNET) else "InfiniBand"
+    return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", Rate(400, 4, "NDR"), layer),), address)
+
+
+def told_by_name(nic: str) -> bool:
+    """Whether the name of an RDMA device says which network it is of."""
+    return nic.startswith((*_ETHERNET, *_AMAZON, *_OTHERS))
 
 
 def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
@@ -168,7 +175,7 @@ def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -
             roots += 1
             for port, of_root in enumerate(_clusters(of_bridge, ranks, _SAME_ROOT)):
                 for name, above in _below(of_root, ranks, f"{roots}.{port}").items():
-                    identity = _GPU if name.startswith("GPU") else _NIC
+                    identity = _GPU if name.startswith("GPU") else _EFA if name.startswith(_AMAZON) else _NIC
                     place = PciPosition(f"pci{roots:04x}:00", above)
                     found[name] = Device(_address(names, name), identity, place, _LINK, node)
     return found

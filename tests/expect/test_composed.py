@@ -8,6 +8,7 @@ from ncclprobe.expect.composed import EXAMPLE, composed, is_composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.tables import machines
 from ncclprobe.ops import OPS
 
 GIB = 1 << 30
@@ -19,6 +20,8 @@ def test_the_example_says_every_part() -> None:
     assert (box.gpu, box.gpus, box.sockets, box.p2p) == ("NVIDIA L40S", 8, 2, False)
     assert (box.nics, box.nic_gbps, box.network, box.gdr) == (4, 200, "roce", True)
     assert "P2P" not in box.source
+    sockets = [composed(f"8 x L40S ({each} per socket)").sockets for each in (8, 4, 2)]
+    assert sockets == [1, 2, 4]
 
 
 def test_what_is_not_said_is_usual_and_named() -> None:
@@ -77,6 +80,14 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
         ("4 x GH200", 4, 18, 330, 371),
         ("4 x H200 NVL", 4, 0, 40, 53),
         ("4 x H200 NVL bridges of 4", 4, 18, 330, 371),
+        ("4 x H200 NVL, NVL4", 4, 18, 330, 371),
+        ("4 x H200 NVL4", 4, 18, 330, 371),
+        ("4 x H200 NVL 4-way", 4, 18, 330, 371),
+        ("H200 NVL x4", 4, 0, 40, 53),
+        ("H200 NVL x4 NVLink bridge of 4", 4, 18, 330, 371),
+        ("A100-SXM4-80GB x 8", 8, 12, 225, 240),
+        ("L40S ×8 over two sockets", 8, 0, 15, 25),
+        ("8 x L40S (4 per socket)", 8, 0, 15, 25),
         ("2 x H100 NVL bridge", 2, 12, 220, 248),
         ("2 x RTX 3090 NVLink bridge", 2, 4, 38, 48),
         ("8 x A6000 bridged", 8, 4, 15, 25),  # pairs; between them the sockets decide
@@ -110,6 +121,10 @@ def test_a_box_as_its_owner_types_it(typed: str, gpus: int, links: int, least: f
         ("A100-SXM4-80GB", "say how many, as in '8 x NVIDIA A100-SXM4-80GB'; it is in a2-ultragpu-1g"),
         ("2 x GB10", "whole machine: give --machine 'DGX Spark' --nodes 2"),
         ("2 x DGX Spark", "whole machine: give --machine 'DGX Spark' --nodes 2"),
+        ("DGX Spark x2", "whole machine: give --machine 'DGX Spark' --nodes 2"),
+        ("GB200 NVL72, 4 trays", "give --machine 'GB200 NVL72' --nodes 4$"),
+        ("GB200 NVL72, liquid", "give --machine 'GB200 NVL72' --nodes N$"),
+        ("MI300X", "'MI300X' is not of NVIDIA: NCCL alone is judged here, RCCL and others are not$"),
         ("1 x dgx-h100", "whole machine: give --machine 'DGX H100'$"),
         ("8 x L40S mesh", "no mesh"),
         ("8 x H100 80GB HBM3, mesh", "no mesh"),
@@ -192,7 +207,10 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
     [
         ("0 x L40S", "1 to 16 GPUs"),
         ("99 x L40S", "1 to 16 GPUs"),
-        ("8 x Radeon", "no GPU is called"),
+        ("8 x GeForce 1", "no GPU is called"),
+        ("8 x Radeon", "not of NVIDIA"),
+        ("8 x AMD Instinct MI300X", "not of NVIDIA: NCCL alone is judged here, RCCL and others are not$"),
+        ("2 x H200 NVL4", "no NVLink bridge fits 4|do not divide"),
         ("8 x RTX 40", "no GPU is called"),
         ("8 x A100 80GB", "may be NVIDIA A100 80GB PCIe or NVIDIA A100-SXM4-80GB"),
         ("6 x H200 NVL, NVLink bridges of 4", "do not divide"),
@@ -211,3 +229,4 @@ def test_what_is_not_understood_is_refused_with_an_example(text: str, why: str) 
 def test_a_name_of_a_type_is_no_box() -> None:
     assert not is_composed("dgx-h100")
     assert not is_composed("p5.48xlarge")
+    assert not any(is_composed(name) for name in machines.table())

@@ -151,6 +151,37 @@ def test_a_matrix_needs_the_gpu_and_between_nodes_a_rate() -> None:
         read(MATRIX, "H200")
 
 
+@pytest.mark.parametrize(
+    ("name", "network", "assumed"),
+    [
+        ("mlx5_0", "ib", "InfiniBand"),
+        ("rocep145s0", "roce", ""),
+        ("bnxt_re0", "roce", ""),
+        ("rdmap16s0", "efa", ""),
+        ("hfi1_0", "opa", ""),
+        ("cxi0", "slingshot", ""),
+    ],
+)
+def test_the_name_of_a_nic_in_a_matrix_tells_its_network(name: str, network: str, assumed: str) -> None:
+    found = read(MATRIX.replace("mlx5_0", name), "H200", 400)
+    assert (found.network, found.nics) == (network, 1)
+    assert ("InfiniBand" in found.source) == bool(assumed)
+    assert "GPUDirect RDMA" in found.source
+
+
+def test_a_matrix_of_one_node_assumes_nothing_of_the_network_and_has_processors_as_a_box_of_parts() -> None:
+    found = read(MATRIX, "H200", network=False)
+    assert found.source == "topo; assumed: slots and P2P as the GPU has them, processors of AMD"
+    words = [["X" if one == two else "NODE" if one // 4 == two // 4 else "SYS" for two in range(8)] for one in range(8)]
+    lines = [f"GPU{n} {' '.join(row)} {48 * (n // 4)}-{48 * (n // 4) + 47} {n // 4} N/A" for n, row in enumerate(words)]
+    header = " ".join([*(f"GPU{n}" for n in range(8)), "CPU Affinity NUMA Affinity GPU NUMA ID"])
+    box = read("\t" + "\n".join([header, *lines]).replace(" ", "\t"), "RTX PRO 6000", network=False)
+    seen = predict(box, Shape((8,)), "all_reduce", 8 << 30)
+    assert (box.sockets, box.processor) == (2, "amd")
+    assert seen is not None
+    assert seen.busbw_GBps == pytest.approx(22.2, rel=0.05)  # as '8 x RTX PRO 6000'
+
+
 def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_asked_for() -> None:
     with pytest.raises(UsageError, match="not all have P2P"):
         read(L40S)
