@@ -2,12 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ncclprobe.commands import expect
 from ncclprobe.commands import main as program
 from ncclprobe.commands.expect import main
 from ncclprobe.errors import UsageError
+from ncclprobe.expect.recognise import ExpectationContext
+from ncclprobe.model.snapshot import Absent
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
 TABLE = """
@@ -18,10 +22,18 @@ TABLE = """
 NVLS_US, RING_US, GIB = 31_300.0, 43_000.0, 1 << 30
 
 
-def log(tmp_path: Path, *times_us: float, ranks: int = 8, said: str = "", nbytes: int = 8 * GIB, wrong: int = 0) -> str:
+def log(
+    tmp_path: Path,
+    *times_us: float,
+    ranks: int = 8,
+    said: str = "",
+    nbytes: int = 8 * GIB,
+    wrong: int = 0,
+    gpu: str = "NVIDIA H100 80GB HBM3",
+) -> str:
     """A file of all_reduce_perf with a row per time, the same in and out of place."""
     lines = [HEAD, "# Collective test starting: all_reduce_perf\n# Using devices\n"]
-    lines += [f"#  Rank {n:2} Group  0 Pid {n + 1} on n{n // 8} device {n % 8} [0x10] NVIDIA H100 80GB HBM3\n"
+    lines += [f"#  Rank {n:2} Group  0 Pid {n + 1} on n{n // 8} device {n % 8} [0x10] {gpu}\n"
               for n in range(ranks)]  # fmt: skip
     lines += [said, TABLE]
     for time_us in times_us:
@@ -73,7 +85,7 @@ def test_a_ring_that_was_asked_for_does_not_fail_at_a_rings_speed(
 def test_rows_that_nothing_judges_are_exit_0_and_the_headline_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = log(tmp_path, 900_000.0, ranks=2)
+    path = log(tmp_path, 900_000.0, ranks=2, gpu="NVIDIA L40S")
     told = found(capsys, 0, "--judge", path, "--machine", "g6e.12xlarge", "--nodes", "1")
     assert told["headline"] == "2 rows measured, none judged"
 
@@ -116,12 +128,14 @@ def test_a_file_that_holds_no_results_is_refused_in_one_line(
         assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("machine", "busbw"), [("GB300 NVL72", 33.0), ("Alps GH200", 5.4)])
+@pytest.mark.parametrize(
+    ("machine", "gpu", "busbw"), [("GB300 NVL72", "NVIDIA GB300", 33.0), ("Alps GH200", "NVIDIA GH200 120GB", 5.4)]
+)
 def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, busbw: float
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, gpu: str, busbw: float
 ) -> None:
     nbytes, ranks = 4 * GIB, 8
-    slow = log(tmp_path, nbytes * 2 * (ranks - 1) / ranks / busbw / 1e3, ranks=ranks, nbytes=nbytes)
+    slow = log(tmp_path, nbytes * 2 * (ranks - 1) / ranks / busbw / 1e3, ranks=ranks, nbytes=nbytes, gpu=gpu)
     assert main(("--judge", slow, "--machine", machine, "--nodes", "2")) == 4
     text = capsys.readouterr().out
     assert "2 rows measured, 2 judged: 2 fail" in text
@@ -161,3 +175,84 @@ def test_a_contribution_takes_the_place_of_none_but_an_earlier_one(tmp_path: Pat
 def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give the measured rows as --judge FILE"):
         main(("--machine", "dgx-h100", "--contribute", str(tmp_path / "run.json")))
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu", "has"),
+    [
+        ("dgx-a100", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4"),
+        ("8 x H200", "NVIDIA H100 80GB HBM3", "NVIDIA H200"),  # of equal links
+        ("dgx-h100", "NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3"),
+        ("dgx-h100", "NVIDIA RTX 9999", "NVIDIA H100 80GB HBM3"),
+    ],
+)
+def test_a_log_of_other_gpus_than_the_machines_is_refused_and_not_contributed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, gpu: str, has: str
+) -> None:
+    path, out = log(tmp_path, NVLS_US, gpu=gpu), tmp_path / "run.json"
+    assert program(["expect", "--judge", path, "--machine", machine, "--contribute", str(out)]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert f"measured on 8 x {gpu}; the machine it is to be judged by has {has}" in said.err
+    assert f"give --machine '8 x {gpu}'" in said.err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu"),
+    [
+        ("dgx-a100", "NVIDIA A100-SXM4-40GB"),  # another memory
+        ("dgx-a100", "NVIDIA A100-SXM4-80GB"),
+        ("dgx-a100", "A100-SXM-80GB"),  # as older drivers write it
+        ("8 x V100-SXM2", "Tesla V100-SXM2-32GB"),
+        ("dgx-h100", "NVIDIA Graphics Device"),  # says nothing
+        ("8 x RTX 4090", "NVIDIA GeForce RTX 4090"),
+    ],
+)
+def test_a_log_of_the_machines_own_gpus_is_judged_whatever_their_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, gpu: str
+) -> None:
+    told = found(capsys, 4, "--judge", log(tmp_path, 1e6, gpu=gpu, nbytes=GIB), "--machine", machine)
+    assert told["headline"] == "2 rows measured, 2 judged: 2 fail"
+
+
+def test_without_a_machine_the_one_that_the_log_names_is_proposed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = ExpectationContext(Absent("NVML (libnvidia-ml.so.1): there is none"), None, "")
+    monkeypatch.setattr(expect, "machine_of", lambda *_: nothing)
+    assert program(["expect", "--judge", log(tmp_path, NVLS_US)]) == 2
+    proposed = capsys.readouterr().err
+    assert "measured on 8 x NVIDIA H100 80GB HBM3: give --machine '8 x NVIDIA H100 80GB HBM3'" in proposed
+    assert program(["expect", "--judge", log(tmp_path, NVLS_US, ranks=16)]) == 2
+    assert "'8 x NVIDIA H100 80GB HBM3, 8 x 400 Gb/s ib' with its own NICs" in capsys.readouterr().err
+
+
+def test_a_row_faster_than_the_links_can_be_is_no_pass_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = Path(log(tmp_path, NVLS_US, gpu=""))  # a log that names no GPU
+    told = found(capsys, 3, "--judge", str(bare), "--machine", "dgx-a100")  # 480 GB/s, and NVLinks of 300
+    rows = told["rows"]
+    assert isinstance(rows, list)
+    assert [row["status"] for row in rows] == ["inconclusive"] * 2
+    assert "more than 300, which this machine can reach, by 20%" in rows[0]["why"]
+    assert found(capsys, 0, "--judge", str(bare), "--machine", "dgx-h100")["headline"].endswith("2 pass")  # type: ignore[attr-defined]
+
+
+def test_what_nobody_said_is_not_contributed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run.json"
+
+    def told(*more: str, ranks: int = 8, said: str = "") -> dict[str, Any]:
+        path = log(tmp_path, 2 * NVLS_US, ranks=ranks, said=said)
+        assert main(("--judge", path, "--machine", "dgx-h100", "--contribute", str(out), *more)) in (0, 4)
+        capsys.readouterr()
+        contributed: dict[str, Any] = json.loads(out.read_text())
+        return contributed
+
+    silent, library = told(), "NCCL version 2.21.5+cuda12.4\n"
+    assert silent["rows"][0]["nccl"] == ""
+    assert (silent["system"]["network"], silent["system"]["nics"]) == (None, 0)
+    assert told(said=library)["rows"][0]["nccl"] == "2.21.5"
+    assert told("--nccl", "2.28.9")["rows"][0]["nccl"] == "2.28.9"
+    assert told(ranks=16)["system"]["network"] == "ib"

@@ -16,7 +16,7 @@ from ncclprobe.expect import composed, elsewhere, rendering
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
-from ncclprobe.expect.system import NcclVersion, Shape
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, changed, lines, shape_of
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner import dumps
@@ -28,6 +28,7 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.parameters import NEWEST, table
+from ncclprobe.nccl_tests import Run
 from ncclprobe.ops import OPS, sizes
 from ncclprobe.units import parse_size, printable
 
@@ -161,25 +162,50 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     from ncclprobe.commands.run_files import read_runs
 
     _refuse_unused(options)
-    if isinstance(here.system, Absent):
-        raise UsageError(f"--judge {options.judge}: {here.system.why}: give --machine NAME, or a capture")
-    change = _change(options)
-    plain = replace(change, algorithm=None)
     path = str(options.judge)
     runs = read_runs(path)
+    system = _system_of(runs, here, path)
+    change = _change(options)
+    plain = replace(change, algorithm=None)
     rows, failed = [row for run in runs for row in run.rows], "; ".join(filter(None, (run.failed for run in runs)))
     if not rows:
         raise UsageError(f"{path}: holds no row to judge")
     said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
     settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
     machine = None if plain else here.machine
-    place = elsewhere.Setup(changed(here.system, plain), machine, options.nodes, settings, failed, options.nccl)
+    place = elsewhere.Setup(changed(system, plain), machine, options.nodes, settings, failed, options.nccl)
     found = elsewhere.judge(rows, place)
     if options.contribute:
         _contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
     return elsewhere.exit_code(found, place)
+
+
+def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> NodeSystem:
+    """The machine that the rows are judged by. Raises UsageError for none, and for one of other GPUs than theirs."""
+    told = (run.fingerprint.machine.get("gpu", "") for run in runs if run.fingerprint)
+    named = tuple(dict.fromkeys(each[:80] for gpus in told for each in gpus.split(", ") if each))
+    nics = ", 8 x 400 Gb/s ib" if any(row.nodes > 1 for run in runs for row in run.rows) else ""
+    propose = f"--machine {named[0] + nics!r}" + " with its own NICs" * bool(nics) if len(named) == 1 else ""
+    if isinstance(here.system, Absent):
+        if not propose:
+            raise UsageError(f"--judge {path}: {here.system.why}: give --machine NAME, or a capture")
+        raise UsageError(f"--judge {path}: measured on {named[0]}: give {propose}, the machine's type, or a capture")
+    other = next((each for each in named if not _fits(each.partition(" x ")[2], here.system)), "")
+    if other:
+        raise UsageError(
+            f"--judge {path}: measured on {other}; the machine it is to be judged by has {here.system.gpu}: give "
+            f"{propose or '--machine NAME'}, or the type of the machine that has these"
+        )
+    return here.system
+
+
+def _fits(gpu: str, system: NodeSystem) -> bool:
+    """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
+    if system.gpu.startswith(composed.CAPABILITY):
+        return composed.capability_of(gpu) in (None, system.compute_capability)
+    return not gpu or composed.same_gpu(gpu, system.gpu)
 
 
 def _contribute(path: str, told: elsewhere.Contribution) -> None:

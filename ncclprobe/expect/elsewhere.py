@@ -1,5 +1,6 @@
 """Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import msgspec
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned
-from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.findings import ExitCode
@@ -20,6 +21,9 @@ from ncclprobe.units import size
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
+MARGIN = 1.2
+"""So many times what the links carry is reached by no run of such a machine: of 2,301 published rows the fastest has
+1.09 times the larger of what its links carry one way and of what is expected."""
 
 
 class Setup(Struct, frozen=True):
@@ -57,7 +61,22 @@ def _judged(row: Measurement, place: Setup) -> Measurement:
     said = judged(plain, list(_band(row, place)))
     if row.wrong:
         return replace(said, status="fail", inconclusive_why=f"{row.wrong} wrong values")
-    return said
+    return _unless_another_machine(said, place)
+
+
+def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
+    """`row`, which is no pass where it is faster than this machine can be."""
+    shape = shape_of(row, place)
+    if row.expectation is None or shape is None:
+        return row
+    found = predict(place.system, shape, row.op, row.nbytes, place.version or _version(row.library.version))
+    most = max(found.wire_GBps, found.busbw_GBps, row.expectation.value) if found else math.inf
+    if row.busbw_GBps <= MARGIN * most:
+        return row
+    why = (
+        f"{row.busbw_GBps:.4g} GB/s is more than {most:.4g}, which this machine can reach, by {MARGIN - 1:.0%} or more"
+    )
+    return replace(row, status="inconclusive", inconclusive_why=f"{why}: it was measured on another one")
 
 
 def _band(row: Measurement, place: Setup) -> Iterator[Band]:
@@ -87,8 +106,12 @@ def shape_of(row: Measurement, place: Setup) -> Shape | None:
 
 
 def _version(text: str) -> NcclVersion:
+    return _said_version(text) or LATEST
+
+
+def _said_version(text: str) -> NcclVersion | None:
     found = _VERSION.match(text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
 def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
@@ -209,10 +232,15 @@ class Contribution(Struct, frozen=True):
 
 
 def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["yes", "no", "unknown"]) -> Contribution:
-    """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says."""
+    """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says.
+
+    What nobody said is left out: NCCL's release, and the network where no row crossed it.
+    """
     system = replace(place.system, name=place.machine.name if place.machine else place.system.gpu, source="")
     shapes = ((row, shape_of(row, place)) for row in rows if row.backend == "nccl" and not row.wrong)
     kept = tuple(_contributed(row, shape, place) for row, shape in shapes if shape)
+    if all(row.nodes == 1 for row in kept):  # then nothing was seen of its network
+        system = replace(system, nics=0, nic_gbps=0.0, network=None, gdr=False)
     return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
 
 
@@ -225,7 +253,7 @@ def recognises(text: str) -> bool:
 
 
 def _contributed(row: Measurement, shape: Shape, place: Setup) -> ContributedRow:
-    release = ".".join(map(str, place.version or _version(row.library.version)))
+    release = ".".join(map(str, place.version or _said_version(row.library.version) or ()))
     about = row.op, row.nbytes, row.place, shape.nodes, shape.gpus[0], release
     return ContributedRow(*about, row.time_us.typical, row.busbw_GBps)
 

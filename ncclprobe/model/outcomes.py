@@ -93,7 +93,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "unjudged": Outcome("with --judge no row could be judged", _OK),
         **_TYPO,
         "nothing": Outcome("nothing can be expected of this machine", _UNKNOWN),
-        "noise": Outcome("with --judge a row is too noisy to judge", _UNKNOWN),
+        "noise": Outcome("with --judge a row is too noisy to judge, or faster than the machine can be", _UNKNOWN),
         "fails": Outcome("with --judge a row fails", _FAIL),
     },
     "baseline": {
