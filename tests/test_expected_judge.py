@@ -184,6 +184,7 @@ def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None
         ("8 x H200", "NVIDIA H100 80GB HBM3", "NVIDIA H200"),  # of equal links
         ("dgx-h100", "NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3"),
         ("dgx-h100", "NVIDIA RTX 9999", "NVIDIA H100 80GB HBM3"),
+        ("8 x RTX PRO 6000", "NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX PRO 6000"),
     ],
 )
 def test_a_log_of_other_gpus_than_the_machines_is_refused_and_not_contributed(
@@ -206,6 +207,7 @@ def test_a_log_of_other_gpus_than_the_machines_is_refused_and_not_contributed(
         ("dgx-a100", "A100-SXM-80GB"),  # as older drivers write it
         ("8 x V100-SXM2", "Tesla V100-SXM2-32GB"),
         ("dgx-h100", "NVIDIA Graphics Device"),  # says nothing
+        ("8 x H20", "NVIDIA H20-3e"),
         ("8 x RTX 4090", "NVIDIA GeForce RTX 4090"),
     ],
 )

@@ -261,21 +261,17 @@ def _refuse_others(name: str, flag: str = "--machine") -> None:
 
 
 def same_gpu(said: str, gpu: str) -> bool:
-    """Whether a GPU that calls itself `said` may be a `gpu`: of the same name but for its memory, where it is known."""
-    known = [each.name for each in _called(said)]
-    if known:
-        return _without_memory(gpu) in map(_without_memory, (said, *known))
+    """Whether what calls itself `said` may be a `gpu`: of the same model (``h100``) and, if known, the same links."""
     models = {next((word for word in _words(name) if not word.isalpha()), "") for name in (said, gpu)}
-    return "" in models or len(models) == 1
+    if "" not in models and len(models) > 1:
+        return False
+    own, known = gpus.table().get(gpu), _called(said)
+    return own is None or not known or any(_links(each) == _links(own) for each in known)
 
 
 def capability_of(said: str) -> int | None:
     """The compute capability of a GPU that calls itself `said`; None where it is not known."""
     return next((gpu.compute_capability for gpu in _called(said)), None)
-
-
-def _without_memory(name: str) -> Sequence[str]:
-    return [word for word in _words(name) if not re.fullmatch(r"\d{1,4}gb?", word)]
 
 
 def _called(text: str) -> Sequence[GpuProduct]:

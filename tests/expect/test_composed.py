@@ -4,7 +4,7 @@ import pytest
 
 from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.composed import EXAMPLE, composed, is_composed
+from ncclprobe.expect.composed import EXAMPLE, composed, is_composed, same_gpu
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
@@ -224,6 +224,23 @@ def test_what_is_not_understood_is_refused_with_an_example(text: str, why: str) 
     assert is_composed(text)
     with pytest.raises(UsageError, match=why):
         composed(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "gpu", "same"),
+    [
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
+        ("NVIDIA GH200 144G HBM3e", "NVIDIA GH200 120GB", True),
+        ("NVIDIA H100 SXM5 80GB", "NVIDIA H100 80GB HBM3", True),  # a name that no table has
+        ("NVIDIA GB200", "NVIDIA GB300", False),
+        ("NVIDIA B200", "NVIDIA GB200", False),
+        ("NVIDIA L40S", "NVIDIA L40", False),
+        ("NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX PRO 6000 Blackwell Server Edition", False),
+    ],
+)
+def test_a_gpu_is_another_by_its_model_or_its_links_and_not_by_its_memory(said: str, gpu: str, same: bool) -> None:
+    assert same_gpu(said, gpu) is same
 
 
 def test_a_name_of_a_type_is_no_box() -> None:
