@@ -84,8 +84,8 @@ def peaks(pairs: Iterable[Pair]) -> list[Pair]:
     return list(best.values())
 
 
-def report(judged: Sequence[held_out.Judged]) -> str:
-    """The errors by what decides and by size, what fails of the healthy, and which incidents are found."""
+def report(judged: Sequence[held_out.Judged], rows: int) -> str:
+    """Errors by what decides and by size, what fails of the healthy, and what incidents are found. `rows`: all."""
     healthy, sick = ([each for each in judged if each.row.healthy == word] for word in ("yes", "no"))
     failed = [each for each in healthy if each.status == "fail"]
     found = {each.run for each in sick if each.status == "fail"}
@@ -99,7 +99,9 @@ def report(judged: Sequence[held_out.Judged]) -> str:
         "source, averaged. The network's shares of its line rate, the latency of EFA and TCPX, and the rules of",
         "`ncclprobe/expect/network.py` were read from runs that are here: no check on the source that taught them.",
         "",
-        f"- {len(judged)} rows of {len({each.row.family for each in judged})} publishers",
+        f"- {len(judged)} rows of {len({each.row.family for each in judged})} publishers; of {rows - len(judged)} more"
+        " nothing is expected",
+        "- healthy rows that the fine mark can fail: " + ", ".join(_can_fail(healthy)),
         f"- healthy: {len(failed)} of {len(healthy)} rows FAIL, {len({e.run for e in failed})} of {len(runs)} runs"
         f" ({'; '.join(sorted({f'{e.row.label}, {e.source}' for e in failed}))})",
         f"- incidents: {len(found)} of {len(incidents)} FAIL; not found: "
@@ -108,6 +110,17 @@ def report(judged: Sequence[held_out.Judged]) -> str:
         *table(COLUMNS, list(_by_class(healthy))),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _can_fail(healthy: Sequence[held_out.Judged]) -> Iterator[str]:
+    for _, words in CLASSES[:2]:
+        own = [each for each in healthy if _class_of(each.nbytes) == words]
+        able = sum(each.expectation.worst == "fail" for each in own)
+        yield f"{able} of {len(own)} ({able / len(own):.0%}) of {words}"
+
+
+def _class_of(nbytes: int) -> str:
+    return next(words for least, words in CLASSES if nbytes >= least)
 
 
 def _by_class(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, ...]]:
@@ -149,7 +162,7 @@ def main() -> int:
         print(*best.corrections.items(), *best.starts_us.items(), sep="\n")
         return 0
     if options.report:
-        REPORT.write_text(report(held_out.nested(held_out.samples(found))))
+        REPORT.write_text(report(held_out.nested(held_out.samples(found)), len(found)))
         return 0
     ERRORS.write_text(held_out.as_csv(held_out.cells(held_out.samples(found))))
     return 0

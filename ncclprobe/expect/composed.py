@@ -84,11 +84,8 @@ def composed(text: str) -> NodeSystem:
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
-    name, count = found[2], int(found[1])
-    while joined := _BEHIND.search(name):
-        name, parts = name[: joined.start()], [joined[1], *parts]
-        if joined[1].lower().startswith("nvl") and _called(f"{name} NVL"):  # H200 NVL4 is H200 NVL
-            name += " NVL"
+    name, behind, count = *_parted(found[2]), int(found[1])
+    parts = [*behind, *parts]
     _refuse_machines(name, count)
     product = product_called(name)
     system = with_links(_box(product, count), product)
@@ -96,6 +93,16 @@ def composed(text: str) -> NodeSystem:
         system = _with(system, part, product)
     guessed = ", ".join(_assumed(parts, product, count))
     return replace(system, source="its parts as they were said" + (f"; assumed: {guessed}" if guessed else ""))
+
+
+def _parted(name: str) -> tuple[str, list[str]]:
+    """The GPU's name and the parts behind it; ``H200 NVL4`` is H200 NVL with bridges of four."""
+    parts: list[str] = []
+    while joined := _BEHIND.search(name):
+        name, parts = name[: joined.start()], [joined[1], *parts]
+        if joined[1].lower().startswith("nvl") and _called(f"{name} NVL"):
+            name += " NVL"
+    return name, parts
 
 
 def _refuse_machines(name: str, count: int) -> None:
@@ -285,6 +292,10 @@ def _called(text: str) -> Sequence[GpuProduct]:
 def machine_called(name: str) -> MachineType:
     """The machine type of this name, or the one whose only GPU has it. Raises UsageError, for GPUs with what to say."""
     found = [] if machines.named(name) else _called(name)
+    alone, parts = _parted(name)
+    if not found and parts and _called(alone) and not machines.named(name):
+        box = ", ".join([f"8 x {product_called(alone).name}", *parts])
+        raise UsageError(f"--machine: {name[:40]!r} does not say how many GPUs: as in {box!r}")
     if not found:
         _refuse_others(name)
         if "," in name and (whole := machines.named(name.partition(",")[0].strip())):

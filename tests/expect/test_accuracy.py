@@ -104,7 +104,11 @@ def cells_of(path: Path) -> list[list[str]]:
 def test_the_documents_say_what_the_report_says_and_the_report_what_its_script_makes(
     accuracy: ModuleType, nested: list[Any]
 ) -> None:
-    assert accuracy.report(nested) == accuracy.REPORT.read_text(encoding="utf-8"), "run scripts/accuracy.py --report"
+    odd = accuracy.outliers(PUBLISHED)
+    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
+    assert accuracy.report(nested, len(rows)) == accuracy.REPORT.read_text(encoding="utf-8"), (
+        "run scripts/accuracy.py --report"
+    )
     report = {(row[0], row[1]): f"{row[5]} / {row[6]}" for row in cells_of(accuracy.REPORT)}
     said = {row[0]: row[1:4] for row in cells_of(ROOT / "docs" / "how" / "expectations.md")}
     for words, path in NAMES.items():

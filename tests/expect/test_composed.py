@@ -124,6 +124,8 @@ def test_a_box_as_its_owner_types_it(typed: str, gpus: int, links: int, least: f
         ("DGX Spark x2", "whole machine: give --machine 'DGX Spark' --nodes 2"),
         ("GB200 NVL72, 4 trays", "give --machine 'GB200 NVL72' --nodes 4$"),
         ("GB200 NVL72, liquid", "give --machine 'GB200 NVL72' --nodes N$"),
+        ("H200 NVL4", "does not say how many GPUs: as in '8 x NVIDIA H200 NVL, NVL4'$"),
+        ("L40S over two sockets", "does not say how many GPUs: as in '8 x NVIDIA L40S, two sockets'$"),
         ("MI300X", "'MI300X' is not of NVIDIA: NCCL alone is judged here, RCCL and others are not$"),
         ("1 x dgx-h100", "whole machine: give --machine 'DGX H100'$"),
         ("8 x L40S mesh", "no mesh"),
