@@ -176,7 +176,7 @@ def weighed(
     path, cell = next((each for each in tried if each[1] and each[1].mark is not None), tried[0])
     where = f"{_words(path)} at {size(nbytes)}"
     far = cell is not None and shape.nodes > FAR * cell.nodes
-    if nbytes >= GROSS_FROM and not far:
+    if nbytes >= GROSS_FROM:
         found = replace(found, gross=found.value * GROSS_SHARE)
     if cell is None or cell.mark is None:
         return replace(unjudged(found, _too_little(cell, found.basis, where)), confidence="low")
