@@ -73,32 +73,52 @@ FOREIGN = {
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("reader", [0, 1001])
 @pytest.mark.parametrize(("owner", "group", "mode", "why"), FOREIGN.values(), ids=FOREIGN)
-def test_root_refuses_a_file_that_it_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int, why: str
+def test_a_file_of_another_user_that_is_found_is_refused_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int, why: str, reader: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: reader)
+    monkeypatch.setattr(os, "getegid", lambda: reader)
     path = tmp_path / suppressions.NAME
     path.write_text(ENTRY)
     os.chown(path, owner, group)
     path.chmod(mode)
     with pytest.raises(UsageError) as told:
         suppressions.load(None, checks)
-    assert str(told.value).startswith(f"{path}: not read as root, {why}: pass --no-config, or --config")
+    assert str(told.value).startswith(f"{path}: not read, {why}: pass --no-config, or --config")
     assert len(suppressions.load(Path(suppressions.NAME), checks).entries) == 1
     assert suppressions.load(suppressions.NO_FILE, checks).entries == ()
-    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize(("reader", "owner", "group"), [(0, 0, 0), (1001, 1001, 1001), (1001, 0, 0), (1001, 0, 1001)])
+def test_a_file_of_ones_own_or_of_root_that_ones_own_group_may_write_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: int, owner: int, group: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: reader)
+    monkeypatch.setattr(os, "getegid", lambda: reader)
+    path = tmp_path / suppressions.NAME
+    path.write_text(ENTRY)
+    os.chown(path, owner, group)
+    path.chmod(0o664)
     assert len(suppressions.load(None, checks).entries) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_root_reads_its_own_file_that_its_own_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_of_another_user_to_a_file_of_ones_own_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / suppressions.NAME
-    path.write_text(ENTRY)
-    os.chown(path, 0, 0)
-    path.chmod(0o664)
+    (tmp_path / "elsewhere.toml").write_text(ENTRY)
+    link = tmp_path / suppressions.NAME
+    link.symlink_to("elsewhere.toml")
     assert len(suppressions.load(None, checks).entries) == 1
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(UsageError, match="not read, because uid 65534 owns it"):
+        suppressions.load(None, checks)
 
 
 def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:

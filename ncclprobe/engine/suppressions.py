@@ -14,8 +14,8 @@
 A finding that is left out is still said, with the reason. Nothing else may stand in the file: a misspelt key would
 otherwise ignore, or spare, something without a word.
 
-The file of the working directory is read unasked, so the report announces it, and root, who may stand in any user's
-folder, takes only its own.
+The file of the working directory is read unasked, so the report announces it, and one that another user may have left
+there is refused: /tmp is a working directory too.
 """
 
 import os
@@ -83,8 +83,8 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     """Return what the project file says: `path`, or ncclprobe.toml in the working directory, if there is one.
 
     NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
-    which are asked for, with those in the file's folder, only where there is a file; and as root for a file of the
-    working directory that another user owns or may write.
+    which are asked for, with those in the file's folder, only where there is a file; and for a file of the working
+    directory that another user owns or may write, or that a link of another user leads to.
     """
     if path == NO_FILE or (path is None and not Path(NAME).is_file()):
         return Accepted()
@@ -110,16 +110,18 @@ def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
 
 
 def _refuse_foreign(found: os.stat_result) -> None:
-    """Raises UsageError where root would take the word of another user, who may have left the file on purpose."""
-    if os.geteuid() != 0:
-        return
-    why = f"uid {found.st_uid} owns it" if found.st_uid else ""
-    writers = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid else 0)
+    """Raises UsageError where another user may have left the file, or a link to it, on purpose.
+
+    Files of root are read, and those that root's group or this user's own may write.
+    """
+    owners = (uid for uid in (found.st_uid, Path(NAME).lstat().st_uid) if uid not in (0, os.geteuid()))
+    why = next((f"uid {uid} owns it" for uid in owners), "")
+    writers = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid not in (0, os.getegid()) else 0)
     if not why and found.st_mode & writers:
         why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write it"
     if why:
         raise UsageError(
-            f"{Path.cwd() / NAME}: not read as root, because {why}: pass --no-config, or --config ./{NAME} to trust it"
+            f"{Path.cwd() / NAME}: not read, because {why}: pass --no-config, or --config ./{NAME} to trust it"
         )
 
 
