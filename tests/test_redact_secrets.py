@@ -1,9 +1,12 @@
 """What ``--redact`` takes out, wherever it stands, and what it leaves: secrets of many issuers, and what is judged."""
 
 import base64
+import gzip
 import json
 import random
+import re
 import string
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,9 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
     def encoded(nbytes: int) -> str:
         return base64.b64encode(dice.randbytes(nbytes)).decode().rstrip("=")
 
+    def colons(digits: str) -> str:
+        return ":".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
     return {
         "Anthropic": ("sk-ant-api03-{}", some(80, SAFE)),
         "AWS, id": ("AKIA{}", some(16, CAPITALS)),
@@ -44,7 +50,10 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
         "cookie": ("Cookie: session={}", some(32)),
         "Databricks": ("dapi{}", some(32, HEX)),
         "DigitalOcean": ("dop_v1_{}", some(64, HEX)),
+        "database": ("MY_DB_PASS={}", some(9)),
         "Docker": ("dckr_pat_{}", some(27, SAFE)),
+        "GUID of NCCL": ("localGid fe80::1 remoteGidsfe80::{} hca mlx5_0", colons(some(16, "123456789"))),
+        "GUID of NCCL, printed": ("NET/IB: IbDev 0 GID 3 (80FE/{}) fifoRkey=0x1", some(14, CAPITALS[26:])),
         "GitHub": ("ghp_{}", some(36)),
         "GitHub, fine": ("github_pat_{}", some(82)),
         "GitLab": ("glpat-{}", some(20, SAFE)),
@@ -54,8 +63,16 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
         "Hugging Face": ("hf_{}", some(34)),
         "JSON": ('{{"user": 1, "api_key": "{}"}}', some(32)),
         "JSON Web Token": ("eyJhbGciOiJIUzI1NiJ9.{}", some(43, SAFE)),
+        "host": ("bootstrap on {} failed", f"quux-node-0{some(3, '123456789')}"),
+        "host, Open MPI": ("\n[{}:41234] ORTE has lost a process", f"qx-{some(4, '123456789')}-{some(4, 'abcdef')}"),
+        "host, whole": ("connect to {} port 29500 failed", f"quux-{some(3, '123456789')}.dc1.zorkcorp.com"),
+        "key in lines": (
+            "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIAAAAAAAAAAAAAAA\n{}\n-----END EC PRIVATE KEY-----",
+            some(12),
+        ),
         "Linear": ("lin_api_{}", some(40)),
         "mail": ("{}@corp.example.com", "alice.smith"),
+        "mail, domain": ("#SBATCH --mail-user=alice@{}", f"zorkcorp-{some(4)}.com"),
         "MLflow": ("MLFLOW_TRACKING_PASSWORD={}", some(14)),
         "Neptune": ("NEPTUNE_API_TOKEN={}", encoded(80)),
         "npm": ("npm_{}", some(36)),
@@ -66,7 +83,12 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
         "option": ("--password {}", some(10)),
         "option, token": ("--hub-token={}", some(22)),
         "private key": ("-----BEGIN RSA PRIVATE KEY----- {}", encoded(48)),
+        "pod": ("pod {} was evicted", f"zork-{some(6, 'abcdefgh')}-worker-0"),
+        "Postgres": ("PGPASSWORD={} psql", some(10)),
+        "project": ("#SBATCH -N 8 -A {}", f"zork_{some(6)}"),
         "PyPI": ("pypi-AgEIcHlwaS5vcmc{}", some(60, SAFE)),
+        "phrase": ("passphrase: correct {}", f"horse battery {some(8)}"),
+        "Redis": ("redis://:{}@10.0.0.3:6379/0", some(10)),
         "Replicate": ("r8_{}", some(37)),
         "SendGrid": ("SG.{}", some(66, SAFE)),
         "Slack": ("xoxb-123456789012-{}", some(24)),
@@ -81,6 +103,7 @@ def secrets_of(seed: int) -> dict[str, tuple[str, str]]:
 
 
 ISSUERS = sorted(secrets_of(0))
+WORD = re.compile(r"[A-Za-z]{3,}")
 SEEDS = range(5)
 KEPT = (
     *(f"NCCL version 2.{minor}.{patch}+cuda{cuda}" for minor in (18, 21, 26, 29) for patch in (1, 5, 7)
@@ -109,6 +132,12 @@ KEPT = (
       "FI_PROVIDER=efa",
       "SLURM_NTASKS=16", "WORLD_SIZE=128", "MASTER_PORT=29500", "ulimit -l unlimited", "cgroup v2",
       "kernel.numa_balancing=0")),
+    *("fail=0 pass=12 first_pass=3", "PASS: nothing wrong", "PWD is unset", "srun -N 8 --ntasks-per-node 8 -p gpu x",
+      "salloc -N 2", "torch.distributed.run", "module.encoder.net", "module.layer1.block.net", "self.host=args.host",
+      "host: CPU", "[train.py:4711] step 100", "[rank0:4711]", "[0]: [default0]:", "node-1 of 2, worker-0, rank 100",
+      "dgx-h100 and hgx-b200", "gpu0 gpu12", "on numa node10", "docs.nvidia.com/deeplearning", "github.com/NVIDIA/nccl",
+      "https://download.pytorch.org/whl", "pod network", "namespace of the pod", "kube-system", "user@1000.service",
+      "GID -1 (0/0)", "GID index 3", "localGid ::", "the key phrase: none", "sbatch job.sh -N 4"),
 )  # fmt: skip
 
 
@@ -146,6 +175,33 @@ def test_what_is_judged_survives() -> None:
     changed = [text for text in KEPT if redactor.text(text) != text]
     assert len(changed) <= 1, changed
     assert len({*KEPT} - {*redactor.report(replace(SICK, notes=KEPT)).notes}) <= 1
+
+
+def test_a_host_that_free_text_tells_is_one_wherever_it_stands() -> None:
+    notes = ("[gpu-node-0042:1234] lost", "connect to gpu-node-0042.dc1.corp.com", "mail a@corp.com", "at CORP.com")
+    redacted = Redactor("key").report(replace(SICK, notes=notes)).notes
+    host = redacted[0].partition("[")[2].partition(":")[0]
+    assert host.startswith("host-")
+    assert redacted[1].startswith(f"connect to {host}.host-")
+    assert [text for text in redacted if "corp" in text.lower() or "0042" in text] == []
+    assert Redactor("key").text(redacted[0]) == redacted[0]
+
+
+@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+def test_what_nccl_writes_of_its_failures_stays_readable(release: str) -> None:
+    """But for addresses and names of hosts: of the words that NCCL wrote 199 of 200 are still there."""
+    path = Path(__file__).parent / "data" / "nccl_failures" / f"{release}.jsonl.gz"
+    with gzip.open(path, "rt") as file:
+        text = "".join(file)[:300_000]
+    before, after = (Counter(WORD.findall(each)) for each in (text, Redactor("key").text(text)))
+    lost = before - after
+    assert sum(lost.values()) <= sum(before.values()) / 200, lost.most_common(8)
+
+
+@pytest.mark.parametrize("piece", ["a.", "a-", "srun a ", "#SBATCH -A ", "-----BEGIN PRIVATE KEY-----", "passphrase: ",
+                                   "[a-1:1", "node-001-", "pod a-", "a@b.", "host=a-1", "://:"])  # fmt: skip
+def test_a_text_that_says_hosts_and_keys_over_and_over_takes_one_pass(piece: str) -> None:
+    assert Redactor("key").text(piece * ((1 << 16) // len(piece)))
 
 
 def test_names_of_jobs_and_accounts_are_replaced() -> None:

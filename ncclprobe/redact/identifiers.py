@@ -179,8 +179,9 @@ IDENTIFIER = re.compile(
     r"|(?:(?<![0-9A-Fa-f])|(?<=pod))(?P<uuid>[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12})"
     r"(?![0-9A-Fa-f])"
     r"|(?<![^\W_])(?:GPU|MIG)-(?P<short>[0-9A-Fa-f]{4,8}(?:-[0-9A-Fa-f]{1,12}){0,4})(?![\w-])"
+    r"|(?<!\w)GID \d{1,3} \((?P<subnet>[0-9A-F]{1,16})/(?P<port>[0-9A-F]{1,16})\)"
     r"|(?i:guid)(?P<gap>:?\s{0,16}(?:0[xX])?)(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
-    rf"|(?P<says>{_ASSIGNED})(?P<login>{_USER})"
+    rf"|(?P<says>{_ASSIGNED})(?P<login>{_USER})(?P<of>@[A-Za-z][\w-]{{0,62}}(?:\.[\w-]{{1,63}}){{0,8}})?"
     r"|(?<![^\W_])(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?(?:\s{0,40}[:=]\s{0,8}|\s{1,4}is\s{1,4}))"
     r"(?P<serial>[^\s,;\"']+)"
     r"|(?<!\w)(?i:board|s/?n|serial(?:[ _]?(?:number|no))?)(?P<board>[ :=#.]{1,4})"
@@ -188,18 +189,26 @@ IDENTIFIER = re.compile(
     rf"|(?P<secret>{SECRET.pattern})"
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
-    r"|(?<!\w)(?<!(?<!/)/)(?!c10d::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
+    r"|(?:(?<!\w)(?<!(?<!/)/)|(?<=Gids))(?!c10d::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
-LOGIN = re.compile(r"://[^\s/@:]{1,128}:[^\s/@]{1,256}@")
+LOGIN = re.compile(r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@")
 """``https://user:password@host``: to be cut before anything else is looked for, which would split it."""
 
+_WORDS = r"(?:\s{1,4}(?!-[AGJNP][\s=])\S{1,80}|\s{1,4}-[AGJNP]\s{1,4}\d{1,6}(?!\S)){0,16}\s{1,4}"
 _JOB = re.compile(
-    r"(?<!\w)((?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)=|--(?:job-name|account|reservation)[= ])"
+    r"(?<!\w)((?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)=|--(?:job-name|account|reservation)[= ]"
+    rf"|(?:#SBATCH|srun|sbatch|salloc){_WORDS}-[AJ][= ]{{1,4}}|(?:#PBS|qsub){_WORDS}-[ANP][= ]{{1,4}}"
+    rf"|(?:#BSUB|bsub){_WORDS}-[GJP][= ]{{1,4}})"
     r"[^\s,;\"']+"
 )
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_=-]{20,}")
+_KEY = re.compile(
+    r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)(?:\s{0,4}(?:Proc-Type|DEK-Info): \S{1,80}){0,2}"
+    r"(?:(?:\s|\\[nr]){0,8}[A-Za-z0-9+/=]{16,80})*(?:(?:\s|\\[nr]){1,8}[A-Za-z0-9+/=]{1,80}(?=(?:\s|\\[nr]){0,8}-----END))?"
+)
+"""A private key in PEM: its head, which may be shown, and its body, whose lines a text may join."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _LIKE_CHANCE = 0.42
 """Of the places in a run of letters and digits, how many change between capitals, small letters and digits: 0.6 in a
@@ -213,7 +222,7 @@ _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every m
 
 def without_keys(text: str) -> str:
     """Return `text` without keys and tokens, known by who issues them or by looking drawn at random, and job names."""
-    named = _JOB.sub(r"\1…", SECRET.sub(r"\1…", LOGIN.sub("://…@", text)))
+    named = _JOB.sub(r"\1…", SECRET.sub(r"\1…", LOGIN.sub("://…@", _KEY.sub(r"\1 …", text))))
     return _RUN.sub(_without_random, _ISSUED.sub(r"\1…", named))
 
 
@@ -249,14 +258,17 @@ class Identifiers:
         value, kind = match[0], match.lastgroup
         if kind == "user":
             return match["home"] + self._user(match["user"])
-        if kind == "login":
-            return match["says"] + self._user(match["login"])
+        if kind in ("login", "of"):
+            domain = match["of"] and f"@{self._new.host(match['of'][1:])}"
+            return match["says"] + self._user(match["login"]) + (domain or "")
         if kind in ("dash", "uuid"):
             return self._new.uuid(value)
         if kind == "short":
             return value[:4] + self._new.uuid(match["short"])
         if kind == "guid":
             return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
+        if kind == "port":
+            return self._printed_gid(match)
         if kind == "secret":
             return SECRET.sub(r"\1…", value)
         if kind == "wandb":
@@ -278,6 +290,13 @@ class Identifiers:
         word = text.strip()
         identifying = any(map(str.isdigit, word)) and word.strip("0") and word not in _CLOUD_TAGS
         return text.replace(word, self._new.serial(word)) if identifying and not word.startswith("serial-") else text
+
+    def _printed_gid(self, match: "re.Match[str]") -> str:
+        """Replace a GID as NCCL prints it: two numbers, whose bytes are in this processor's order."""
+        halves = (bytes.fromhex(match[name].zfill(16))[::-1] for name in ("subnet", "port"))
+        new = self._new.ipv6(IPv6Address(b"".join(halves))).packed
+        subnet, port = (int.from_bytes(new[at : at + 8], "little") for at in (0, 8))
+        return f"{match[0].partition('(')[0]}({subnet:X}/{port:X})"
 
     def _colons(self, value: str) -> str:
         """Replace groups of hexadecimal digits: an IPv6 address, a GID, a MAC, a GUID; keep a PCI address."""

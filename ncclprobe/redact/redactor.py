@@ -5,7 +5,7 @@ same pseudonym wherever it stands, on every node whose capture was redacted unde
 
 Names are known before they are replaced: those that the capture or report itself calls a host, domain or user, and
 those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies no one and
-stays. A host that nothing but free text mentions is not recognised; addresses, UUIDs and the like are, by their form.
+stays. What nothing but free text mentions is known by its form, or by the word before it: see :mod:`.hosts`.
 """
 
 import itertools
@@ -21,6 +21,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.redact import hosts
 from ncclprobe.redact.identifiers import IDENTIFIER, LOGINS, Identifiers, Pseudonyms, structure, without_keys
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
-        self._learn_logins(text)
+        self._learn_text(text)
         return _split(_KERNEL_PATH, without_keys(text), lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
@@ -132,7 +133,7 @@ class Redactor:
         for environment in report.environment.values():
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
         for text in _texts(report):
-            self._learn_logins(text)
+            self._learn_text(text)
         self._of_files = bool(report.files)
         redacted = self._tree(replace(report, excerpts=()))
         return replace(redacted, command=self._command(report.command))
@@ -166,7 +167,7 @@ class Redactor:
         for measured in row[SAMPLE].values() if isinstance(row.get(SAMPLE), dict) else ():
             self._learn_sample(measured)
         for text in _texts(structure(value) or value if isinstance(value, str) else row):
-            self._learn_logins(text)
+            self._learn_text(text)
         if not isinstance(ask, list) or not all(isinstance(part, str | int) for part in ask):
             return
         if ask[:1] == ["resolve"] and len(ask) > 1:
@@ -220,7 +221,13 @@ class Redactor:
         for name in _SERVER.findall(text):
             self._learn_host(name.strip("."))
 
-    def _learn_logins(self, text: str) -> None:
+    def _learn_text(self, text: str) -> None:
+        for name in hosts.hosts(text):
+            self._learn_told(name)
+        self._domains.update(name.lower() for name in hosts.mail_domains(text))
+        for name in hosts.pods(text):
+            if not all(map(_is_word, re.findall(r"[a-z]{2,}", name))):
+                self._learn(name, self._new.name)
         for match in LOGINS.finditer(text):
             login = next(filter(None, match.groups())).strip(".-")
             parts = re.findall(r"[a-z]{2,}", login.lower())
@@ -229,6 +236,14 @@ class Redactor:
             host = match["host"] or match["at"] or ""
             if len(host) > 2:
                 self._learn_host(host)
+
+    def _learn_told(self, name: str) -> None:
+        """Learn a host that free text tells; of its domain the whole alone, for its labels may be words."""
+        short, _, domain = name.partition(".")
+        if "-" in short or any(map(str.isdigit, short)):
+            self._learn(short, self._new.host)
+        if domain:
+            self._domains.update((name.lower(), domain.lower()) if "." in domain else (name.lower(),))
 
     def _learn_plugins(self, value: str) -> None:
         """Learn what a site calls its own plugins: the words of a file's name that are not NCCL's."""
