@@ -258,3 +258,25 @@ def test_what_nobody_said_is_not_contributed(tmp_path: Path, capsys: pytest.Capt
     assert told(said=library)["rows"][0]["nccl"] == "2.21.5"
     assert told("--nccl", "2.28.9")["rows"][0]["nccl"] == "2.28.9"
     assert told(ranks=16)["system"]["network"] == "ib"
+
+
+def test_a_gate_asks_for_one_line_and_for_rows_that_were_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--machine", "dgx-h100", "-q"]
+    small = log(tmp_path, 20.0, nbytes=8)
+    assert main(["--judge", small, *asked]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("2 rows measured, none judged; ")
+    assert main(["--judge", small, *asked, "--require-judged"]) == 3
+    assert capsys.readouterr().out.splitlines() == [line]
+    told = found(capsys, 3, "--judge", small, "--machine", "dgx-h100", "--require-judged")
+    assert told["judged"] == {"rows": 0, "of": 2}
+    assert main(["--judge", log(tmp_path, NVLS_US), *asked, "--require-judged"]) == 0
+    assert main(["--judge", log(tmp_path, 3 * NVLS_US), *asked, "--require-judged"]) == 4
+
+
+@pytest.mark.parametrize("flag", ["-q", "--require-judged"])
+def test_what_only_judging_follows_is_refused_without_it(flag: str) -> None:
+    with pytest.raises(UsageError, match="does not apply without --judge FILE"):
+        main(["--machine", "dgx-h100", flag])

@@ -14,6 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from report.samples import SICK, fleet
 
 from ncclprobe import DOCS
+from ncclprobe.model.findings import Status
+from ncclprobe.model.report import Area
+from ncclprobe.model.values import replace
 from ncclprobe.report import prometheus
 
 FOLDER = ROOT / "ncclprobe" / "deploy" / "prometheus"
@@ -24,7 +27,8 @@ DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
 def written() -> dict[str, set[str]]:
     """Every metric with the labels of its samples."""
     found: dict[str, set[str]] = {}
-    for made in (SICK, fleet(3, 1)):
+    way = Area("transport", "NCCL → IB 8 × 400 Gb/s, GPUDirect", Status.PASS)
+    for made in (SICK, fleet(3, 1), replace(SICK, areas=(way,))):
         for family in text_string_to_metric_families(prometheus.render(made)):
             labels = found.setdefault(family.name, set())
             labels |= {label for sample in family.samples for label in sample.labels}
@@ -53,7 +57,7 @@ def test_rules_and_dashboard_ask_for_metrics_and_labels_that_are_written() -> No
 
 def test_every_metric_is_asked_for_by_an_alert_or_the_dashboard_but_for_those_that_only_describe() -> None:
     asked = {name for text in expressions() for name in re.findall(r"ncclprobe_\w+", text)}
-    assert written().keys() - asked == {"ncclprobe_run_info", "ncclprobe_rows"}
+    assert written().keys() - asked == {"ncclprobe_run_info", "ncclprobe_rows", "ncclprobe_transport_info"}
 
 
 def test_the_reference_has_every_metric_with_its_labels_and_no_other() -> None:

@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if options.judge:
         return _judge(options, here)
+    if unused := [flag for flag in ("require_judged", "quiet") if getattr(options, flag)]:
+        raise UsageError(f"--{unused[0].replace('_', '-')} does not apply without --judge FILE")
     if options.contribute:
         raise UsageError(f"--contribute {options.contribute}: give the measured rows as --judge FILE")
     if isinstance(here.system, Absent):
@@ -109,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach.")  # fmt: skip
+    add("--require-judged", action="store_true", help="Exit with 3 where --judge could judge no row.")
     add("--contribute", type=arguments.destination, metavar="FILE",
         help="Write the rows of --judge and the machine's links for others to learn from, without names.")  # fmt: skip
     add("--healthy", choices=("yes", "no", "unknown"), default="unknown",
@@ -124,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         "NCCL_DEBUG_SUBSYS=GRAPH (default: search them).")  # fmt: skip
     _what_if(parser)
     add("--json", action="store_true", help="Print JSON.")
+    add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser
 
@@ -173,11 +177,15 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
     settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
     machine = None if plain else here.machine
-    place = elsewhere.Setup(changed(system, plain), machine, options.nodes, settings, failed, options.nccl)
+    place = elsewhere.Setup(
+        changed(system, plain), machine, options.nodes, settings, failed, options.nccl, options.require_judged
+    )
     found = elsewhere.judge(rows, place)
     if options.contribute:
         _contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
+    if options.quiet and not options.json:
+        told = str(told).partition("\n")[0]
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
     return elsewhere.exit_code(found, place)
 

@@ -30,7 +30,7 @@ class Setup(Struct, frozen=True):
     """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
 
     `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
-    data in its summary, an error); empty: it does not.
+    data in its summary, an error); empty: it does not. `must`: a file of which no row is judged is inconclusive.
     """
 
     system: NodeSystem
@@ -39,6 +39,7 @@ class Setup(Struct, frozen=True):
     settings: Pinned
     failed: str = ""
     version: NcclVersion | None = None
+    must: bool = False
 
 
 def environment(text: str) -> dict[str, str | None]:
@@ -115,11 +116,12 @@ def _said_version(text: str) -> NcclVersion | None:
 
 
 def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
-    """4 where a row fails, 3 where one is too noisy to say or the run failed, else 0, also where none was judged."""
+    """4 where a row fails, 3 where one is too noisy to say or the run failed, else 0; where none was judged 0, or 3."""
     states = {row.status for row in rows}
     if "fail" in states:
         return ExitCode.FAIL
-    return ExitCode.INCONCLUSIVE if "inconclusive" in states or place.failed else ExitCode.OK
+    unjudged = place.must and states <= {"unjudged"}
+    return ExitCode.INCONCLUSIVE if "inconclusive" in states or place.failed or unjudged else ExitCode.OK
 
 
 def headline(rows: Sequence[Measurement]) -> str:

@@ -90,7 +90,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
     "attach": _ATTACHES,
     "expect": {
         "clean": Outcome("numbers were shown; with --judge no row fails", _OK),
-        "unjudged": Outcome("with --judge no row could be judged", _OK),
+        "unjudged": Outcome("with --judge no row could be judged", _OK, None, {REQUIRE_JUDGED: _UNKNOWN}),
         **_TYPO,
         "nothing": Outcome("nothing can be expected of this machine", _UNKNOWN),
         "noise": Outcome("with --judge a row is too noisy to judge, or faster than the machine can be", _UNKNOWN),

@@ -74,6 +74,9 @@ def _run(report: Report) -> "Iterator[Metric]":
     who = (report.tool.version, digest.launcher(report.launch.kind), report.status.value)
     about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
     yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
+    about = "Which way NCCL's bytes will go, and why, where that was looked at. Always 1."
+    way = digest.transport(report)
+    yield _gauge("transport_info", about, [((way,), 1)] if way else [], ("transport",))
     began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []
     yield _gauge("last_run", "When the last run began, in seconds since 1970.", began, unit="timestamp_seconds")
     yield _gauge("run_duration", "How long the last run took.", [((), report.duration_s)], unit="seconds")

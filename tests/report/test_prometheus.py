@@ -7,7 +7,7 @@ from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
 from ncclprobe.model.findings import Status
-from ncclprobe.model.report import Report
+from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import prometheus
 
@@ -35,6 +35,14 @@ def test_the_run_its_verdicts_and_its_rows_are_there_in_base_units() -> None:
     assert value(found, "expected_busbw_bytes_per_second", **row, basis="user") == 100e9
     assert value(found, "threshold_busbw_bytes_per_second", **row, basis="user") == 95e9
     assert value(found, "copy_bytes_per_second", kind="h2d", concurrent="no") == 20e9
+
+
+def test_the_way_of_the_bytes_is_there_where_it_was_looked_at() -> None:
+    assert not read(SICK)["ncclprobe_transport_info"].samples
+    told = "NCCL → sockets over eth0 (10 Gb/s): the OFI plugin is not there" + 200 * "x"
+    found = read(replace(SICK, areas=(Area("GPUs", "8", Status.PASS), Area("transport", told, Status.WARN))))
+    (sample,) = found["ncclprobe_transport_info"].samples
+    assert (sample.labels["transport"], sample.value) == (told[:128], 1)
 
 
 @pytest.mark.parametrize(("worst", "series"), [("fail", 1), ("warn", 0), ("unjudged", 0)])
