@@ -140,6 +140,18 @@ def test_half_of_the_sick_runs_fail_though_their_sources_are_held_back(nested: l
     assert sum(any(each.status == "fail" for each in run) for run in sick.values()) >= len(sick) / 2
 
 
+def test_the_gross_mark_finds_incidents_that_no_fine_mark_judges_and_the_report_says_how_many(
+    accuracy: ModuleType, nested: list[Any]
+) -> None:
+    alone = [each for each in nested if accuracy.by_gross(each)]
+    assert sum(each.row.healthy == "yes" for each in alone) <= 1
+    assert len({each.run for each in alone if each.row.healthy == "no"}) >= 10
+    text = accuracy.report(nested)
+    assert "the gross mark alone judges" in text
+    (classes,) = (line.split("|") for line in text.splitlines() if line.startswith("| nvlink hopper pairs | below"))
+    assert [cell.strip() for cell in classes[-4:-1]] == ["1", "8", "1"]
+
+
 def test_a_source_has_no_part_in_the_thresholds_that_it_is_judged_by(accuracy: ModuleType, samples: list[Any]) -> None:
     source = next(each.source for each in samples if each.path == "roce")
     slower = [replace(e, value_GBps=e.value_GBps / 100) if e.source == source else e for e in samples]
