@@ -109,7 +109,7 @@ def report(judged: Sequence[held_out.Judged], rows: int) -> str:
         "- healthy rows that the fine mark can fail: " + ", ".join(_can_fail(healthy)),
         f"- healthy: {len(failed)} of {len(healthy)} rows FAIL, {len({e.run for e in failed})} of {len(runs)} runs"
         f" ({'; '.join(sorted({f'{e.row.label}, {e.source}' for e in failed}))})",
-        f"- of the healthy rows the gross mark alone judges {len(loose)}; {sum(map(by_gross, loose))} of them FAIL by it",
+        f"- healthy rows that the gross mark alone judges: {len(loose)}; {sum(map(by_gross, loose))} of them FAIL",
         f"- incidents: {len(found)} of {len(incidents)} FAIL, {len(found - finely)} of them by the gross mark alone;"
         " not found: " + "; ".join(sorted(f"{run[0]} ({run[1]})" for run in incidents - found)),
         "",

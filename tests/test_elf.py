@@ -49,7 +49,12 @@ def test_a_damaged_library_is_read_or_refused(versioned: Path, tmp_path: Path, c
     data[at : at + len(new)] = new
     damaged = tmp_path / "damaged"
     damaged.write_bytes(data)
-    for read in (elf.dynamic, lambda path: elf.symbols(path, "nccl"), lambda path: elf.texts(path, "NCCL")):
+    for read in (
+        elf.dynamic,
+        lambda path: elf.symbols(path, "nccl"),
+        lambda path: elf.texts(path, "NCCL"),
+        lambda path: elf.objects(path, "nccl"),
+    ):
         with suppress(Failed, OSError):
             read(str(damaged))
 
@@ -158,3 +163,25 @@ def test_a_damaged_cache_is_read_or_refused(tmp_path_factory: pytest.TempPathFac
 def test_this_machines_cache_reads_as_ldconfig_prints_it() -> None:
     done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=30, check=True)
     assert elf.cached("lib") == re.findall(r"^\t(lib\S*) \(.*\) => (.*)$", done.stdout, re.MULTILINE)
+
+
+PLUGIN = """typedef struct { const char* name; int (*init)(void); } plugin_t; static int init(void) { return 0; }
+plugin_t ncclNetPlugin_v8 = {"AWS Libfabric", init}; const plugin_t ncclNetPlugin_v7 = {"AWS Libfabric", init};
+plugin_t ncclTunerPlugin_v3 = {"nccl_ofi_tuner", init}; plugin_t ncclNetPlugin_v6 = {0, init};
+int ncclNetPlugin_count = 7; plugin_t other = {"other", init};
+int ncclNetPlugin_function(void) { return 1; } const char* told = "NET/OFI Initializing aws-ofi-nccl 1.14.0-aws";\n"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("how", [[], ["-Wl,-z,pack-relative-relocs"], ["-O2", "-s"]])
+def test_a_plugin_says_its_names_without_being_loaded(how: list[str], tmp_path: Path) -> None:
+    (tmp_path / "p.c").write_text(PLUGIN)
+    command = ["cc", "-shared", "-fPIC", *how, "-o", "libnccl-net.so", "p.c"]
+    if subprocess.run(command, cwd=tmp_path, timeout=60).returncode:
+        pytest.skip("an older linker")
+    library = str(tmp_path / "libnccl-net.so")
+    net = {"ncclNetPlugin_v7": "AWS Libfabric", "ncclNetPlugin_v8": "AWS Libfabric"}
+    assert elf.objects(library, "ncclNet") == net
+    assert elf.objects(library, "nccl") == {**net, "ncclTunerPlugin_v3": "nccl_ofi_tuner"}
+    assert elf.objects(library, "absent") == {}
+    assert elf.texts(library, "aws-ofi-nccl ") == ("aws-ofi-nccl 1.14.0-aws",)

@@ -123,9 +123,19 @@ def test_what_another_check_says_is_not_said_twice(settings: dict[str, str], che
     assert (verdict.findings, verdict.why) == ((), f"explained by {check}")
 
 
-@pytest.mark.parametrize("name", ["AWS Libfabric", "aws libfabric", "Libfabric", "Socket"])
+@pytest.mark.parametrize("name", ["AWS Libfabric", "aws libfabric", "Socket"])
 def test_the_names_of_networks_are_read_in_any_case(name: str) -> None:
     assert not choose(under("aws-p4d", "whole", {"NCCL_NET": name})).refused
+
+
+def test_a_network_is_called_as_the_plugins_file_calls_it() -> None:
+    """The plugin of this capture says that its network is "AWS Libfabric"; newer ones say "Libfabric"."""
+    seen = under("aws-p4d", "whole", {"NCCL_NET": "Libfabric"})
+    assert "libnccl-net.so is called AWS Libfabric" in dict(choose(seen).refused)["network"].why
+    known = seen.facts[Plugins].all
+    for names, refused in (((), 0), (("Libfabric", "AWS Libfabric"), 0), (("Other",), 1)):
+        plugins = Plugins(tuple(replace(each, names=names) for each in known))
+        assert len(choose(replace(seen, facts={**seen.facts, Plugins: plugins})).refused) == refused
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.placement import Placement
+from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.reach import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
@@ -139,6 +140,9 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
         versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
     if firmware := _firmware(learned(facts, Fabric)):
         versions["NIC firmware"] = firmware
+    for plugin in plugins.all if (plugins := learned(facts, Plugins)) else ():
+        if told := plugin.told():
+            versions.setdefault(f"{plugin.kind} plugin", told)
     return versions
 
 

@@ -234,7 +234,8 @@ def _transport(facts: Mapping[type, Any]) -> str:
         return f"NCCL → sockets over {first_of(network.devices, _MOST_KINDS)}{rate}: {choices.network.why}"
     number = len(network.devices)
     each = f"{number} × {network.rate_gbps / number:.3g} Gb/s" if network.rate_gbps else plural(number, "device")
-    direct = _direct(choices) if network.name == "IB" else network.plugin
+    plugin = network.plugin + (f" ({network.version})" if network.version else "")
+    direct = _direct(choices) if network.name == "IB" else plugin
     return f"NCCL → {network.name} {each}, {direct}"
 
 

@@ -49,19 +49,44 @@ _FLAVOURS = {  # by what the file or one of its folders is called, the more spec
     "sharp": "sharp",
     "ucx": "ucx",
 }
-_NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN")
+_BY_NAME = {
+    "libfabric": "ofi",
+    "gpudirecttcpx": "tcpx",
+    "fastrak": "tcpxo",
+    "gib": "gib",
+    "ibext": "sharp",
+    "ucx": "ucx",
+}
+"""Flavours by what a plugin calls its network: see NAMES of ncclprobe/nccl/networks.py for the sources."""
+_MARKS = {  # what stands before the version among a plugin's constants
+    "ofi": "aws-ofi-nccl ",  # src/nccl_ofi_net.cpp: "Initializing " PACKAGE_STRING
+    "tcpx": "NET/GPUDirectTCPX ver. ",  # its log: ver. 3.1.8.
+    "gib": "Initializing gIB ",
+}
+_VERSION = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,20})?")
+_NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
 
 
 class Plugin(Struct, frozen=True):
     """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … where its path tells.
 
-    `reachable`: the loader finds it by its bare name, so that NCCL does.
+    `reachable`: the loader finds it by its bare name, so that NCCL does. Of one that NCCL opens, by its usual name or a
+    variable's: `names` and `interface` (``v8``) as the file gives them to NCCL, the newest first, and `version`, where
+    it is among the file's constants.
     """
 
     path: str
     kind: str
     flavour: str
     reachable: bool
+    names: tuple[str, ...] = ()
+    interface: str = ""
+    version: str = ""
+
+    def told(self) -> str:
+        """Return what the file says of itself, in one line; of a name only what is no site's own."""
+        name = self.names[0] if self.flavour and self.names else ""
+        return ", ".join(filter(None, (f"{name} {self.interface}".strip(), self.version)))
 
 
 class Plugins(Struct, frozen=True):
@@ -72,13 +97,51 @@ class Plugins(Struct, frozen=True):
 
 @collector
 def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Plugins:
-    """Read the loader's folders, vendors' usual ones, and that of a plugin named by its path; open to every user."""
+    """Read the loader's folders, vendors' usual ones, that of a plugin named by its path, and what its file says of it;
+    open to every user.
+    """
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
     found = []
     for folder in dict.fromkeys([*searched, *_FOLDERS, *_named(variables)]):
         found += [_plugin(f"{folder}/{name}", folder in searched) for name in _names(host, folder)]
-    return Plugins(tuple(found))
+    return Plugins(tuple(_described(host, each) if _opened(each, variables) else each for each in found))
+
+
+def _opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
+    """Return whether NCCL opens it: by its usual name, or because a variable names it."""
+    values = (value for name in _NAMED_BY for value in (variables.get(name) or "").split(",") if value)
+    names = {f"libnccl-{kind}.so" for kind in _KINDS}.union(*({v, f"libnccl-{plugin.kind}-{v}.so"} for v in values))
+    return plugin.path in names or (plugin.reachable and PurePosixPath(plugin.path).name in names)
+
+
+def _described(host: Host, plugin: Plugin) -> Plugin:
+    """Return the plugin with what its file says of itself; as it is where the file does not tell."""
+    said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
+    known = said if isinstance(said, dict) else {}
+    kinds = {name: _kind_of(name) for name in map(str, known)}
+    own = [(name, str(known[name])) for name, kind in kinds.items() if kind and plugin.kind in ("", kind)]
+    own.sort(key=lambda each: -int(each[0].rpartition("_v")[2]))
+    names = tuple(dict.fromkeys(text for _, text in own))
+    by_name = (flavour for mark, flavour in _BY_NAME.items() if any(mark in name.lower() for name in names))
+    flavour = plugin.flavour or next(by_name, "")
+    interface = own[0][0].rpartition("_")[2] if own else ""
+    kind = plugin.kind or (_kind_of(own[0][0]) if own else "")
+    return Plugin(plugin.path, kind, flavour, plugin.reachable, names, interface, _version(host, plugin.path, flavour))
+
+
+def _kind_of(symbol: str) -> str:
+    """Return net for ``ncclNetPlugin_v8``; empty for another object of a library."""
+    found = re.fullmatch(r"nccl([A-Z][a-z]{2,8})(?:Plugin)?_v\d{1,4}", symbol)
+    return found[1].lower() if found and found[1].lower() in _KINDS else ""
+
+
+def _version(host: Host, path: str, flavour: str) -> str:
+    mark = _MARKS.get(flavour)
+    said = attempt(lambda: json.loads(host.ask("elf_texts", path, mark))) if mark else ()
+    texts = said if isinstance(said, list) else ()
+    found = (_VERSION.match(str(text).removeprefix(mark or "")) for text in texts)
+    return next((match[0] for match in found if match), "")
 
 
 def _named(variables: Mapping[str, str | None]) -> Iterator[str]:

@@ -22,7 +22,9 @@ _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 14, 15, 29
 _DT_VERDEF, _DT_VERDEFNUM, _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 _WEAK = 2  # VER_FLG_WEAK: a warning of the loader's, and no refusal
-_DYNSYM = 11  # sh_type
+_RELA, _NOBITS, _DYNSYM = 4, 8, 11  # sh_type
+_RELATIVE = (8, 1027)  # R_X86_64_RELATIVE, R_AARCH64_RELATIVE
+_OBJECT = 1  # STT_OBJECT
 _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
@@ -128,6 +130,7 @@ def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[i
 class _Section(NamedTuple):
     name: int
     kind: int
+    address: int
     offset: int
     size: int
     link: int
@@ -143,7 +146,7 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
     size, count = struct.unpack_from(f"{order}HH", header, 58)
     table = _at(file, start, min(size * count, bounds.ELF_TABLE))
     rows = [struct.unpack_from(f"{order}IIQQQQI", table, number * size) for number in range(count)]
-    return order, [_Section(name, kind, offset, nbytes, link) for name, kind, _, _, offset, nbytes, link in rows]
+    return order, [_Section(name, kind, *rest) for name, kind, _, *rest in rows]
 
 
 def texts(path: str, beginning: str) -> tuple[str, ...]:
@@ -189,16 +192,69 @@ def symbols(path: str, beginning: str) -> Symbols:
         try:
             order, sections = _sections(file)
             defined, undefined = set[str](), set[str]()
-            for table in (each for each in sections if each.kind == _DYNSYM):
-                names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
-                rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
-                mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
-                for name, info, _, section, _, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
-                    if names.startswith(mark, name) and (section or info >> 4 == 1):
-                        (defined if section else undefined).add(_string(names, name))
+            for name, info, section, _ in _named(file, order, sections, beginning):
+                if section or info >> 4 == 1:
+                    (defined if section else undefined).add(name)
             return Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
         except (struct.error, ValueError, OverflowError, IndexError):
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
+
+
+def objects(path: str, beginning: str) -> dict[str, str]:
+    """Return a library's objects whose names begin so, each with the text that its first member points to.
+
+    So a plugin of NCCL's says its name, without being loaded: ``ncclNetPlugin_v8``, ``AWS Libfabric``. An object whose
+    text cannot be told is left out. Raises OSError, and Failed as `texts`.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            order, sections = _sections(file)
+            named = _named(file, order, sections, beginning)
+            places = {name: value for name, info, section, value in named if section and info & 15 == _OBJECT}
+            pointers = _pointers(file, sections, order, set(places.values()))
+            texts = {name: _text_at(file, sections, pointers.get(place, 0)) for name, place in places.items()}
+            return {name: text for name, text in sorted(texts.items()) if text}
+        except (struct.error, ValueError, OverflowError, IndexError):
+            raise Failed(f"{path}: not a whole 64-bit ELF file") from None
+
+
+def _named(file: BinaryIO, order: str, sections: list[_Section], beginning: str) -> Iterator[tuple[str, int, int, int]]:
+    """Yield name, info, section and value of each dynamic symbol whose name begins so."""
+    mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
+    for table in (each for each in sections if each.kind == _DYNSYM):
+        names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
+        rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
+        for name, info, _, section, value, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
+            if names.startswith(mark, name):
+                yield _string(names, name), info, section, value
+
+
+def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[int]) -> dict[int, int]:
+    """Return where the loader lets each of these places point: as a relocation says it, else as it stands there."""
+    found = dict[int, int]()
+    for place in places:
+        if data := _at_address(file, sections, place, 8)[:8]:
+            found[place] = int.from_bytes(data, "little" if order == "<" else "big")
+    layout = struct.Struct(f"{order}QQq")
+    for table in (each for each in sections if each.kind == _RELA and places):
+        rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
+        for place, info, target in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
+            if place in places and info & 0xFFFFFFFF in _RELATIVE:
+                found[place] = target
+    return found
+
+
+def _text_at(file: BinaryIO, sections: list[_Section], address: int) -> str:
+    """Return the text at an address; empty where there is none that can be printed."""
+    text = _at_address(file, sections, address, bounds.ELF_TEXT).partition(b"\0")[0].decode(errors="replace")
+    return text if text.isprintable() else ""
+
+
+def _at_address(file: BinaryIO, sections: list[_Section], address: int, size: int) -> bytes:
+    for each in sections:
+        if each.kind != _NOBITS and 0 < each.address <= address < each.address + each.size:
+            return _at(file, each.offset + address - each.address, min(size, each.address + each.size - address))
+    return b""
 
 
 def _at(file: BinaryIO, offset: int, size: int) -> bytes:

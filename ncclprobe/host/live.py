@@ -530,6 +530,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf": lambda path: json.dumps(elf.dynamic(path)._asdict()),
     "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
+    "elf_objects": lambda path, beginning: json.dumps(elf.objects(path, beginning)),
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "launched_with": _launched_with,
@@ -567,6 +568,7 @@ _PATIENCE_S = {
     "kernel_log": 15.0,
     "elf_texts": 10.0,
     "elf_symbols": 10.0,
+    "elf_objects": 10.0,
     "ranks": 20.0,  # without it there is nothing to look at, and a node that swaps or is overloaded takes so long
     "process": 2.0,
     "server": 1.5,

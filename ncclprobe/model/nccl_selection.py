@@ -31,6 +31,7 @@ class NetworkChoice(Struct, frozen=True):
     """The network that a communicator gets (``IB``, ``Socket``, ``AWS Libfabric``), and the devices that it goes over.
 
     `plugin`: the file that brings it, empty: NCCL has it itself. `rate_gbps`: of all devices together; null: not known.
+    `version`: what the plugin's file says of itself: its own name, its interface to NCCL, its version.
     """
 
     name: str
@@ -38,6 +39,7 @@ class NetworkChoice(Struct, frozen=True):
     devices: tuple[str, ...]
     rate_gbps: float | None
     why: str
+    version: str = ""
 
 
 class InterfaceChoice(Struct, frozen=True):

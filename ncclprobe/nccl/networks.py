@@ -224,8 +224,10 @@ class Asked(Struct, frozen=True):
         """Return whether its network may be called so."""
         if self.plugin is None:
             return self.anywhere
-        known = NAMES.get(self.plugin.flavour)
         wanted = network.lower()
+        if self.plugin.names:
+            return wanted in map(str.lower, self.plugin.names)
+        known = NAMES.get(self.plugin.flavour)
         if known is None:
             return wanted not in ("ib", "socket")
         names = [name.lower() for name in known]
@@ -296,7 +298,7 @@ def _unserved(known: Known) -> str:
 
 
 def _other_name(asked: Asked) -> str:
-    names = NAMES.get(asked.plugin.flavour) if asked.plugin else None
+    names = (asked.plugin.names or NAMES.get(asked.plugin.flavour)) if asked.plugin else None
     return f"the network of {asked.name} is called {' or '.join(names)}" if names else _missing(asked)
 
 
@@ -322,7 +324,8 @@ def _of_plugin(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Pa
         return Part(None, f"the network plugin {plugin.path} is asked first: {over.why}")
     if not over.chosen:
         return f"the network plugin {plugin.path} finds no device: {over.why}"
-    return Part((_choice(NAMES[flavour][0], over.chosen, plugin.path),), f"the plugin {plugin.path}")
+    chosen = replace(_choice(NAMES[flavour][0], over.chosen, plugin.path), version=plugin.told())
+    return Part((chosen,), f"the plugin {plugin.path}")
 
 
 def _over(flavour: str, known: Known) -> Part[HcaChoice]:

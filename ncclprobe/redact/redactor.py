@@ -329,7 +329,7 @@ class Redactor:
             return self._forms.config_space(value)
         if kind in ("list", "link") and _KERNEL_PATH.match(what):
             return self._walk(value, self._forms.text)
-        if kind in ("list", "ld_cache", "elf", "among"):
+        if kind in ("list", "ld_cache", "elf", "elf_objects", "among"):
             return self._walk(value, self._file, keys=lambda key: self._file(key) if ".so" in key else key)
         if what in ("/proc/net/route", "/proc/net/ipv6_route"):
             return "\n".join(map(self._forms.route, value.split("\n")))
@@ -538,7 +538,7 @@ _PROGRAMS = (
     " nvtx oci ofed ofi openib openmpi oracle pingpong pip pmix pod podman profiler prrte psm2 pytorch rdma relr rw"
     " sharp singularity slurm slurmd slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow tools topo topology"
     " torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified uverbs uvm verbs virtme wheel"
-    " wheels x zg"
+    " wheels x zg gpudirecttcpx ibext"
 )
 _PUBLIC = frozenset(f"{_SYSTEM} {_PROGRAMS}".split())
 _VERSION = re.compile(

@@ -34,6 +34,7 @@ def describe(machine: Machine, here: Answers) -> None:
     for folder, names in software.plugins.items():
         for name in names:
             library(here, f"{folder}/{name}", "libc.so.6", asks=GLIBC[:1])
+            says_names(here, f"{folder}/{name}")
 
     def cache(*prefixes: str) -> str:
         named = [(PurePosixPath(file).name, file) for file in cached]
@@ -51,6 +52,17 @@ def library(here: Answers, path: str, *needed: str, asks: tuple[str, ...] = (), 
 def says_version(here: Answers, path: str, version: str, cuda: str = "12.3") -> None:
     """The version of NCCL among a library's constants."""
     here.said["elf_texts", path, "NCCL version 2."] = json.dumps([f"NCCL version {version}+cuda{cuda}"])
+
+
+def says_names(here: Answers, path: str) -> None:
+    """What a plugin's file says to NCCL, as nccl_ofi_interface_nvidia.c of aws-ofi-nccl 1.9 has it; nothing of others,
+    whose sources are not public.
+    """
+    ofi = "ofi" in path
+    kind = "Tuner" if "tuner" in path else "Net"
+    own = {"Tuner": {"ncclTunerPlugin_v2": "nccl_ofi_tuner"}, "Net": {"ncclNetPlugin_v8": "AWS Libfabric"}}[kind]
+    here.said["elf_objects", path, "nccl"] = json.dumps(own if ofi else {})
+    here.said["elf_texts", path, "aws-ofi-nccl "] = json.dumps(["aws-ofi-nccl 1.9.1-aws"] if ofi else [])
 
 
 def _dynamic(*needed: str, asks: tuple[str, ...] = (), **told: Any) -> str:
