@@ -23,6 +23,7 @@ VALUES: tuple[Any, ...] = (
     "a" * 5000, [], {}, [None], [[]], {"": None}, [0] * 3000, ["x"] * 300, {"a": {"b": {"c": []}}}, "9" * 40,
 )  # fmt: skip
 _NUMBER = re.compile(r"[0-9][0-9.]{0,20}")
+_WORD = re.compile(r"(?<=[\"' ])[a-z]{4,30}(?=[\"' \n])")
 _MOST = 2 << 20
 """Characters of a spoilt text: seeds are far below, and what grows is cut."""
 
@@ -32,6 +33,56 @@ def spoilt(text: str, other: str, draw: random.Random) -> str:
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         text = draw.choice(_WAYS)(text, other, draw)[:_MOST]
     return text
+
+
+def changed(text: str, draw: random.Random) -> str:
+    """Return `text` with one or two values replaced by others of their kind, so that most parsers go on behind it.
+
+    JSON, as a whole or by lines: a leaf of the parsed tree. Other texts: a number, a letter of a word, a line twice.
+    """
+    for _ in range(draw.choice((1, 1, 2))):
+        lines = [text] if text.startswith(("{\n", "[\n")) else text.split("\n")
+        at = draw.choice([number for number, line in enumerate(lines) if line.strip()] or [0])
+        try:
+            value = json.loads(lines[at])
+        except (ValueError, RecursionError):
+            text = _other_value(text, draw)
+        else:
+            lines[at] = json.dumps(_other_leaf(value, draw), indent=1 if "\n" in text and len(lines) == 1 else None)
+            text = "\n".join(lines)
+    return text[:_MOST]
+
+
+def _other_leaf(value: Any, draw: random.Random) -> Any:
+    """Return JSON with one leaf replaced by another of its type."""
+    if isinstance(value, dict) and value:
+        key = draw.choice(list(value))
+        return {**value, key: _other_leaf(value[key], draw)}
+    if isinstance(value, list) and value:
+        at = draw.randrange(len(value))
+        return [*value[:at], _other_leaf(value[at], draw), *value[at + 1 :]]
+    if isinstance(value, str):
+        return changed(value, draw) if value[:1] in ("{", "[") else _other_value(value, draw)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    numbers = (0, 1, 2, 7, 255, 4096, 1 << 20) if isinstance(value, int) else (0.0, 0.5, 1.5, 1e-9, 1e9)
+    return draw.choice((*numbers, value * 2, value + 1))
+
+
+def _other_value(text: str, draw: random.Random) -> str:
+    numbers, words = list(_NUMBER.finditer(text)), list(_WORD.finditer(text))
+    way = draw.random() if "\n" in text.strip() else draw.random() / 1.8  # a line twice is no other value of one line
+    if way < 0.5 and numbers:
+        found = draw.choice(numbers)
+        new = f"{draw.choice((0, 1, 2, 3, 8, 16, 64, 100, 1024, 65536))}"
+        return text[: found.start()] + (f"{new}.5" if "." in found[0] else new) + text[found.end() :]
+    if way < 0.7 and words:
+        found = draw.choice(words)
+        at = draw.randrange(found.start(), found.end())
+        return text[:at] + chr(draw.randrange(97, 123)) + text[at + 1 :]
+    lines = text.split("\n")
+    at = draw.randrange(len(lines))
+    return "\n".join([*lines[:at], *([f"# {draw.random()}"] if way < 0.9 else [lines[at]]), *lines[at:]])
 
 
 def spoilt_bytes(data: bytes, other: bytes, draw: random.Random) -> bytes:

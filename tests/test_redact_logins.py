@@ -32,6 +32,9 @@ TOLD = (
     "S/N 1654922011873",
     "curl -u zblatt42:hunter2 http://host",
     "sshpass -p hunter2 ssh",
+    "docker login -u zblatt42 -p hunter2 registry",
+    "machine git.example login zblatt42 password hunter2",
+    "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB zblatt42@quux-gpu-quux-0417",
     "mysql -u root -phunter2 db",
 )
 SECRETS = ("zblatt", "zork", "gpu-quux", "1654922011873", "MT2249X01234", "hunter2")
@@ -47,6 +50,7 @@ LIKE = (
     "user H100 nodes, user fp16 tensors, user rank0 is over, user mlx5_0, user stream_0, user CUDA12.4",
     "killed by user request, for user space, user code raised",
     "user: please check, user=None num_user=0x5",
+    "login failed, password wrong; docker login to it; podman login to the registry",
     "curl -sS http://x, mysql running, ssh to node1",
 )
 

@@ -170,6 +170,10 @@ LOGINS = re.compile(
     rf")({_USER})"
     rf"|(?<![^\W_])(?:[ug]id|groups)=\d{{1,10}}\(({_USER})"
     rf"|(?<!\w)(?:ssh|scp|sftp|rsync|mosh)\s(?:[^\s@]{{1,80}}\s{{1,2}}){{0,8}}({_USER})@(?P<host>{_HOST})"
+    r"|(?<!\w)(?:docker|podman|nerdctl|buildah|skopeo|oras)\s{1,2}login(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-u[ =]?"
+    rf"({_USER})"
+    rf"|(?<!\w)login\s{{1,4}}({_USER})\s{{1,4}}password\s"
+    rf"|(?<!\w)ssh-(?:rsa|dss|ed25519) AAAA\S{{1,2000}} ({_USER})@(?P<of_key>{_HOST})"
     rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})(?=:\s?(?:~|Permission denied)|\s[^\s\]]{{1,64}}\][$#])"
 )
 """Where a text says who a user is: his home, what is assigned, the word after ``user`` with digits, in quotes or before
@@ -200,7 +204,9 @@ _WORDS = r"(?:\s{1,4}(?!-[AGJNP][\s=])\S{1,80}|\s{1,4}-[AGJNP]\s{1,4}\d{1,6}(?!\
 _JOB = re.compile(
     r"(?<!\w)((?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)=|--(?:job-name|account|reservation)[= ]"
     rf"|(?:#SBATCH|srun|sbatch|salloc){_WORDS}-[AJ][= ]{{1,4}}|(?:#PBS|qsub){_WORDS}-[ANP][= ]{{1,4}}"
-    rf"|(?:#BSUB|bsub){_WORDS}-[GJP][= ]{{1,4}})"
+    rf"|(?:#BSUB|bsub){_WORDS}-[GJP][= ]{{1,4}}"
+    r"|login\s{1,4}\S{1,64}\s{1,4}password\s{1,4}"
+    r"|(?:docker|podman|nerdctl|buildah|skopeo|oras)\s{1,2}login(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-p[ =]?)"
     r"[^\s,;\"']+"
 )
 _RUN = re.compile(r"(?<![A-Za-z0-9+/_=-])[A-Za-z0-9+/_=-]{20,}")

@@ -233,7 +233,7 @@ class Redactor:
             parts = re.findall(r"[a-z]{2,}", login.lower())
             if len(login) > 2 and not all(map(_is_word, parts)):
                 self._learn(login, self._new.user)
-            host = match["host"] or match["at"] or ""
+            host = match["host"] or match["at"] or match["of_key"] or ""
             if len(host) > 2:
                 self._learn_host(host)
 
