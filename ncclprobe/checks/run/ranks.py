@@ -171,6 +171,11 @@ _LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,
 _FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS, _FELLOWS = 3, 0.4, 4.0, 3
 
 
+def _is_of_all(skew: Skew, participants: Participants) -> bool:
+    """Return whether a row says it of each rank; a log that was edited may not."""
+    return len(skew.late_us) == len(skew.late_rounds) == len(participants.hosts) == participants.ranks
+
+
 def _with(skew: Skew) -> tuple[Rows, Participants]:
     return Rows((replace(ROW, skew=skew),)), Participants("torchrun", 8, ("n0",) * 4 + ("n1",) * 4, "nccl")
 
@@ -193,7 +198,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     Fix: look at the rank's host: other processes on its cores, a CPU limit of its container (cpu.max), all ranks bound
     to the same cores, a processor slowed down by heat or power.
     """
-    skews = [row.skew for row in rows.measured if row.skew]
+    skews = [row.skew for row in rows.measured if row.skew and _is_of_all(row.skew, participants)]
     waited_us = sum(skew.rounds * skew.wait_us for skew in skews)
     rounds = sum(skew.rounds for skew in skews)
     lost_us = [sum(skew.rounds * skew.late_us[rank] for skew in skews) for rank in range(participants.ranks)]

@@ -1,0 +1,23 @@
+"""Ranks that come late, where a log that was edited does not say it of each rank."""
+
+import pytest
+
+from ncclprobe.checks.run.ranks import _LATECOMER, _with, straggler
+from ncclprobe.model.values import replace
+
+
+@pytest.mark.parametrize("left", [7, 8, 9])
+@pytest.mark.parametrize("what", ["late_us", "late_rounds", "hosts"])
+def test_a_row_counts_where_it_speaks_of_every_rank(what: str, left: int) -> None:
+    rows, who = _with(_LATECOMER)
+    (row,) = rows.measured
+    assert row.skew
+    if what == "hosts":
+        who = replace(who, hosts=("n0",) * left)
+    else:
+        rows = replace(
+            rows, measured=(replace(row, skew=replace(row.skew, **{what: (9000.0,) * 1 + (7,) * (left - 1)})),)
+        )
+    found = list(straggler.run(rows, who))
+    assert left == 8 or found == []
+    assert list(straggler.run(*_with(_LATECOMER))) != []
