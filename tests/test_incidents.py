@@ -11,7 +11,7 @@ import zoo
 
 from ncclprobe.engine.collect import Traces, of_capture, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
-from ncclprobe.engine.judge import judge
+from ncclprobe.engine.judge import conclude, judge
 from ncclprobe.errors import Missing
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.findings import Finding, Severity
@@ -37,18 +37,23 @@ def planted(incident: dict[str, Any]) -> Replay:
     return Replay({**answers, ("env",): json.dumps(variables)}, capture.node, older=False)
 
 
-def found(host: Replay) -> list[Finding]:
+def found(host: Replay) -> tuple[list[Finding], int]:
+    """The findings above a note, and the exit code of the doctor."""
     snapshot = of_capture(host, discover("ncclprobe.facts", Collector, {"machine"}), Traces())
     verdicts = judge(with_choices([snapshot], CHECKS), CHECKS, Job())
-    return [each for verdict in verdicts for each in verdict.findings if each.severity is not Severity.NOTE]
+    grave = [each for verdict in verdicts for each in verdict.findings if each.severity is not Severity.NOTE]
+    return grave, int(conclude(verdicts)[1])
 
 
 @pytest.mark.parametrize("name", INCIDENTS)
-def test_the_doctor_names_what_was_wrong(name: str) -> None:
-    grave = found(planted(INCIDENTS[name]))
-    assert any(INCIDENTS[name]["names"].lower() in f"{f.subject} {f.message} {f.evidence}".lower() for f in grave)
+def test_the_doctor_names_what_was_wrong_as_gravely_as_it_was(name: str) -> None:
+    incident = INCIDENTS[name]
+    grave, code = found(planted(incident))
+    named = [f for f in grave if incident["names"].lower() in f"{f.subject} {f.message} {f.evidence}".lower()]
+    assert min((each.severity.value for each in named), default="not named") == incident["severity"]
+    assert code == (4 if incident["severity"] == "fail" else incident.get("code", 0))
 
 
 @pytest.mark.parametrize("like", sorted({each.get("like", "hgx-h100") for each in INCIDENTS.values()}))
 def test_the_doctor_names_nothing_where_nothing_was_planted(like: str) -> None:
-    assert found(planted({"like": like})) == []
+    assert found(planted({"like": like})) == ([], 0)
