@@ -41,6 +41,8 @@ HARMLESS = ("CONT", "PIPE")
 MARK, NONE = "SIGNALS_RUN", "none"
 TIMEOUT_S = {"doctor": 40.0, "bandwidth": 90.0}
 GRACE_S = 5.0
+STATED_S = 2.0
+"""What --timeout promises beyond itself; runs that are later are counted, and those later than GRACE_S are not well."""
 """Beyond --timeout, on a machine that other work shares."""
 AFTERMATH_S = 40.0
 """For what outlives a killed process to report in its place and leave; and for a stopped one that was continued."""
@@ -337,9 +339,11 @@ def page(played: Sequence[Mapping[str, Any]]) -> str:
             told = "; ".join(f"{number} x {word}" for word, number in words.most_common())
             seconds = max((run.seconds for run in some), default=0.0)
             bad = sum(not run.well for run in some)
+            beyond = sum(run.seconds > TIMEOUT_S[kind] + STATED_S for run in some)
             kept = sum(run.for_next > 0 for run in some)
-            rows.append((kind, name, len(some), told, f"{seconds:.0f}", kept, bad))
-    head = ("command", "signal", "runs", "what was said", "longest, s", "left for the next run", "not well")
+            rows.append((kind, name, len(some), told, f"{seconds:.0f}", beyond, kept, bad))
+    late = f"beyond --timeout + {STATED_S:g} s"
+    head = ("command", "signal", "runs", "what was said", "longest, s", late, "left for the next run", "not well")
     bad_rows = [(r.kind, r.signal, r.victim, f"{r.at_s:g}", f"{r.seconds:g}", json.dumps(r.codes), r.said,
                  "; ".join((*(f"late: {name}" for name in r.late), *r.left))) for r in runs if not r.well]  # fmt: skip
     own = ("command", "signal", "victim", "at, s", "ended, s", "codes", "said", "late or left")

@@ -98,8 +98,10 @@ def process(host: Host) -> Process:
 
 
 def _limit(host: Host, name: str) -> ResourceLimit:
-    soft, hard = json.loads(host.ask("rlimit", name))
-    return ResourceLimit(soft, hard)
+    said = json.loads(host.ask("rlimit", name))
+    if not isinstance(said, list) or len(said) != 2 or not all(each is None or type(each) is int for each in said):
+        raise ParseError(f"{name}: {said!r:.80} are no two limits")
+    return ResourceLimit(*said)
 
 
 def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]:

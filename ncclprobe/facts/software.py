@@ -136,7 +136,7 @@ def _torch(host: Host) -> Torch | None:
 
 def torch_cuda(text: str) -> str | None:
     """Return the CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
-    match = re.search(r"^cuda(?::[^=\n]*)? = (?:None|'([^'\n]*)')$", text, re.MULTILINE)
+    match = re.search(r"^cuda(?::[^=\n]*)? = (?:None|'(\d{1,3}(?:\.[^'\n]{0,40})?)')$", text, re.MULTILINE)
     if not match:
         raise ParseError(f"torch/version.py: no cuda in {text[:80]!r}")
     return match[1]

@@ -326,3 +326,9 @@ def test_the_fewest_threads_that_any_level_allows_hold() -> None:
     said |= levels({f"{STEP} pids": "1024\n", f"{STEP.rsplit('/', 1)[0]} pids": "4096\n"})
     said[("read", f"{STEP}/pids.current")] = "1000\n"
     assert learn(cgroup.cgroup, said).pids == cgroup.PidsLimit(1024, STEP, 1000)
+
+
+@pytest.mark.parametrize("said", [["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"])
+def test_limits_that_are_no_numbers_are_refused(said: object) -> None:
+    with pytest.raises(ParseError, match="RLIMIT_NPROC"):
+        process.process.run(answers(PROCESS | {("rlimit", "RLIMIT_NPROC"): said}))

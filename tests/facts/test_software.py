@@ -146,6 +146,12 @@ def test_the_cuda_that_torch_was_built_for_is_read(text: str, cuda: str | None) 
     assert torch_cuda(text) == cuda
 
 
+@pytest.mark.parametrize("cuda", ["9" * 5000, "x", "", "1234.5", "12.4" + "0" * 100])
+def test_a_cuda_that_is_no_version_is_refused(cuda: str) -> None:
+    with pytest.raises(ParseError, match="no cuda"):
+        torch_cuda(f"cuda: Optional[str] = '{cuda}'\n")
+
+
 @given(st.text())
 def test_any_text_is_understood_or_refused(text: str) -> None:
     for parse in (torch_cuda, toolkit, lambda text: elf(text, "/x/lib.so")):
