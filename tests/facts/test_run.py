@@ -191,3 +191,8 @@ def test_the_rows_asked_for_are_those_of_every_place_with_something_to_move() ->
         ("all_reduce", 8, "in"), ("all_reduce", 64, "in"), ("all_gather", 64, "in"), ("all_gather", 64, "out"),
     }  # fmt: skip
     assert replace(asked, what=("pairs",)).rows(4) == frozenset()
+
+
+def test_the_rows_of_an_operation_that_is_not_known_are_none() -> None:
+    asked = Asked(what=("collectives",), ops=("all_reduce", "# all\nreduce"), sizes=(1 << 20,))
+    assert asked.rows(2) == Asked(what=("collectives",), ops=("all_reduce",), sizes=(1 << 20,)).rows(2) != frozenset()
