@@ -205,7 +205,7 @@ _JOB = re.compile(
     r"(?<!\w)((?:SLURM|SBATCH)_(?:JOB_)?(?:NAME|ACCOUNT|RESERVATION)=|--(?:job-name|account|reservation)[= ]"
     rf"|(?:#SBATCH|srun|sbatch|salloc){_WORDS}-[AJ][= ]{{1,4}}|(?:#PBS|qsub){_WORDS}-[ANP][= ]{{1,4}}"
     rf"|(?:#BSUB|bsub){_WORDS}-[GJP][= ]{{1,4}}"
-    r"|login\s{1,4}\S{1,64}\s{1,4}password\s{1,4}"
+    r"|login\s{1,4}[^\s,;:]{1,64}\s{1,4}password\s{1,4}"
     r"|(?:docker|podman|nerdctl|buildah|skopeo|oras)\s{1,2}login(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-p[ =]?)"
     r"[^\s,;\"']+"
 )
