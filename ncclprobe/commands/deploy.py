@@ -27,12 +27,15 @@ FILES: Mapping[str, Sequence[str]] = MappingProxyType(
 """What is started by whom: names below ncclprobe/deploy."""
 
 
+_MOST_BYTES = 1 << 20
+
+
 def main(argv: Sequence[str]) -> int:
     """Write the files of one launcher and say what each is. Raises UsageError, before any file is written."""
     options = _parser().parse_args(argv)
     texts = {options.out / Path(name).name: _text(name) for name in FILES[options.launcher]}
     for path, text in texts.items():
-        if path.exists() and files.read(path, limit=len(text.encode()) + 1) != text:
+        if path.exists() and files.read(path, limit=_MOST_BYTES) != text:
             raise UsageError(f"{path}: is there and differs; move it away, or name another folder with -o")
     for path, text in texts.items():
         files.write(path, text)

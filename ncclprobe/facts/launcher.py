@@ -14,7 +14,8 @@ Each launcher sets variables that only it sets, and says its ranks in some of th
   pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` where
   elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
-- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)); NVIDIA_VISIBLE_DEVICES, where it
+- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)), SLURM_JOB_GPUS lists them where a
+  prolog or epilog runs (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, where it
   holds UUIDs, which ones Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
   MASTER_ADDR and no RANK where several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
@@ -48,7 +49,8 @@ READS = frozenset(
         *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT", "PET_RDZV_ID"),
         *("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
         *("SLURM_STEP_NODELIST", "SLURM_SCRIPT_CONTEXT", "SLURM_PTY_PORT"),
-        *("ACCELERATE_MIXED_PRECISION", "MPI_LOCALNRANKS", "SLURM_GPUS_ON_NODE", "NVIDIA_VISIBLE_DEVICES"),
+        *("ACCELERATE_MIXED_PRECISION", "MPI_LOCALNRANKS", "NVIDIA_VISIBLE_DEVICES"),
+        *("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"),
     }
 )
 """Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""

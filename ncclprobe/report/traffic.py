@@ -149,7 +149,15 @@ def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
     if not rungs:
         return []
     lines = table([_SCRIPT, *(_of_script(row) for row in rungs)], right=True)
-    return [*lines, *wrap("script: ", BY[rungs[0].by], width, 2)]
+    more = "" if all((row.efficiency or 0.0) <= _MOST for row in rungs) else f"; {_TOO_GOOD}"
+    return [*lines, *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
+
+
+_MOST = 1.1
+_TOO_GOOD = (
+    "more than 100% means that a rank had less to do on the larger rung, as where one epoch is shared out, or that the "
+    "number is one step's: this is no gain"
+)
 
 
 BY = {

@@ -1,11 +1,13 @@
 """A line that no rule knows is a cause where it ends its process and its own words say what was lacking."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.log.test_outcome import TRACE, explained, steps
+from ncclprobe.commands import explain
+from tests.log.test_outcome import TRACE, WATCHDOG, explained, steps
 
 EXITED = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
 STACK = "1       0x7f06d27ff645 /opt/tritonserver/backends/libtriton_trt.so(+0x17645) [0x7f06d27ff645]\n"
@@ -133,6 +135,15 @@ def test_a_refused_login_is_mended_by_a_key_and_not_by_an_interface(tmp_path: Pa
     assert "IFNAME" not in found["remedy"]
 
 
+def test_a_crash_stands_beneath_what_its_process_said_just_before(tmp_path: Path) -> None:
+    ucx = "[n1:56309:2]  ucp_rkey.c:250 UCX  ERROR Failed to unpack remote key: Input/output error\n"
+    crash = "[n1:56309:2:56362] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x20)\n"
+    found = first(tmp_path, f"{steps(0, 2)}[n1:56309:2] {ucx}{crash}")
+    assert "unpack remote key" in found["evidence"][0]["text"]
+    assert "just after it said" in found["message"]
+    assert "said" not in first(tmp_path, f"{ucx}{steps(0, 9)}{crash}")["message"]
+
+
 def test_what_a_logger_could_not_format_ends_nothing(tmp_path: Path) -> None:
     logging = f"--- Logging error ---\n{TRACE}TypeError: not all arguments converted during string formatting\n"
     ended = f"{TRACE}AttributeError: 'DistributedDataParallel' object has no attribute 'embed_dim'\n"
@@ -152,6 +163,21 @@ def test_a_rank_that_names_its_own_failure_leaves_no_other_absent(tmp_path: Path
         "[1] tensorflow.errors.UnknownError: ncclCommInitRank failed: unhandled cuda error\n"
     )
     assert 0 not in first(tmp_path, text).get("ranks", [])
+
+
+def test_a_rank_whose_last_line_is_the_call_has_come_to_it(tmp_path: Path) -> None:
+    call = (
+        "n1:{0}:{0} [{1}] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 4 datatype 7 op 0 comm 0x5\n"
+    )
+    for rank in range(4):
+        begun = f"n1:{100 + rank}:1 [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 4 cudaDev {rank} - Init COMPLETE\n"
+        said = WATCHDOG.replace("ank0", f"ank{rank}").replace("Rank 0", f"Rank {rank}") if rank < 2 else ""
+        (tmp_path / f"rank{rank}.log").write_text(begun + call.format(100 + rank, rank) + said)
+    report = tmp_path / "report.json"
+    explain.main([*(str(path) for path in sorted(tmp_path.glob("*.log"))), "--json", str(report), "-q"])
+    (found, *_) = json.loads(report.read_text())["causes"]
+    assert found["confidence"] == "unknown"
+    assert "did not come" not in found["message"]
 
 
 def test_the_good_end_of_a_helper_is_not_that_of_the_job(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def count(
     Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
     Where a process sees one GPU only, each may have been given its own (srun --gpus-per-task, Ray). A node on which
     none can be used fails if something says that it has one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
-    handed on to a guest, SLURM_GPUS_ON_NODE, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU that did not initialise is
-    on the PCI bus with its driver and in /dev, and NVML leaves it out.
+    handed on to a guest, SLURM_GPUS_ON_NODE, in a prolog SLURM_JOB_GPUS, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU
+    that did not initialise is on the PCI bus with its driver and in /dev, and NVML leaves it out.
     Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. Where more ranks than GPUs
     were asked for: --nproc-per-node=gpu.
     """
@@ -183,9 +183,11 @@ def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> It
         shown = first_of((gpu.address for gpu in mine), _MOST_SHOWN)
         yield f"{len(mine)} on the PCI bus", seen("/sys/bus/pci/devices", shown)
     variables = Environment() if isinstance(environment, Absent) else environment
-    given = variables.get("SLURM_GPUS_ON_NODE") or ""
+    given, numbers = variables.get("SLURM_GPUS_ON_NODE") or "", variables.get("SLURM_JOB_GPUS") or ""
     if re.fullmatch(r"[0-9]{1,4}", given) and int(given):
         yield f"{int(given)} given by Slurm", seen("environment", f"SLURM_GPUS_ON_NODE={given}")
+    elif re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4}){0,63}", numbers):
+        yield f"{numbers.count(',') + 1} given by Slurm", seen("environment", f"SLURM_JOB_GPUS={numbers}")
     listed = variables.get("NVIDIA_VISIBLE_DEVICES") or ""
     if uuids := [word for word in listed.split(",") if word.strip().startswith(("GPU-", "MIG-"))]:
         yield f"{len(uuids)} given to this container", seen("environment", "NVIDIA_VISIBLE_DEVICES holds UUIDs")

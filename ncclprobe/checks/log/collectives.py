@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, of_no_rank
+from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import (
@@ -102,7 +102,7 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     init_process_group for that phase, or let all ranks wait for it.
     """
     for hang in _hangs(log):
-        absent = hang.late or hang.silent
+        absent = tuple(rank for rank in hang.late or hang.silent if not has_called(log, rank))
         if not absent or hang.differ:
             continue
         event, work = next(_lines_of(log, hang))

@@ -23,7 +23,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import ERROR, between, form_of_failure, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
-from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.findings import Finding, Severity, seen
 from ncclprobe.model.values import replace
 from ncclprobe.units import whole_words
 
@@ -423,6 +423,7 @@ _SEGFAULT = (
     "died unexpectedly",
     "exited unexpectedly",
 )
+_SAID_BEFORE = 4
 _DUMPED = ("Fatal Python error: Aborted",)
 _OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
 """Which does not know how; the table of messages has it."""
@@ -448,7 +449,21 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
         summary = summary or event.text.startswith(("task ", "tasks "))
         summary = summary or any(text in event.text for text in (*_DUMPED, *_OF_RAY))
         if not summary and not _lost_others_before(log, event):
-            yield said(log, event, "the process crashed", **UNPROVEN)
+            yield _with_errors_before(log, event, said(log, event, "the process crashed", **UNPROVEN))
+
+
+def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+    """Return a crash with what the same process said just before, if that is an error by its form."""
+    writer = (event.stream, event.host, event.pid, event.rank)
+    before = [
+        seen(log.streams[other.stream].name, other.text, other.line)
+        for other in log.events
+        if (other.stream, other.host, other.pid, other.rank) == writer
+        and 0 < event.line - other.line <= _SAID_BEFORE
+        and form_of_failure(other.text, other.level) >= ERROR
+    ]
+    more = f", just after it said: {whole_words(before[-1].text, 100)}" if before else ""
+    return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))
 
 
 def _lost_others_before(log: JobLog, event: LogEvent) -> bool:

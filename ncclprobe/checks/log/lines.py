@@ -121,6 +121,15 @@ def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:
             yield other
 
 
+def has_called(log: JobLog, rank: int) -> bool:
+    """Return whether the last line of a rank is NCCL's of a call that it makes: it came to what others wait for.
+
+    src/enqueue.cc, ncclEnqueueCheck, with NCCL_DEBUG_SUBSYS=COLL.
+    """
+    last = log.ranks[rank].last if rank in log.ranks else None
+    return last is not None and ": opCount " in last.text
+
+
 def hosts(log: JobLog) -> frozenset[str]:
     """Return the hosts whose processes wrote a line that names its host.
 

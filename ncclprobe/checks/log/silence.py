@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import UNPROVEN
+from ncclprobe.checks.log.lines import UNPROVEN, has_called
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read
@@ -59,6 +59,8 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
         return
     if ends.unattributed or ends.of_what == {"otherwise"}:
         return  # it may be of a rank that seems to say nothing; and who lost no one and waited for no one failed itself
+    if "timed out" in ends.of_what and any(has_called(log, each.rank) for each in ends.silent):
+        return
     if ends.latecomer:
         yield _late(log, ends, ends.latecomer)
     elif outspoken := _outspoken(ends, explained):

@@ -395,4 +395,6 @@ def _of_script(script: ScriptRungs | Absent) -> Iterator[Finding]:
             why = f"the script had not ended after {row.seconds:.0f} s on {where}, its share of --timeout"
             raise Unlearned(f"{why}: let it make fewer steps, or give more")
         elif row.by != "seconds" and not row.metric:
-            raise Unlearned(f"the script printed no number after the text of --ladder-metric, on {where}")
+            raise Unlearned(
+                f"the script printed no number right after or before the text of --ladder-metric, on {where}"
+            )

@@ -198,16 +198,22 @@ def _row(rung: Rung, hosts: Sequence[str], ends: Sequence[tuple[int, Any]], by: 
     )
 
 
-_NUMBER = re.compile(r"[ \t:=]{0,8}([-+]?[0-9][0-9,_]{0,24}(?:\.[0-9]{1,24})?(?:[eE][-+]?[0-9]{1,3})?)")
+_DIGITS = r"([-+]?[0-9][0-9,_]{0,24}(?:\.[0-9]{1,24})?(?:[eE][-+]?[0-9]{1,3})?)([kKM](?![A-Za-z]))?"
+_AFTER = re.compile(rf"[ \t:=]{{0,8}}{_DIGITS}")
+_BEFORE = re.compile(rf"(?:^|[^\w.]){_DIGITS}[ \t]{{0,8}}$")
+_TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
+_WITHIN = 64
 _LINE_BYTES = 1 << 16
 
 
 def metric_of(output: Iterable[bytes], text: str) -> float | None:
-    """Return the last number that stands right after `text`, behind blanks, a colon or an equals sign; None: none."""
+    """Return the last number that stands right after `text`, behind blanks, a colon or an equals sign, or right before
+    it, as in ``8607 samples/s``; ``12.5k`` is 12,500. None: there is none.
+    """
     found = None
     for line in output:
-        after = line.decode(errors="replace").rpartition(text)
-        number = _NUMBER.match(after[2]) if after[1] else None
+        before, there, after = line.decode(errors="replace").rpartition(text)
+        number = (_AFTER.match(after) or _BEFORE.search(before[-_WITHIN:])) if there else None
         if number:
-            found = float(number[1].replace(",", "").replace("_", ""))
+            found = float(number[1].replace(",", "").replace("_", "")) * _TIMES[number[2] or ""]
     return found if found and math.isfinite(found) and found > 0 else None

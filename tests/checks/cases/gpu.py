@@ -36,6 +36,7 @@ def on_the_bus(driver: str = "", gpus: int = 1) -> Pci:
 _NO_NODES = Devices((), (), ())
 _LOADED = Driver("570.86.15", is_open=True)
 _GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
+_IN_A_PROLOG = Environment({"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"})
 _PASSED_ON = on_the_bus("vfio-pci")
 EIGHT_ON_THE_BUS = on_the_bus("nvidia", 8)
 DESKTOP = box(*(replace(gpu, name="NVIDIA GeForce RTX 4090") for gpu in TWO.all))
@@ -64,6 +65,7 @@ CASES = {
             (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment(), BARE_HOST),
             (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment(), BARE_HOST),
             (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN, BARE_HOST),
+            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
             (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), BARE_HOST),
             (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), DOCKER),
             (
