@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> t
     Those are of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
     """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
-    return (*sorted(found, key=lambda check: check.id), *site.checks(sources, folder))
+    return (*sorted(found, key=attrgetter("id")), *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:

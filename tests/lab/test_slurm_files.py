@@ -132,7 +132,9 @@ def test_the_batch_script_starts_the_job_where_nothing_fails(tmp_path: Path, los
             lab["n1"].env["FAKE_NVML_LOST"] = "1"
         lab.save()
         with launchers.slurm(lab) as cluster:
-            command = executable(lab.folder / "ncclprobe", f'exec {shlex.quote(sys.executable)} -m ncclprobe "$@"')
+            own = f". {lab.folder}/$SLURMD_NODENAME.env"  # a task prolog that is late under load leaves n0's
+            start = f'exec {shlex.quote(sys.executable)} -m ncclprobe "$@"'
+            command = executable(lab.folder / "ncclprobe", own, start)
             env = {"NCCLPROBE": str(command), "PYTHONPATH": str(ROOT), "NCCLPROBE_REPORTS": str(tmp_path),
                    "NCCLPROBE_OPTIONS": "--select gpu.* --select sync.*"}  # fmt: skip
             out = tmp_path / "out"
