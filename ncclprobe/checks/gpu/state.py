@@ -244,6 +244,8 @@ _LESS = 0.95
 """Of what is usual: the limits that boards of one model are shipped with differ by less."""
 _HALF = 0.6
 """A limit on all GPUs below this share of the default costs NCCL too, and not the arithmetic alone."""
+_LEAST_MHZ = 500
+"""The least default clocks of NVIDIA's data sheets are those of K80, 560 MHz, and T4, 585."""
 _MARGIN_C = 5
 """NVML's slowdown threshold is where the hardware halves the clocks; idle GPUs are 30 to 60 degrees below it."""
 _MANY, _TIMES = 1000, 100
@@ -279,6 +281,7 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
     every = dict(named(gpus))
     yield from _limited(every, "power_limit_W", "power limit {} W", POWER)
     yield from _limited(every, "clock_MHz", "clock allowed {} MHz", CLOCK)
+    yield from _locked_low(every)
     yield from _below_default(every)
     for name, gpu in every.items():
         if isinstance(gpu.temperature_C, int) and isinstance(gpu.slowdown_C, int):
@@ -317,6 +320,15 @@ def _limited(gpus: dict[str, Gpu], field: str, what: str, source: str) -> Iterat
                 message = f"{what.format(rate)}, up to {usual} on its siblings"
                 loss = round(1 - rate / usual, 4)
                 yield warn(name, message, blame="node", action="fix-image", evidence=source, loss=loss)
+
+
+def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
+    """Yield the GPUs that may do no less than their siblings, and less than any model does."""
+    rates = {name: gpu.clock_MHz for name, gpu in gpus.items() if isinstance(gpu.clock_MHz, int)}
+    for name, rate in rates.items():
+        if _LESS * max(rates.values()) <= rate < _LEAST_MHZ:
+            message = f"clock allowed {rate} MHz: no model has less than 560 by default"
+            yield warn(name, message, blame="image", action="fix-image", evidence=CLOCK)
 
 
 def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:

@@ -180,11 +180,13 @@ CASES = {
         bad=[
             (box(CAPPED),),
             (box(FULL, FULL, replace(FULL, clock_MHz=990)),),
+            (box(*(replace(FULL, clock_MHz=345),) * 3),),
             (box(FULL, replace(FULL, temperature_C=89)),),
             (box(FULL, FULL, replace(FULL, hot_s=5400)),),
         ],
         good=[
             (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),
+            (box(*(replace(FULL, clock_MHz=585),) * 3),),
             (box(FULL, replace(FULL, power_default_W=Absent("NVML: Not Supported"), temperature_C=60)),),
             (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
         ],
