@@ -204,7 +204,9 @@ def test_a_rung_that_failed_fails_and_one_that_cannot_be_compared_is_unknown() -
     assert found.message == "the script ended with SIGKILL after 75 s, on 8 ranks of 1 node"
     with pytest.raises(Unlearned, match="had not ended after 75 s on 8 ranks of 1 node"):
         judged(ONE, replace(NODE, ended="late"))
-    with pytest.raises(Unlearned, match="printed no number after the text of --ladder-metric, on 1 rank of 1 node"):
+    with pytest.raises(
+        Unlearned, match="printed no number right after or before the text of --ladder-metric, on 1 rank of 1 node"
+    ):
         judged(replace(ONE, by="metric"), replace(NODE, by="metric", metric=1.0))
     with pytest.raises(Unlearned, match="started on no rung"):
         list(ladder.run(_NO_SCRIPT, Absent("started on no rung"), Expected(), _TWO, Asked(what=("script",))))

@@ -40,6 +40,7 @@ dist.init_process_group("gloo")
 whole = torch.ones({COUNT})
 dist.all_reduce(whole)
 print("right" if bool(whole.eq(dist.get_world_size()).all()) else "wrong", flush=True)
+dist.destroy_process_group()  # else a thread of its may outlive the interpreter: "terminate called"
 """
 _ENDS = {True: "well", False: "dead", None: "not played"}
 _FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}

@@ -167,7 +167,7 @@ def test_a_rank_that_names_its_own_failure_leaves_no_other_absent(tmp_path: Path
 
 def test_a_rank_whose_last_line_is_the_call_has_come_to_it(tmp_path: Path) -> None:
     call = (
-        "n1:{0}:{0} [{1}] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 4 datatype 7 op 0 comm 0x5\n"
+        "n1:{0}:{0} [{1}] NCCL INFO AllReduce: opCount 6 sendbuff 0x7f recvbuff 0x7f count 4 datatype 7 op 0 comm 0x5\n"
     )
     for rank in range(4):
         begun = f"n1:{100 + rank}:1 [{rank}] NCCL INFO comm 0x5 rank {rank} nranks 4 cudaDev {rank} - Init COMPLETE\n"

@@ -102,10 +102,12 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     init_process_group for that phase, or let all ranks wait for it.
     """
     for hang in _hangs(log):
-        absent = tuple(rank for rank in hang.late or hang.silent if not has_called(log, rank))
-        if not absent or hang.differ:
+        if not (hang.late or hang.silent) or hang.differ:
             continue
         event, work = next(_lines_of(log, hang))
+        absent = tuple(rank for rank in hang.late or hang.silent if not has_called(log, rank, work.seq))
+        if not absent:
+            continue
         codes = ("timeout-straggler", "rank-crashed", "collective-desync")
         names = ", ".join(map(str, absent[:8]))
         message = f"rank {names} did not come to {work.op} {_number(work)}"

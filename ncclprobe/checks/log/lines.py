@@ -121,13 +121,15 @@ def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:
             yield other
 
 
-def has_called(log: JobLog, rank: int) -> bool:
-    """Return whether the last line of a rank is NCCL's of a call that it makes: it came to what others wait for.
+def has_called(log: JobLog, rank: int, seq: int | None) -> bool:
+    """Return whether the last line of a rank is NCCL's of call `seq`, or a later one: it came to what others wait for.
 
-    src/enqueue.cc, ncclEnqueueCheck, with NCCL_DEBUG_SUBSYS=COLL.
+    src/enqueue.cc, ncclEnqueueCheck, with NCCL_DEBUG_SUBSYS=COLL: in base 16 and from 0, where torch counts from 1.
     """
     last = log.ranks[rank].last if rank in log.ranks else None
-    return last is not None and ": opCount " in last.text
+    count = between(last.text, ": opCount ", " ")[:16] if last else ""
+    known = bool(count) and not set(count) - set("0123456789abcdef")
+    return known and seq is not None and int(count, 16) + 1 >= seq
 
 
 def hosts(log: JobLog) -> frozenset[str]:

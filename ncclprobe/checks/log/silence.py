@@ -59,7 +59,8 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
         return
     if ends.unattributed or ends.of_what == {"otherwise"}:
         return  # it may be of a rank that seems to say nothing; and who lost no one and waited for no one failed itself
-    if "timed out" in ends.of_what and any(has_called(log, each.rank) for each in ends.silent):
+    works = [work for each in ends.complaining if each.said and (work := timed_out_work(each.said.text))]
+    if works and any(has_called(log, each.rank, works[0].seq) for each in ends.silent):
         return
     if ends.latecomer:
         yield _late(log, ends, ends.latecomer)
