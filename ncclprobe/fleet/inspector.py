@@ -90,7 +90,7 @@ def read(names: Sequence[Path], patience_s: float) -> Job:
         try:
             line = msgspec.json.decode(text, type=_Line)
             odd += not _fits(line)
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             odd += 1
             continue
         if _fits(line):

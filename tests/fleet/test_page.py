@@ -113,3 +113,11 @@ def test_options_that_do_not_apply_are_refused(
     monkeypatch.chdir(tmp_path)
     assert main(["fleet", *argv]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_the_store_itself_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "fleet.db"
+    kept.write_bytes(b"SQLite format 3\0")
+    assert main(["fleet", "page", "--html", str(kept), "--fleet", str(kept)]) == 2
+    assert "not written over, for this command reads it" in capsys.readouterr().err
+    assert kept.read_bytes() == b"SQLite format 3\0"
