@@ -20,7 +20,7 @@ from ncclprobe.checks.launch.mesh import (
 )
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
-from ncclprobe.facts.reach import Path, Paths
+from ncclprobe.facts.reach import Gathering, Path, Paths
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.localise.reach import DISTANT, DISTANT_S, LEAST_GBPS, SLOW, Suspect, lossy
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
@@ -35,6 +35,7 @@ _FAR_TO_JUDGE_S = 5e-3
 _ANYWHERE_S = 10e-3
 """No two nodes of one site are so far apart, whatever the others are: 1000 km of fibre."""
 
+_UNCROWDED: Every[Gathering | Absent] = Every({})
 _ONE_PATH_LOSS, _ONE_PATH_SLOW = 0.03, 0.75 * SLOW
 """What one path must show to be more than a note where a node's others are well.
 
@@ -129,17 +130,20 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 
 @check(
     slows=True,
-    bad=lambda: [(_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS)],
-    good=lambda: [(_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS)],
+    bad=lambda: [(_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS, _UNCROWDED)],
+    good=lambda: [(_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS, _UNCROWDED)],
     requires="sync.address-twice",
     applies=several,
 )
-def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
+def rate(
+    paths: Every[Paths], nics: Every[Interfaces | Absent], gatherings: Every[Gathering | Absent]
+) -> Iterator[Finding]:
     """A node or a path carries far less than the others, or than its interfaces should.
 
     Right: All paths between nodes carry what their interfaces should.
     Why: every ring of NCCL goes through every node, so that the slowest path sets the pace of all; a link that came up
-    at a tenth of its speed, a shaper or a saturated uplink look like this.
+    at a tenth of its speed, a shaper or a saturated uplink look like this. What a node carried that strangers called
+    meanwhile says nothing of its links: a warning.
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
     other traffic on that path.
     """
@@ -162,7 +166,17 @@ def rate(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         if useless:
             message += "; 4 MiB do not arrive within 10 s"
         useless = useless or any(path.streams > 1 and (path.rate_gbps or 0) < _GROSS * others for path in slow_paths)
-        yield _tell(fail if useless else warn if sure else note, suspect, message, evidence, "repair", looks)
+        crowded = not _flooded(paths, gatherings).isdisjoint(suspect.nodes)
+        if useless and crowded:
+            message += "; it was busy with callers that proved nothing (launch.port-flooded)"
+        tell = fail if useless and not crowded else warn if useless or sure else note
+        yield _tell(tell, suspect, message, evidence, "retest" if crowded else "repair", looks)
+
+
+def _flooded(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> set[str]:
+    """Return the nodes that hung up on a crowd, at the port where nodes meet or at their own."""
+    hubs = {node for node, each in gatherings.items() if isinstance(each, Gathering) and each.floods}
+    return hubs | {node for node, each in paths.items() if each.floods}
 
 
 @check(

@@ -9,6 +9,7 @@ from fake_paths import Change, fleet
 from ncclprobe.checks import path
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.reach import Flood, Gathering
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.localise.reach import SLOW
 from ncclprobe.model.findings import Finding
@@ -24,7 +25,8 @@ def nics(nodes: int, speed_mbps: int | None = None, mtu: int = 1500, virtual: bo
 
 
 def seen(check: Check, nodes: int, change: Change, *more: Any, **details: Any) -> list[Finding]:
-    return list(check.run(fleet(nodes, change, **details), *more))
+    crowds = (path._UNCROWDED,) if check is path.rate and len(more) < 2 else ()
+    return list(check.run(fleet(nodes, change, **details), *more, *crowds))
 
 
 def out_of(node: int, **changes: Any) -> Change:
@@ -104,6 +106,16 @@ def test_a_path_that_no_job_can_use_fails_once_it_was_looked_at_twice(streams: i
 def test_a_hundredth_of_the_others_rate_fails_at_the_second_look(rate: float, streams: int, severity: str) -> None:
     (finding,) = seen(path.rate, 3, both_ways(1, rate_gbps=rate, streams=streams), UNKNOWN)
     assert finding.severity.value == severity
+
+
+def test_a_node_that_a_crowd_calls_is_not_failed_for_what_it_carried_meanwhile() -> None:
+    crowd = Every({"n1": Gathering(2, 1.0, floods=(Flood("10.0.0.99", 7900),))})
+    slow = both_ways(1, rate_gbps=0.02, streams=2)
+    (finding,) = seen(path.rate, 3, slow, UNKNOWN, crowd)
+    assert (finding.severity.value, finding.action) == ("warn", "retest")
+    assert "launch.port-flooded" in finding.message
+    (other,) = seen(path.rate, 3, both_ways(2, rate_gbps=0.02, streams=2), UNKNOWN, crowd)
+    assert (other.severity.value, other.action) == ("fail", "repair")
 
 
 def routed(interface: str, *more: Route, rules: Any = ()) -> Routes:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.checks.run.ranks import in_words
+from ncclprobe.checks.run.ranks import in_words, settings
 from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET, meaning
 from ncclprobe.commands import bandwidth
 from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.run.samples import DifferingSetting, Ending, Participants, RankSettings
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.parameters import table
@@ -164,3 +165,22 @@ def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
     others = (Gpu(0, uuid="GPU-8a31-1", pci="00000000:3B:00.0"), Gpu(5, uuid="GPU-8a31-2", pci="00000001:AF:00.0"))
     assert info.gpu == known_by
     assert Gpus(others, "", (13, 0)).names[known_by] == "GPU5"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "why", "severity"),
+    [
+        ("NCCL_P2P_DISABLE", (1,), "ranks were lost", "fail"),
+        ("NCCL_P2P_DISABLE", (1,), "", "warn"),  # it went to its end all the same
+        ("NCCL_P2P_DISABLE", (2, 3), "ranks were lost", "warn"),  # of one whole host
+        ("NCCL_IB_TC", (1,), "ranks were lost", "warn"),
+    ],
+)
+def test_how_ranks_of_one_host_reach_each_other_must_agree_among_them(
+    name: str, ranks: tuple[int, ...], why: str, severity: str
+) -> None:
+    others = tuple(rank for rank in range(4) if rank not in ranks)
+    differing = RankSettings((DifferingSetting(name, ((UNSET, others), ("1", ranks))),))
+    job = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl", nnodes=2)
+    (finding,) = settings.run(differing, job, Ending(why))
+    assert finding.severity.value == severity

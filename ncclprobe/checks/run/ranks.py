@@ -7,7 +7,7 @@ from typing import Any
 
 from ncclprobe.checks.run.conditions import groups_of_ranks, rungs_of_the_ladder
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.sync.settings import MUST_AGREE, UNSET
+from ncclprobe.checks.sync.settings import MUST_AGREE, MUST_AGREE_ON_A_HOST, UNSET
 from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.facts.run.samples import (
     FAILED,
@@ -251,9 +251,11 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
         odd = ranks_that_differ(each)
         hosts = participants.hosts
         by_host = {(hosts[rank], value) for value, ranks in each.values for rank in ranks}
-        if len(by_host) == len({*hosts}) and whole:  # the ranks of each node agree
+        of_hosts = len(by_host) == len({*hosts})  # the ranks of each node agree
+        if of_hosts and whole:
             continue
-        tell = fail if each.name in MUST_AGREE else warn
+        within = each.name in MUST_AGREE_ON_A_HOST and not of_hosts and not whole
+        tell = fail if each.name in MUST_AGREE or within else warn
         yield tell(
             each.name,
             in_words(each),

@@ -51,6 +51,10 @@ MUST_AGREE = frozenset(_MUST_NAMES.split())
 NCCL_CROSS_NIC is none: of all ranks the greatest counts (src/init.cc initTransportsRank, v2.30.7), and where one
 differs the job ends well (played with 2.23.4 and 2.28.9).
 """
+MUST_AGREE_ON_A_HOST = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"})
+"""Ranks of one host choose how they reach each other by these: where one of them differs, some crash and others wait
+(played with 2.23.4 and 2.28.9).
+"""
 _RING = having(NCCL_ALGO="Ring")
 _ANY: Every[Software | Absent] = Every({})
 

@@ -1,7 +1,7 @@
 """What the checks of paths between nodes must object to, and what they must accept."""
 
 from ncclprobe.checks.launch.mesh import HEALTHY
-from ncclprobe.checks.path import _NICS, _with
+from ncclprobe.checks.path import _NICS, _UNCROWDED, _with
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.model.snapshot import Absent, Every
 from tests.checks.cases import Cases
@@ -17,12 +17,16 @@ CASES = {
     ),
     "path.rate": Cases(
         bad=[
-            (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS),
-            (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT),
+            (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS, _UNCROWDED),
+            (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, _UNCROWDED),
         ],
         good=[
-            (HEALTHY, _TEN_GIGABIT),
-            (_with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None), _NICS),  # path.loss says it
+            (HEALTHY, _TEN_GIGABIT, _UNCROWDED),
+            (
+                _with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None),
+                _NICS,
+                _UNCROWDED,
+            ),  # path.loss says it
         ],
     ),
     "path.loss": Cases(

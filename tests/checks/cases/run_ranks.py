@@ -27,6 +27,7 @@ _LATER_OF_TWO = replace(_PUNCTUAL, late_us=(10.0, 5000.0), late_rounds=(0, 4))
 _LOAD = Disturbance("a load of 24 on n0", 0.2)
 _BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
 _TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
+_P2P = DifferingSetting("NCCL_P2P_DISABLE", ((UNSET, (0, 2, 3)), ("1", (1,))))
 _CUT = Ending("ranks were lost")
 
 
@@ -50,6 +51,7 @@ CASES = {
         bad=[
             (RankSettings((_TC,)), _FOUR, _WHOLE),
             (RankSettings((_BY_NODE,)), _FOUR, _CUT),
+            (RankSettings((_P2P,)), _FOUR, _CUT),
         ],
         good=[
             (RankSettings((_BY_NODE,)), _FOUR, _WHOLE),  # sync.env compares nodes, once they all have been looked at
