@@ -16,8 +16,8 @@ from lab import Lab, faults, why_not
 from ncclprobe.checks.launch.mesh import Pair, tries
 from ncclprobe.checks.path import loss, rate
 from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.reach import Gathering, Paths
 from ncclprobe.facts.reach import Path as Walked
-from ncclprobe.facts.reach import Paths
 from ncclprobe.localise.reach import LOSSY_SEGMENTS, Suspect, blame, lossy
 from ncclprobe.model.snapshot import Absent, Every
 
@@ -50,8 +50,8 @@ def suspects(every: dict[int, Paths]) -> set[tuple[str, tuple[str, ...]]]:
 
 def slow(every: dict[int, Paths]) -> set[str]:
     """Whose paths carry little: a shaper that is full drops packets, and that may be said instead."""
-    nics: Every[Interfaces | Absent] = Every({})
-    return {finding.subject for check in (rate, loss) for finding in check.run(by_name(every), nics)}
+    paths, nics, gatherings = by_name(every), Every[Interfaces | Absent]({}), Every[Gathering | Absent]({})
+    return {finding.subject for finding in (*rate.run(paths, nics, gatherings), *loss.run(paths, nics))}
 
 
 def named(culprits: tuple[Suspect[str], ...]) -> set[tuple[str, tuple[str, ...]]]:
