@@ -25,7 +25,7 @@ from ncclprobe.model.fleet import Drift, Reading
 
 DAY_S, LEVEL, NOISE, BETWEEN = 86400.0, 391.0, 0.02, 0.01
 FLEET, YEAR, AFTER, REPAIRED = 40, 365, 60, 10
-PAIRED, YEAR_OF_PAIRS = 16, 200
+YEAR_OF_PAIRS = 200
 Scatter = Callable[[random.Random, int], float]
 
 
@@ -156,26 +156,32 @@ def in_fleets(runs: int) -> Iterator[str]:
 
 
 def pairs(runs: int) -> Iterator[str]:
-    """One pair at a time: 16 nodes in the rounds of a plan, of which one loses a share after 40 rounds."""
-    ends = "rounds, median | rounds, most | others watched or worse, per node-year of a test a day |"
-    yield f"| loss | found of | {ends}"
-    yield "|--|--|--|--|--|"
-    for loss in (0.0, 0.05, 0.1, 0.4):
-        rng, found, others = random.Random(5), [], 0
+    """One pair at a time, in the rounds of a plan: one node loses a share after 40 rounds, as all its pairs do."""
+    ends = "rounds, median | rounds, most | others watched or worse, per node-year of a test a day | others degraded |"
+    yield f"| nodes | loss | found of | {ends}"
+    yield "|--|--|--|--|--|--|--|"
+    for nodes, loss in (*((16, loss) for loss in (0.0, 0.05, 0.1, 0.4)), (8, 0.1), (6, 0.1), (5, 0.1), (4, 0.1)):
+        rng, found, others, blamed = random.Random(5), [], 0, 0
         for _ in range(runs):
-            delay, alarms = _paired(rng, loss)
+            delay, alarms, degraded = _paired(rng, nodes, loss)
             found += [delay] if delay else []
             others += alarms
+            blamed += degraded
         rounds = f"{statistics.median(found):g} | {max(found)}" if found else "– | –"
-        years = runs * (PAIRED - (loss > 0)) * YEAR_OF_PAIRS / YEAR
-        yield f"| {loss:.0%} | {len(found)} of {runs if loss else 0} | {rounds} | {others / years:.4f} |"
+        healthy = runs * (nodes - (loss > 0))
+        years = healthy * YEAR_OF_PAIRS / YEAR
+        share = f"{others / years:.4f} | {blamed:,} of {healthy:,}"
+        yield f"| {nodes} | {loss:.0%} | {len(found)} of {runs if loss else 0} | {rounds} | {share} |"
 
 
-def _paired(rng: random.Random, loss: float) -> tuple[int, int]:
-    """Return after how many rounds node 0 is degraded (0: never), and how often another was watched or worse."""
-    rounds, at = round_robin(PAIRED, PAIRED - 1), {node: Drift() for node in range(PAIRED)}
+def _paired(rng: random.Random, nodes: int, loss: float) -> tuple[int, int, int]:
+    """Return after how many rounds node 0 is degraded (0: never), how often another was watched or worse, and how many
+    others were degraded.
+    """
+    rounds, at = round_robin(nodes, nodes - 1 + nodes % 2), {node: Drift() for node in range(nodes)}
     levels = [rng.gauss(0, BETWEEN) for _ in at]
     found = others = 0
+    blamed = set()
     for number in range(YEAR_OF_PAIRS):
         for match in rounds[number % len(rounds)]:
             ends = match.first, match.second
@@ -184,10 +190,12 @@ def _paired(rng: random.Random, loss: float) -> tuple[int, int]:
             for node, partner in (ends, ends[::-1]):
                 before = at[node].own.state
                 at[node] = drift.step(at[node], Reading(number * DAY_S, value, 0.005, partners=(str(partner),)), 4)
-                others += before == "ok" != at[node].own.state and (node > 0 or not loss)
+                if node > 0 or not loss:
+                    others += before == "ok" != at[node].own.state
+                    blamed |= {node} if at[node].own.state == "degraded" else set()
         if not found and at[0].own.state == "degraded" and number >= 40:
             found = number - 39
-    return found, others
+    return found, others, len(blamed)
 
 
 def main() -> None:

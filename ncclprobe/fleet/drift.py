@@ -28,8 +28,9 @@ BURN_IN = 12
 SIBLINGS, SPREADS = 8, 4.0
 """Other nodes without which their median says too little, and by how many of their standard deviations a healthy node
 may be below it."""
-PARTNERS = 3
-"""Nodes with which a number between nodes is measured, at once or one after the other, before it is one node's own."""
+PARTNERS, LOW = 3, 2.0
+"""Nodes with which a number between nodes is measured, at once or one after the other, before it is one node's own; and
+by how many standard deviations it is low with them. Less, and chance would name a healthy node of few."""
 SLACK, CLIP = 0.9, 3.0
 WATCH, DEGRADED = 6.5, 7.0
 """Limits of the sum of a node that has one only: from here it is watched, and degraded."""
@@ -133,7 +134,8 @@ def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, all
     """Return a sum with one more number, which lies `off` (negative: below) what it is compared with.
 
     `allowed`: how far below is no loss yet; `more`: by how much the limits are higher. What was measured with one or
-    two others is degraded by no fewer than PARTNERS of them: else a partner may be the slow one.
+    two others is degraded by no fewer than PARTNERS with whom it was low when last measured: else a partner may be the
+    slow one, and the sum waits at a height from which some good numbers with others bring it down.
     """
     time_s = reading.time_s
     if to.state == "degraded":
@@ -142,8 +144,12 @@ def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, all
     if not height:
         return Sum(good_s=time_s, spells=to.spells)
     tests = to.tests + 1
-    partners = tuple(dict.fromkeys((*to.partners, *reading.partners)))[:PARTNERS]
+    partners = tuple(each for each in to.partners if each not in reading.partners)
+    if -(off + allowed) > LOW * noise:
+        partners = (*partners, *reading.partners)[:PARTNERS]
     sure = height >= DEGRADED + more and (not reading.partners or len(partners) >= PARTNERS)
+    if reading.partners and not sure:
+        height = min(height, DEGRADED + more + CLIP)
     return replace(
         to,
         state="degraded" if sure else "watch" if height >= WATCH + more else "ok",

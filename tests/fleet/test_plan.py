@@ -14,7 +14,7 @@ from ncclprobe.fleet import drift, store
 from ncclprobe.fleet.told import told
 from ncclprobe.localise.pairs.rounds import Seen, least_seen
 from ncclprobe.model.findings import Status, Verdict
-from ncclprobe.model.fleet import Added, Drift
+from ncclprobe.model.fleet import Added, Drift, Reading
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.report import Report
@@ -88,6 +88,18 @@ def test_a_healthy_node_with_one_partner_alone_is_watched_and_not_blamed(tmp_pat
                 fleet.add(told(of, "test"), f"{day} {one}", Added(0.0, "", "", "pairs"))
         states = {each.name: each.state for each in fleet.standings()}
     assert (states["n1"], states["n2"]) == ("degraded", "ok")
+
+
+def test_a_slow_partner_and_usual_numbers_with_others_leave_a_healthy_node_watched() -> None:
+    """That others were measured with it says nothing; that it was low with them would."""
+    test, rng = Drift(), random.Random(3)
+    for number in range(60):
+        partner = "n2" if number < 20 or number % 3 else f"n{3 + number % 2}"
+        loss = 0.6 if number >= 20 and partner == "n2" else 1.0
+        rate = 48.0 * loss * (1 + rng.gauss(0, 0.01))
+        test = drift.step(test, Reading(FIRST_S + number * DAY_S, rate, 0.005, partners=(partner,)), 2)
+        assert test.own.state != "degraded", number
+    assert test.own.state == "watch"
 
 
 def test_pairs_that_come_late_keep_their_partners(tmp_path: Path) -> None:
