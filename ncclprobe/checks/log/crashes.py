@@ -16,6 +16,7 @@ from ncclprobe.checks.log.lines import (
     cuda_errors,
     demoted,
     failed,
+    preceding,
     warned,
 )
 from ncclprobe.facts.files import messages
@@ -457,9 +458,8 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
     writer = (event.stream, event.host, event.pid, event.rank)
     before = [
         seen(log.streams[other.stream].name, other.text, other.line)
-        for other in log.events
+        for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
-        and 0 < event.line - other.line <= _SAID_BEFORE
         and form_of_failure(other.text, other.level) >= ERROR
     ]
     more = f", just after it said: {whole_words(before[-1].text, 100)}" if before else ""

@@ -1,6 +1,6 @@
 """What checks of a job's logs ask of its lines, and say of them in the same way."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +119,15 @@ def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:
     for other in log.events[place : place + nlines]:
         if other.stream == event.stream and other.line <= event.line + nlines:
             yield other
+
+
+def preceding(log: JobLog, event: LogEvent, nlines: int) -> list[LogEvent]:
+    """Return the events of the same log in the `nlines` lines before this one."""
+    first, last = (
+        bisect_left(log.events, (event.stream, line), key=lambda other: (other.stream, other.line))
+        for line in (event.line - nlines, event.line)
+    )
+    return list(log.events[first:last])
 
 
 def has_called(log: JobLog, rank: int, seq: int | None) -> bool:

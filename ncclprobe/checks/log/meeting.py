@@ -7,7 +7,7 @@ from typing import Any
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.log_reader import OF_EACH_OTHER
+from ncclprobe.facts.files.log_paragraphs import OF_EACH_OTHER
 from ncclprobe.facts.files.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in, waited
@@ -238,9 +238,7 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
     own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
     """
     failure = failed(log)
-    mixed = any(
-        other_length(event.text) for event in log.having(MET_WITH)
-    )  # what follows then is read at a wrong place
+    mixed = any(other_length(event.text) for event in log.having(MET_WITH))  # all after it is read at a wrong place
     for event in log.having(*_MAGIC, MET_WITH):
         wrong = "wrong type" in event.text or "wrong socket type" in event.text
         strange = stranger_length(event.text) and not mixed if MET_WITH in event.text else wrong or failure

@@ -88,7 +88,7 @@ class LogEvent(Struct, frozen=True):
 
     `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
 
-    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_reader`): a traceback's exception
+    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_paragraphs`): a traceback's exception
     has the level EXCEPTION, OUTER if it only passes on another, CAUGHT if the program says that it goes on; a
     traceback that ends before its exception has CUT OFF; what torchrun says of a rank that failed has ROOT CAUSE or
     FAILURE.

@@ -1,0 +1,170 @@
+"""Texts of several lines of a log that say one thing, put together.
+
+A traceback becomes one line of level EXCEPTION, such as ``ValueError: no data``, whose place is the frame that raised
+it, ``train.py:12 main``. torchrun's summary (torch/distributed/elastic/multiprocessing/errors/__init__.py) becomes one
+line of level ROOT CAUSE and some of level FAILURE, such as ``exitcode: -9, Signal 9 (SIGKILL) received by PID 1234``,
+each of its rank, host and process. What torch repeats beneath "Last error:" was NCCL's last warning, and has its level.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from ncclprobe.facts.files.log_prefix import LogLine, time_at_start
+from ncclprobe.facts.files.texts import was_caught
+from ncclprobe.model.values import replace
+
+_FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')
+_RAISED = re.compile(
+    r"[A-Za-z_][\w.]{0,200}(?::|\(\w{1,40}\): |(?<=Error)$|(?<=Exception)$)|[a-z_]\w{0,80}\.[\w.]{1,120}$"
+    r"|[A-Z][a-z]\w{0,60}[A-Z]\w{0,60}$"
+)
+_OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
+_WRAPS = re.compile(r"Original Traceback|-- Process \d{1,6} terminated")
+"""What stands between an exception and the traceback that is its message."""
+_BLANK_LINES = 3
+_MEMBER = re.compile(r" {1,4}(time|host|rank|exitcode|error_file|traceback) {0,8}: (.{0,2000})")
+_ITEM = re.compile(r"\[\d{1,6}\]:$")
+_OF_RANK = re.compile(r"(\d{1,7}) \(local_rank: (\d{1,5})\)")
+_EXIT = re.compile(r"(-?\d{1,5}) {1,2}\(pid: (\d{1,10})\)(?: {1,2}\((SIG\w{1,12})\))?")
+TRACEBACK = "Traceback (most recent call last)"
+_QUOTED = '"""'  # begins the traceback of another process beneath the exception that brings it, and ends it
+_SUMMARY = "Root Cause (first observed failure)"
+_OTHERS = "Failures:"
+_BEGINS = (TRACEBACK, _SUMMARY, _OTHERS)
+LAST_ERROR, _PANICKED, _HANDLED = "Last error:", " panicked at ", "errors.error_handler:{"
+_MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
+"""Of torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
+_LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
+"""Ends of lines beneath which Horovod and JAX list ranks, one a line."""
+_LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[(.{0,400}))")
+OF_EACH_OTHER = "each other's: "
+"""Before ranks of which each lacks what another has submitted."""
+
+
+def follows(line: LogLine) -> str:
+    """Return which text begins with `line`; empty: none."""
+    if line.text.endswith(f"{TRACEBACK}:"):  # a line of another stream may be cut by it
+        return TRACEBACK
+    if line.text.strip() == LAST_ERROR:
+        return LAST_ERROR
+    if line.text.endswith(_HANDLED):
+        return _HANDLED
+    if _PANICKED in line.text and line.text.endswith(":"):
+        return _PANICKED
+    begins = next((begin for begin in _BEGINS if line.text.lstrip().startswith(begin)), "")
+    return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
+
+
+def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
+    if begin in _LISTS:
+        return _list(first, lines)
+    if begin == _PANICKED:
+        return (
+            (at, replace(first, text=f"{first.text} {line.text}", level="EXCEPTION")) for at, line in islice(lines, 1)
+        )
+    if begin == _HANDLED:
+        told = ((at, found[1]) for at, line in islice(lines, 8) if (found := _MESSAGE.match(line.text)))
+        return ((at, replace(first, text=text, level="EXCEPTION")) for at, text in islice(told, 1))
+    if begin == LAST_ERROR:
+        return ((at, replace(line, level=line.level or "WARN")) for at, line in islice(lines, 1))
+    return _exception(first, lines) if begin == TRACEBACK else _children(lines, root=begin == _SUMMARY)
+
+
+def _list(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield a line with the ranks that are listed beneath it."""
+    at, ranks, lacking = 0, list[str](), set[str]()
+    for number, line in lines:
+        if not (found := _LISTED.match(line.text)):
+            break
+        at = at or number
+        ranks.append(found[1])
+        lacking.add((found[2] or "").partition(",")[0])
+    if ranks:
+        whose = OF_EACH_OTHER if len(lacking) == len(ranks) > 1 else ""
+        yield at, replace(first, text=f"{first.text} {whose}{', '.join(ranks)}")
+
+
+def _writer(line: LogLine) -> tuple[object, ...]:
+    return line.rank, line.local_rank, line.host, line.pid
+
+
+def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield the exception: the first line of the same writer that is not indented. Other writers may come between.
+
+    One whose message is the traceback of another, as of a worker process or of Ray's tasks, only passes that on.
+    """
+    indent = len(first.text) - len(first.text.lstrip())
+    place, said = "", list[tuple[int, LogLine]]()
+    for number, line in lines:
+        if _writer(line) != _writer(first):
+            continue
+        text = line.text[indent:] if not line.text[:indent].strip() else line.text
+        if found := _FRAME.match(text):
+            if said and not _OF_RAY.match(said[0][1].text):
+                break
+            yield from _as_level("OUTER", said)
+            place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
+        elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
+            wraps = _WRAPS.match(text) or (
+                said[0][1].text.rstrip().endswith(":") and text.startswith((TRACEBACK, _QUOTED))
+            )
+            said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
+            break
+        elif not said and _RAISED.match(text):
+            why = _reason(lines, _writer(first)) if "validation error" in text else ""
+            said = [(number, replace(line, text=f"{text}{why}", level="EXCEPTION", place=place))]
+            if text.endswith(_LISTS):
+                break
+        elif text.strip() and not said and not text.startswith(" "):
+            break
+    yield from said
+
+
+def _as_level(level: str, said: Sequence[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    return ((number, replace(line, level=level or line.level)) for number, line in said)
+
+
+def _reason(lines: Iterable[tuple[int, LogLine]], writer: tuple[object, ...]) -> str:
+    """Return the first reason beneath a pydantic ValidationError: ``  Value error, …``, after a field's name or not."""
+    own = (line.text for _, line in islice(lines, 12) if _writer(line) == writer)
+    found = next((text.strip() for text in islice(own, 3) if text.startswith("  ") and "[type=" in text), "")
+    return f": {found.partition(' [type=')[0]}" if found else ""
+
+
+def _children(lines: Iterable[tuple[int, LogLine]], root: bool) -> Iterator[tuple[int, LogLine]]:
+    """Yield one line for each rank of the summary, at its exit code; a traceback as the exception it ends with."""
+    level, said, at, last = "ROOT CAUSE" if root else "FAILURE", dict[str, str](), 0, LogLine("")
+    for number, line in lines:
+        border = line.text.startswith(("---", "==="))
+        if said and (border or _ITEM.match(line.text.strip())):
+            yield at, _child(said, level, last)
+            said = {}
+        if border or (line.text and not line.text.startswith((" ", "["))):
+            return
+        if found := _MEMBER.match(line.text):
+            said[found[1]], last = found[2].strip(), line
+            at = number if not at or found[1] in ("time", "exitcode") else at
+        elif said and _RAISED.match(line.text.strip()) and line.text.startswith("  ") and line.text[2:3] != " ":
+            said["traceback"] = line.text.strip()
+    if said:
+        yield at, _child(said, level, last)
+
+
+def _child(said: dict[str, str], level: str, line: LogLine) -> LogLine:
+    rank, code = _OF_RANK.search(said.get("rank", "")), _EXIT.search(said.get("exitcode", ""))
+    timed = time_at_start(said.get("time", "").replace("_", " "))
+    why = said.get("traceback", "")
+    signal = f" ({code[3]})" if code and code[3] else ""
+    text = f"exitcode: {code[1] if code else said.get('exitcode', '?')}{signal}, {why}".rstrip(", ")
+    return LogLine(
+        text,
+        int(rank[1]) if rank else line.rank,
+        said.get("host", ""),
+        int(code[2]) if code else None,
+        timed[0] if timed else line.time_s,
+        level,
+        "",
+        int(rank[2]) if rank else None,
+    )
