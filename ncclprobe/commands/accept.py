@@ -176,8 +176,8 @@ def _parser() -> argparse.ArgumentParser:
         "speed-up a training step has on each rung. With `-- CMD` after all options run CMD on each rung instead, "
         "and measure nothing else: it is what one rank runs, and gets RANK and the like as by torchrun.")  # fmt: skip
     add("--ladder-metric", metavar="TEXT",
-        help="Compare the rungs of `--ladder -- CMD` by the last number that CMD prints right after TEXT, taken for "
-        "the rate of the whole job (default: by wall time).")  # fmt: skip
+        help="Compare the rungs of `--ladder -- CMD` by the last number that CMD prints right after or before TEXT, "
+        "taken for the rate of the whole job (default: by wall time).")  # fmt: skip
     add("--ladder-per-rank", action="store_true", help="Take the number of --ladder-metric for one rank's rate.")
     add("--timeout", type=arguments.positive, metavar="SECONDS",
         help="End the whole run after so many seconds, if that is sooner (default: the time of --level; with "

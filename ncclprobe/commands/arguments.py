@@ -6,21 +6,18 @@ What ``--help`` of a command with many options shows: those that a newcomer need
 """
 
 import argparse
-import glob
 import os
 import re
-import stat
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ncclprobe.commands import overwriting
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.errors import UsageError, unknown
-from ncclprobe.host import files
 from ncclprobe.layout import wrap
 from ncclprobe.model import outcomes
 from ncclprobe.model.values import Struct
@@ -278,10 +275,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse what was typed. Raises UsageError, also for a file that would be destroyed."""
-        given: argparse.Namespace = super().parse_args(args)
-        _refuse_shared(self, given)
-        refuse_overwriting(self, given)
-        return given
+        return overwriting.refused(self, super().parse_args(args))
+
+    def parse_intermixed_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
+        """Do the same where options may stand between the words of one argument."""
+        return overwriting.refused(self, super().parse_intermixed_args(args))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuse an empty word, as of a variable that is not set: it would be taken for the default, or for `.`."""
@@ -507,104 +505,3 @@ def redactor(options: argparse.Namespace) -> "Redactor | None":
             file=sys.stderr,
         )
     return Redactor(key)
-
-
-_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "contribute", "keep")
-_Identity = tuple[int, int]
-
-
-def refuse_overwriting(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse what would destroy a file that is no earlier run's, or that this command reads. Raises UsageError.
-
-    Before the command starts: ``explain rank0.log --json rank1.log`` names a log in a report's place.
-    """
-    written = ((dest, path) for dest, path in _outputs(options) if str(path) != "-")
-    there = [(dest, path) for dest, path in written if (found := _found(path)) and found.st_size]
-    if not there:
-        return
-    read = _Inputs(parser, options)
-    for dest, path in there:
-        named = f"{_option(parser, dest)} {path}"
-        if path in read:
-            raise UsageError(f"{named}: not written over, for this command reads it; give another path")
-        if dest in (*FORMATS, "bundle", "nodes_out"):
-            try:
-                files.refuse_other(path, delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest)))
-            except UsageError as error:
-                raise UsageError(f"{_option(parser, dest)} {error}") from None
-
-
-def _refuse_shared(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse two options that write the same file: the later would replace the earlier. Raises UsageError.
-
-    Whatever the paths to it; so no option replaces what another was asked to write with pseudonyms.
-    """
-    seen: dict[str | _Identity, str] = {}
-    for dest, path in _outputs(options):
-        found = _found(path) if str(path) != "-" else None
-        if found and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            continue  # a device takes from all
-        own = (found.st_dev, found.st_ino) if found else str(path) if str(path) == "-" else os.path.realpath(path)
-        first = seen.setdefault(own, dest)
-        if first != dest:
-            where = "standard output" if own == "-" else path
-            both = f"{_option(parser, first)} and {_option(parser, dest)}"
-            parser.error(f"{both}: {where} takes one of them; give the other another path")
-
-
-def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Yield the files that will be written, as far as their names are known, each with its option."""
-    for dest in _WRITTEN:
-        value = getattr(options, dest, None)
-        if dest == "nodes_out" and value:
-            from ncclprobe.report.nodes import NAMES
-
-            yield from ((dest, value / name) for name in NAMES)
-        elif dest != "keep" and isinstance(value, str) and value != GITHUB:
-            yield dest, Path(value)
-
-
-class _Inputs:
-    """The files that a command line names to be read, whatever the paths to them; a folder is read with all in it."""
-
-    def __init__(self, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-        self._files: set[_Identity] = set()
-        self._folders: set[_Identity] = set()
-        operands = {action.dest for action in parser._actions if not action.option_strings}
-        for dest, value in vars(options).items():
-            for path in _paths(value) if dest not in _WRITTEN else ():
-                self._add(path, whole=dest in operands)
-        with suppress(OSError):
-            self._note(os.fstat(0), whole=False)  # - , or a shell's redirection
-
-    def _add(self, path: str, *, whole: bool) -> None:
-        for each in glob.iglob(path) if glob.has_magic(path) else (path,):  # noqa: PTH207 - from / too
-            if found := _found(Path(each)):
-                self._note(found, whole=whole)
-
-    def _note(self, found: os.stat_result, *, whole: bool) -> None:
-        if stat.S_ISREG(found.st_mode):
-            self._files.add((found.st_dev, found.st_ino))
-        elif stat.S_ISDIR(found.st_mode) and whole:
-            self._folders.add((found.st_dev, found.st_ino))
-
-    def __contains__(self, path: Path) -> bool:
-        found = [each for folder in (path, *path.resolve().parents) if (each := _found(folder))]
-        own, *above = [(each.st_dev, each.st_ino) for each in found]
-        return own in self._files or not self._folders.isdisjoint(above)
-
-
-def _paths(value: Any) -> Iterator[str]:
-    for each in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(each, str | Path):
-            yield str(each)
-
-
-def _found(path: Path) -> os.stat_result | None:
-    with suppress(OSError, ValueError):  # ValueError: a NUL in the name
-        return path.stat()
-    return None
-
-
-def _option(parser: argparse.ArgumentParser, dest: str) -> str:
-    return next(action.option_strings[-1] for action in parser._actions if action.dest == dest)

@@ -219,8 +219,6 @@ def _page(options: argparse.Namespace) -> int:
     """Write the page of all nodes by day. Raises UsageError."""
     if not options.html or options.json or options.idle or options.minutes:
         raise UsageError("fleet page: takes --html FILE, --exit-code and -q")
-    if options.html != "-" and Path(options.html).resolve() == Path(options.fleet).resolve():
-        raise UsageError(f"--html {options.html}: not written over, for this command reads it; give another path")
     from ncclprobe.report.html import days as page  # imports that text does without
 
     now_s = time.time()
