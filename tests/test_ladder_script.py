@@ -159,6 +159,7 @@ def test_options_of_the_script_are_its_own_and_its_time_may_be_any() -> None:
         ("ratio 5", None),
         ("8607 rate", 8607.0),
         ("step 7: 1,024.5 rate, loss 2", 1024.5),
+        ("step 7, rate soon", None),
         ("rate 12.5k", 12500.0),
         ("v1.2rate", None),
         ("", None),

@@ -339,7 +339,7 @@ def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
         then = (
             "it is stuck, unless the fabric manager was just started: restart it, or the machine"
             if long
-            else ("wait, and look again")
+            else "wait, and look again"
         )
         raise Unlearned(f"the NVLink fabric's registration of {', '.join(late)} is in progress{since}: {then}")
 

@@ -72,8 +72,8 @@ healthy published rows that nothing else fails one is below it (a send and recei
 each was judged with its own source held back, and without the outliers of scripts/published.py.
 """
 FAR = 4
-"""Nor does a row of more than so many times the nodes that its class is known of: what a network loses as it grows is
-no part of the model. The gross mark does not fail it either."""
+"""Nor does a row of more than so many times the nodes that its class is known of, but by the gross mark: what a network
+loses as it grows is no part of the model."""
 _NO_FAIL_BETWEEN_NODES = 64 << 20
 """Nor does any row up to this size fail between nodes without a baseline or peers."""
 
@@ -184,7 +184,7 @@ def weighed(
         f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
         f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
     )
-    known += f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} warn at most" if far else ""
+    known += f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} fail by the gross mark alone" if far else ""
     small = path.split()[0] not in IN_NODE and nbytes <= _NO_FAIL_BETWEEN_NODES
     worst: Literal["fail", "warn"] = "warn" if by_time or small or far or cell.mark < LOOSE else "fail"
     return replace(found, threshold=found.value * cell.mark, worst=worst, known=known)

@@ -76,6 +76,7 @@ def value(connection: sqlite3.Connection, statement: str, *values: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
+    """Return a value as the text that :func:`read` reads."""
     return msgspec.json.encode(value).decode()
 
 

@@ -237,7 +237,7 @@ def test_a_type_is_whole_and_every_number_has_its_source(machine: MachineType) -
 def test_a_file_is_named_after_its_type_and_names_no_file_of_ours(path: Path) -> None:
     text_ = path.read_text(encoding="utf-8")
     assert path.stem == re.sub(r"[^a-z0-9.]+", "-", from_toml(text_, path.name).name.lower())
-    assert not re.search(r"published_results|file id|/work/|machines\.csv", text_)
+    assert not re.search(r"published_results|file id|/shared/|machines\.csv", text_)
 
 
 def test_no_type_of_the_collected_facts_is_missing() -> None:

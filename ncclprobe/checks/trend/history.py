@@ -30,13 +30,13 @@ _LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=_NOW_S - 12 * _DA
 
 @applies
 def measured(history: History) -> bool:
-    """where the store has numbers enough of the node."""
+    """if the store has numbers enough of the node."""
     return any(each.drift.count >= BURN_IN or each.drift.siblings_first is not None for each in history.series)
 
 
 @applies
 def known(history: History) -> bool:
-    """where the store has earlier reports of the node."""
+    """if the store has earlier reports of the node."""
     return history.course.tests > 1
 
 

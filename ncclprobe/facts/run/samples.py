@@ -98,9 +98,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         """The rows to be measured with so many ranks: operation, printed size, place."""
         if "collectives" not in self.what:
             return frozenset()
-        known = [
-            op for op in self.ops if op in OPS
-        ]  # of a log that was edited, or of a later ncclprobe, not all may be
+        known = [op for op in self.ops if op in OPS]  # an edited log, or a later ncclprobe's, may hold others
         shapes = ((op, OPS[op].shape(nbytes, ranks, self.itemsize).nbytes) for op in known for nbytes in self.sizes)
         return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
 

@@ -198,7 +198,7 @@ def _row(rung: Rung, hosts: Sequence[str], ends: Sequence[tuple[int, Any]], by: 
     )
 
 
-_DIGITS = r"([-+]?[0-9][0-9,_]{0,24}(?:\.[0-9]{1,24})?(?:[eE][-+]?[0-9]{1,3})?)([kKM](?![A-Za-z]))?"
+_DIGITS = r"([-+]?[0-9](?:[0-9,_]{0,24}[0-9])?(?:\.[0-9]{1,24})?(?:[eE][-+]?[0-9]{1,3})?)([kKM](?![A-Za-z]))?"
 _AFTER = re.compile(rf"[ \t:=]{{0,8}}{_DIGITS}")
 _BEFORE = re.compile(rf"(?:^|[^\w.]){_DIGITS}[ \t]{{0,8}}$")
 _TIMES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6}
