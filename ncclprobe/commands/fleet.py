@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     """Add each report; one that cannot be read keeps no other from being added."""
     if len(names) > bounds.FLEET_REPORTS:
         raise UsageError(f"{len(names)} reports; give {bounds.FLEET_REPORTS} at most")
-    read, refused = _read(names, time.time())
+    read, refused = _read(names, time.time(), options.trust)
     for why in refused:
         print(f"ncclprobe: {printable_lines([why])}", file=sys.stderr)
     added = tried = 0
@@ -114,16 +115,20 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
 _Read = tuple[Sequence[Told], str, str, str]
 
 
-def _read(names: Sequence[str], now_s: float) -> tuple[list[_Read], list[str]]:
+def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read], list[str]]:
     """Return what each report tells, its digest, its file and the command that wrote it; and why others are refused."""
     found: list[_Read] = []
     refused = []
     for name in names:
         try:
             report, digest = as_json.read_with_digest(name)
+            if not trust and (owner := Path(name).stat().st_uid) not in (0, os.geteuid()):
+                raise UsageError(f"{name}: uid {owner} wrote it, neither you nor root: --trust adds it all the same")
             nodes = told(report, name)
             refuse(nodes, name, now_s)
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
+        except OSError as error:
+            refused.append(f"{name}: cannot be read: {error.strerror}")
         except UsageError as error:
             refused.append(str(error))
     return found, refused
@@ -181,8 +186,12 @@ def _plan(options: argparse.Namespace, words: Sequence[str]) -> int:
         raise UsageError(f"--idle: {error}") from None
     if not 2 <= len(set(nodes)) <= bounds.FLEET_IDLE:
         raise UsageError(f"--idle: {plural(len(set(nodes)), 'node')}; give 2 to {bounds.FLEET_IDLE:,}")
-    with store.opened(options.fleet, options.timeout, create=True) as fleet:
-        seen = fleet.together(set(nodes))
+    seen = {}
+    if options.fleet.exists():
+        with store.opened(options.fleet, options.timeout) as fleet:
+            seen = fleet.together(set(nodes))
+    else:
+        print(f"ncclprobe: {printable(str(options.fleet))} is not there yet: no pair was measured", file=sys.stderr)
     rounds = least_seen(nodes, seen, max(int((options.minutes or 1.0) * 60 / _ROUND_S), 1))
     if options.json:
         print(json.dumps(shown.plan_json(rounds, seen), indent=2))
@@ -195,7 +204,7 @@ def _job(options: argparse.Namespace, names: Sequence[str]) -> int:
     """Say for which ranks of a real job the others waited, and add its nodes' own numbers. Raises UsageError."""
     from ncclprobe.fleet import inspector  # what no other part of this command needs
 
-    paths = [path for name in names for path in (sorted(Path(name).glob("*")) if Path(name).is_dir() else [Path(name)])]
+    paths = [path for name in names for path in (_files(Path(name)) if Path(name).is_dir() else [Path(name)])]
     if not paths or len(paths) > bounds.FLEET_REPORTS:
         raise UsageError(f"{names[0]}: {len(paths)} files; give 1 to {bounds.FLEET_REPORTS:,}")
     job = inspector.read(paths, options.timeout)
@@ -206,13 +215,18 @@ def _job(options: argparse.Namespace, names: Sequence[str]) -> int:
             source = str(Path(names[0]).absolute())
             added = fleet.add(job.told, job.digest, Added(time.time(), by(), source, "NCCL Inspector"))
     if options.json:
-        print(json.dumps(shown.job_json(job.communicators, added, job.odd), indent=2))
+        print(json.dumps(shown.job_json(job.communicators, added, job.odd, job.beyond), indent=2))
     elif not options.quiet:
-        lines = [*shown.job_lines(job.communicators, job.odd)]
+        lines = [*shown.job_lines(job.communicators, job.odd, job.beyond)]
         if job.told:
-            lines.append(f"{plural(len(job.told), 'node')} {'added' if added else 'there already'}: {options.fleet}")
+            there = "added:" if added else "not added: this job is there already, and counts once, in"
+            lines.append(f"{plural(len(job.told), 'node')} {there} {options.fleet}")
         print(printable_lines(lines))
     return ExitCode.OK
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
 
 
 def _page(options: argparse.Namespace) -> int:
@@ -253,6 +267,7 @@ def _parser() -> arguments.Parser:
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
     add("--html", type=arguments.destination, metavar="PATH", help="Write the page of `fleet page` here.")
+    add("--trust", action="store_true", help="Add reports that another user wrote, too.")
     add("--idle", metavar="NODES",
         help="Plan for these nodes, such as n[1-16]: pairs that were measured together least.")  # fmt: skip
     add("--minutes", type=arguments.positive, metavar="M",

@@ -68,25 +68,25 @@ class _Known(Struct):
 
 class Job(Struct, frozen=True):
     """What a job's files tell: its communicators, the slowest first; its nodes' own numbers; how many lines were not
-    understood; and what tells these files from others.
+    understood, and how many left out as `beyond` the bounds; and what tells this job from others, while it goes on too.
     """
 
     communicators: tuple[JobCommunicator, ...]
     told: tuple[Told, ...]
     odd: int
+    beyond: int
     digest: str
 
 
 def read(names: Sequence[Path], patience_s: float) -> Job:
     """Return what the files of one job tell. Raises UsageError where none is the Inspector's."""
-    end, known, digest = time.monotonic() + patience_s, dict[str, _Known](), hashlib.sha256()
-    odd = lines = 0
+    end, known = time.monotonic() + patience_s, dict[str, _Known]()
+    odd = lines = beyond = 0
     newest_us = 0.0
     for text in (text for name in names for text in _lines(name)):
         lines += 1
         if lines % 10_000 == 0 and time.monotonic() > end:
             raise UsageError(f"{lines:,} lines took {patience_s:g} s, and there are more: give --timeout more")
-        digest.update(text)
         try:
             line = msgspec.json.decode(text, type=_Line)
             odd += not _fits(line)
@@ -95,12 +95,13 @@ def read(names: Sequence[Path], patience_s: float) -> Job:
             continue
         if _fits(line):
             newest_us = max(newest_us, line.metadata.dump_timestamp_us)
-            _note(known, line)
+            beyond += not _note(known, line)
     if not known:
         raise UsageError(f"{names[0]}: no line is of NCCL's Inspector: give what NCCL_INSPECTOR_DUMP_DIR holds")
     found = [_communicator(of, name) for name, of in known.items()]
     found.sort(key=lambda each: (-max((late.waited_s for late in each.late), default=0.0), each.id))
-    return Job(tuple(found), tuple(_told(known, newest_us / 1e6)), odd, digest.hexdigest())
+    digest = hashlib.sha256("\n".join(sorted(known)).encode()).hexdigest()
+    return Job(tuple(found), tuple(_told(known, newest_us / 1e6)), odd, beyond, digest)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -125,17 +126,20 @@ def _fits(line: _Line) -> bool:
     return bool(fine and 0 < len(line.metadata.hostname) <= bounds.NAME_CHARACTERS and len(header.id) <= _NAME)
 
 
-def _note(known: dict[str, _Known], line: _Line) -> None:
+def _note(known: dict[str, _Known], line: _Line) -> bool:
+    """Keep what a line says; False: there are too many communicators, or collectives of this one."""
     header, perf = line.header, line.coll_perf
     if header.id not in known and len(known) >= bounds.INSPECTOR_COMMUNICATORS:
-        return
+        return False
     of = known.setdefault(header.id, _Known(header.n_ranks, header.nnodes))
     of.hosts[header.rank] = line.metadata.hostname
     collective = (perf.coll[:_NAME], perf.coll_sn)
-    if collective in of.times or len(of.times) < bounds.INSPECTOR_COLLECTIVES:
-        of.times.setdefault(collective, {})[header.rank] = perf.coll_exec_time_us
-        key = (line.metadata.hostname, perf.coll[:_NAME], perf.coll_msg_size_bytes)
-        of.rates.setdefault(key, []).append(perf.coll_busbw_gbs)
+    if collective not in of.times and len(of.times) >= bounds.INSPECTOR_COLLECTIVES:
+        return False
+    of.times.setdefault(collective, {})[header.rank] = perf.coll_exec_time_us
+    key = (line.metadata.hostname, perf.coll[:_NAME], perf.coll_msg_size_bytes)
+    of.rates.setdefault(key, []).append(perf.coll_busbw_gbs)
+    return True
 
 
 def _communicator(of: _Known, name: str) -> JobCommunicator:

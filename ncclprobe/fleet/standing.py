@@ -27,6 +27,7 @@ from ncclprobe.model.fleet import (
     Told,
 )
 from ncclprobe.model.measurement import Fingerprint, changes
+from ncclprobe.model.report import when
 from ncclprobe.model.values import replace
 from ncclprobe.units import plural, three_digits
 
@@ -77,7 +78,14 @@ def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeSta
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
-    """Return how a node stands by now: of one that was not tested for long nothing is known."""
+    """Return how a node stands by now: of one that was not tested for long nothing is known, nor of one whose newest
+    report is of a day to come, after which no other counts.
+    """
+    if stands.last_s > now_s + bounds.FLEET_AHEAD_S:
+        ahead = (
+            f"its newest report is of {when(stands.last_s)} UTC, which is to come: set its clock, and forget the node"
+        )
+        return replace(stands, state="unknown", since_s=None, evidence=ahead)
     if now_s - stands.last_s <= WINDOW_S:
         return stands
     was = f"was {stands.state}: {stands.evidence}; " if stands.state not in ("ok", "unknown") else ""

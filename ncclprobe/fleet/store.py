@@ -34,6 +34,7 @@ from ncclprobe.fleet import standing as standings
 from ncclprobe.fleet.tables import read, recognise, text_of, transaction, value
 from ncclprobe.host import files
 from ncclprobe.model.fleet import (
+    BETWEEN,
     Added,
     Drift,
     Fault,
@@ -252,7 +253,7 @@ class Store:
             self._stands(node, name, course)
 
     def forget(self, name: str) -> None:
-        """Drop what was told of a node, which is no sibling any more either."""
+        """Drop what was told of a node, which is no sibling any more either; what tells of it alone may come again."""
         self._begin()
         with transaction(self._sql):
             node, *_ = self._node(name)
@@ -264,6 +265,7 @@ class Store:
                 self._sql.execute(mine, (node,))
             for table, column in (("series", "node"), ("tests", "node"), ("accepted", "node"), ("nodes", "id")):
                 self._sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (node,))
+            self._sql.execute("DELETE FROM reports WHERE id NOT IN (SELECT report FROM tests)")
 
     def _node(self, name: str) -> tuple[int | None, NodeCourse, NodeStanding]:
         row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
@@ -276,22 +278,26 @@ class Store:
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
 
     def together(self, names: Collection[str]) -> dict[tuple[str, str], tuple[int, float]]:
-        """Return how often each two of these nodes, which are sorted, were in one report, and when last.
+        """Return how often each two of these nodes, which are sorted, were measured in one report, and when last.
 
         Runs of many nodes count for none: they measure some pairs of all.
         """
         self._begin()
         reports: dict[int, tuple[float, list[str]]] = {}
         for name in sorted(names):
-            rows = "SELECT report, time_s FROM tests JOIN nodes ON nodes.id = node WHERE name = ?"
-            for report, time_s in msgspec.convert(self._sql.execute(rows, (name,)).fetchall(), list[tuple[int, float]]):
+            numbers = "SELECT series.id, text FROM series JOIN texts ON texts.id = number WHERE node = ?"
+            series = self._sql.execute(numbers, (self._node(name)[0],))
+            between = [one for one, text in series.fetchall() if read(text, Number).name.startswith(BETWEEN)]
+            rows = "SELECT report, time_s FROM readings WHERE series = ?"
+            found = [row for one in between for row in self._sql.execute(rows, (one,)).fetchall()]
+            for report, time_s in set(msgspec.convert(found, list[tuple[int, float]])):
                 reports.setdefault(report, (time_s, []))[1].append(name)
-        found: dict[tuple[str, str], tuple[int, float]] = {}
+        often: dict[tuple[str, str], tuple[int, float]] = {}
         for time_s, nodes in (each for each in reports.values() if len(each[1]) <= bounds.FLEET_TOGETHER):
             for pair in combinations(nodes, 2):
-                often, last_s = found.get(pair, (0, 0.0))
-                found[pair] = often + 1, max(last_s, time_s)
-        return found
+                times, last_s = often.get(pair, (0, 0.0))
+                often[pair] = times + 1, max(last_s, time_s)
+        return often
 
     def _few(self) -> None:
         """Raise UsageError where there are more nodes than can be shown."""

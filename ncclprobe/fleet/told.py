@@ -15,7 +15,7 @@ from ncclprobe import bounds
 from ncclprobe.errors import UsageError
 from ncclprobe.fleet.drift import PARTNERS
 from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, weight
-from ncclprobe.model.fleet import Fault, Number, Reading, Told
+from ncclprobe.model.fleet import PAIRS, RAILS, Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report, looked_at, placed, when
 from ncclprobe.model.values import replace
@@ -162,12 +162,12 @@ def _between(report: Report) -> Iterator[_Found]:
 
     for pair in report.pairs:
         if not (pair.both or pair.inside or pair.step) and pair.GBps > 0:
-            add(f"pairs of {size(pair.nbytes)}", pair.src_end, pair.dst_end, pair.GBps, "out")
-            add(f"pairs of {size(pair.nbytes)}", pair.dst_end, pair.src_end, pair.GBps, "in")
+            add(f"{PAIRS} {size(pair.nbytes)}", pair.src_end, pair.dst_end, pair.GBps, "out")
+            add(f"{PAIRS} {size(pair.nbytes)}", pair.dst_end, pair.src_end, pair.GBps, "in")
     for rail in report.rails:
         if rail.state == "ok" and rail.GBps:
-            add("rails", rail.src_end, rail.dst_end, rail.GBps, "out")
-            add("rails", rail.dst_end, rail.src_end, rail.GBps, "in")
+            add(RAILS, rail.src_end, rail.dst_end, rail.GBps, "out")
+            add(RAILS, rail.dst_end, rail.src_end, rail.GBps, "in")
     for (end, name, kind), partners in ends.items():
         others = tuple(sorted({other.partition(" ")[0] for other in partners}))
         few = len(others) < PARTNERS
@@ -175,6 +175,6 @@ def _between(report: Report) -> Iterator[_Found]:
         rates = [median(each) for each in partners.values()]
         value = median(rates)
         noise = _MAD_TO_SIGMA * median(abs(rate - value) for rate in rates) / value / len(rates) ** 0.5
-        how = _how(report, library=kind != "rails")
+        how = _how(report, library=kind != RAILS)
         name = f"{name} with {('one', 'two')[len(others) - 1]} more" if few else name
         yield node, Number(part, name, "GB/s", how), Reading(0.0, value, noise, partners=others if few else ())

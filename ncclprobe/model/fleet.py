@@ -14,6 +14,10 @@ STATES: tuple[NodeState, ...] = ("failing", "degraded", "flapping", "watch", "un
 """Worst first. ``unknown``: the newest report could not tell, or it is old."""
 
 
+PAIRS, RAILS = BETWEEN = ("pairs of", "rails")
+"""How the names of numbers between nodes begin."""
+
+
 class Number(Struct, frozen=True):
     """Which number of a node it is: more is better. `part` is what it is of (``rail 3 (mlx5_3:1)``), empty: of all.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from ncclprobe import bounds
 from ncclprobe.layout import table, wrap
 from ncclprobe.model.fleet import STATES, JobCommunicator, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
@@ -148,7 +149,7 @@ def plan_json(rounds: Rounds, seen: Seen) -> dict[str, Any]:
     return {"schema": SCHEMA, "rounds": [[row(pair) for pair in each] for each in rounds]}
 
 
-def job_lines(communicators: Sequence[JobCommunicator], odd: int) -> Iterator[str]:
+def job_lines(communicators: Sequence[JobCommunicator], odd: int, beyond: int) -> Iterator[str]:
     """Yield for whom the others of each communicator waited, the longest first; those without such a rank in a line."""
     for each in communicators[:_MOST_LINES]:
         if each.late:
@@ -165,8 +166,12 @@ def job_lines(communicators: Sequence[JobCommunicator], odd: int) -> Iterator[st
         yield f"{plural(blind, 'communicator')}: not compared, for no collective of theirs is told by every rank"
     if odd:
         yield f"{plural(odd, 'line')} not understood"
+    if beyond:
+        most = f"{bounds.INSPECTOR_COLLECTIVES:,} collectives of {bounds.INSPECTOR_COMMUNICATORS:,} communicators"
+        yield f"{plural(beyond, 'line')} left out: the first {most} are compared"
 
 
-def job_json(communicators: Sequence[JobCommunicator], added: bool, odd: int) -> dict[str, Any]:
+def job_json(communicators: Sequence[JobCommunicator], added: bool, odd: int, beyond: int) -> dict[str, Any]:
     """Return the communicators of a job, and whether its nodes' own numbers were added."""
-    return {"schema": SCHEMA, "communicators": [asdict(each) for each in communicators], "added": added, "odd": odd}
+    lines = {"odd": odd, "beyond": beyond}
+    return {"schema": SCHEMA, "communicators": [asdict(each) for each in communicators], "added": added, **lines}

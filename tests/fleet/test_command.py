@@ -1,6 +1,7 @@
 """``ncclprobe fleet``: what is added, what is refused, what is shown, and with which exit code."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,6 +205,19 @@ def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
     assert fleet.err == "ncclprobe: n3 is no node of this store; `ncclprobe fleet --json` lists all\n"
     assert fleet("add", *fleet.files(day_of("n3", 20, rate=330.0)))[0].startswith("1 report added")
     assert fleet("-q") == ["2 ok"]
+    fleet("forget", "n3", "-q")
+    assert fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19))) == [
+        f"20 reports added to {fleet.path}, 1 there already"
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_a_report_of_another_user_is_added_where_that_is_trusted(fleet: Fleet) -> None:
+    (path,) = fleet.files(day_of("n1", 19))
+    os.chown(path, 4711, -1)
+    assert fleet("add", path, code=2) == []
+    assert "uid 4711 wrote it, neither you nor root: --trust adds it all the same" in fleet.err
+    assert fleet("add", path, "--trust") == [f"1 report added to {fleet.path}"]
 
 
 def test_nodes_that_are_not_shown_are_counted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,13 +91,26 @@ def test_the_command_tells_and_adds_a_job_once(
         "  rank 5 (n1): the others waited for it in 100 % of them, 0.600 s in all",
         f"1 node added: {path}",
     ]
+    (folder / "older").mkdir()
     (folder / "n1-pid0.log").write_text((folder / "n1-pid0.log").read_text() + "{}\n")
     assert main(["fleet", "job", str(folder), "--fleet", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["odd"] == 1
+    grown = json.loads(capsys.readouterr().out)
+    assert (grown["odd"], grown["added"]) == (1, False)
     assert main(["fleet", "job", str(folder), "--fleet", str(path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == ["1 line not understood", f"1 node there already: {path}"]
+    counted = f"1 node not added: this job is there already, and counts once, in {path}"
+    assert capsys.readouterr().out.splitlines()[-2:] == ["1 line not understood", counted]
     with store.opened(path, 30.0) as fleet:
-        assert [each.tests for each in fleet.standings()] == [2]
+        assert [each.tests for each in fleet.standings()] == [1]
+
+
+def test_collectives_beyond_the_bound_are_counted_as_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncclprobe.bounds.INSPECTOR_COLLECTIVES", 50)
+    folder = written(tmp_path / "job", {5: 1.0})
+    assert main(["fleet", "job", str(folder), "--fleet", str(tmp_path / "fleet.db")]) == 0
+    out = capsys.readouterr().out
+    assert "80 lines left out: the first 50 collectives of 4,096 communicators are compared" in out
 
 
 @pytest.mark.parametrize(

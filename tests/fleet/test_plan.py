@@ -3,12 +3,14 @@
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from report.samples import report
 
 from fleet.made import DAY_S, FIRST_S, SOFTWARE, on
+from fleet.test_told import pair
 from ncclprobe.commands import main
 from ncclprobe.fleet import drift, store
 from ncclprobe.fleet.told import told
@@ -26,8 +28,6 @@ PRINT = Fingerprint({"gpu": "8 x NVIDIA H100"}, None, SOFTWARE)
 
 def pair_of(one: str, other: str, rate: float, day: float) -> Report:
     """The report of a job that measured this pair alone."""
-    from fleet.test_told import pair
-
     rows: tuple[PairRow, ...] = (pair(one, other, rate), pair(other, one, rate))
     nodes = [Verdict("ib.state", name, Status.PASS, "fine") for name in (one, other)]
     return replace(report(*nodes, status=Status.PASS, pairs=rows, started=on(day)), fingerprint=PRINT)
@@ -130,11 +130,24 @@ def test_the_command_plans_what_was_measured_together_least(tmp_path: Path, caps
 
 def test_a_run_of_many_nodes_counts_for_no_pair(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(100)]
-    many = report(*(Verdict("ib.state", name, Status.PASS, "fine") for name in names), status=Status.PASS)
+    looked = (Verdict("ib.state", name, Status.PASS, "fine") for name in names)
+    rows = tuple(pair(one, other, 48.0) for one, other in pairwise(names))
+    many = report(*looked, status=Status.PASS, pairs=rows)
     with store.opened(tmp_path / "fleet.db", 30.0, create=True) as fleet:
         fleet.add(told(replace(many, started=on(1)), "test"), "many", Added(0.0, "", "", "accept"))
         fleet.add(told(pair_of("n1", "n2", 48.0, 2), "test"), "two", Added(0.0, "", "", "pairs"))
+        nodes = [Verdict("ib.state", name, Status.PASS, "fine") for name in ("n1", "n3")]
+        looked = told(report(*nodes, status=Status.PASS, started=on(3)), "only looked at")
+        fleet.add(looked, "looked", Added(0.0, "", "", ""))
         assert fleet.together(names) == {("n1", "n2"): (1, FIRST_S + 2 * DAY_S)}
+
+
+def test_a_plan_makes_no_store_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mistyped.db"
+    assert main(["fleet", "plan", "--idle", "n[1-2]", "--fleet", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("n1,n2  never\n", f"ncclprobe: {path} is not there yet: no pair was measured\n")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     assert standing.aged(found, FIRST_S + 20 * DAY_S).state == "ok"
     old = standing.aged(found, FIRST_S + 40 * DAY_S)
     assert (old.state, old.since_s) == ("unknown", FIRST_S + DAY_S)
+    ahead = standing.aged(found, FIRST_S - 400 * DAY_S)
+    assert (ahead.state, "which is to come: set its clock" in ahead.evidence) == ("unknown", True)
     ill = standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
     assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
     assert ill.evidence == (
