@@ -178,6 +178,25 @@ def test_a_figure_that_a_page_quotes_of_a_report_is_there() -> None:
     assert seen > 20
 
 
+_HELD = re.compile(r"<!-- (tests/[\w/]+\.py)::(test_\w+) -->")
+_OF_OTHERS = (
+    "docs/wrong.md",
+    "docs/how/nccl-logs.md",
+    "docs/maintainers/",
+    "CONTRIBUTING.md",
+)  # what NCCL and jobs do, rules
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(_OF_OTHERS)])
+def test_what_always_or_never_happens_is_held_by_a_test(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for part in re.split(r"\n\s*\n|\n(?=[|])", re.sub(r"(?ms)^```.*?^```", "", text)):
+        outcomes = part.replace("a rank never came", "")
+        assert not re.search(r"(?i)\b(always|never)\b", outcomes) or _HELD.search(part), part
+    for path, test in _HELD.findall(text):
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{test}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recorded_output_is_in_the_report_that_is_named(name: str) -> None:
     for block in blocks(ROOT / name):
