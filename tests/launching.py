@@ -87,13 +87,15 @@ class Launcher:
         self.until(lambda: self._saved() >= count, f"no {count} rows")
 
     def until(self, reached: Callable[[], bool], otherwise: str) -> None:
-        """Wait until `reached`. Raises AssertionError with `otherwise` at the deadline."""
+        """Wait until `reached`. Raises AssertionError with `otherwise`, and what was written, at the deadline."""
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
             if reached():
                 return
             time.sleep(0.05)
-        raise AssertionError(f"{otherwise}: {[process.popen.poll() for process in self.started]}")
+        codes = [process.popen.poll() for process in self.started]
+        self.clear()
+        raise AssertionError(f"{otherwise}: {codes}: {[process.err for process in self.started]}")
 
     def _saved(self) -> int:
         return sum(log.read_text().count('{"sample": {"row":') for log in self.folder.rglob("run.jsonl"))
@@ -125,7 +127,8 @@ class Launcher:
         for started in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(started.popen.pid, signal.SIGKILL)
-            started.popen.communicate()
+            with contextlib.suppress(ValueError):  # read already
+                started.wait()
 
 
 def _is(process: psutil.Process, rank: int) -> bool:

@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import bandwidth as command_line
@@ -20,7 +22,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.launch import RanksEnd, _complete_log, _publish, _resumed
+from ncclprobe.session.ranks.launch import RanksEnd, _complete_log, _held_port, _publish, _resumed
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.watchdog.ending import Ending
 
@@ -214,3 +216,13 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     report = json.loads(path.read_text())
     assert (report["exit_code"], len(report["measurements"])) == (3, 1)  # what was measured is kept
     assert "rank 1 has only 8 GiB free" in path.read_text()
+
+
+@pytest.mark.parametrize("uv", [True, False])
+def test_the_port_of_ranks_that_are_started_here_is_kept_for_their_store(uv: bool) -> None:
+    with _held_port() as port:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=uv)
+        store.set("key", "value")
+        assert store.get("key") == b"value"

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -100,18 +100,28 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     """Start the ranks, wait for them, and publish the report; return the exit code."""
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
-    with Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet) as waiting:
-        own = _variables(nproc) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
+    starting = Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet)
+    with starting as waiting, _held_port() as port:
+        own = _variables(nproc, port) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
         ranks = [_start(rank, own, options) for rank in range(nproc)]
         end = _wait_for(ranks, folder, log, last, waiting)
         return _publish(options, question, nproc, end, folder, log, waiting)
 
 
-def _variables(nproc: int) -> dict[str, str]:
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """Hold a free port for rank 0's store, which listens there seconds later: the kernel gives it to nobody else.
+
+    Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as long as none listens yet (socket(7)).
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((_LOOPBACK, 0))
+        yield held.getsockname()[1]
+
+
+def _variables(nproc: int, port: int) -> dict[str, str]:
     """Return what all `nproc` ranks are started with: the variables of torchrun, but for its own store."""
-    with socket.socket() as free:
-        free.bind((_LOOPBACK, 0))
-        port = free.getsockname()[1]
     sizes = {"WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
     place = {"MASTER_ADDR": _LOOPBACK, "MASTER_PORT": port}
     named = {"TORCHELASTIC_RUN_ID": uuid.uuid4().hex, "TORCHELASTIC_USE_AGENT_STORE": "False"}
