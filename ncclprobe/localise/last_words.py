@@ -52,6 +52,11 @@ _REASONS = (
         ("oom",), "job", "fix-job",
     ),
     LastWords(
+        "a disk is full, or what its user may keep there",
+        _any("no space left", "disk quota exceeded", "disk is full", r"not enough (?:\w{1,12} )?disk space"),
+        "make room on the file system of the path that the line or its stack names, or write elsewhere (df -h, df -i)",
+    ),
+    LastWords(
         "a device reports an error of its own",
         _any("hardware (?:error|exception|fault)", "(?:gpu|device|engine) hang", "uncorrectable", "machine check",
              "parity error", "double bit"),
@@ -90,7 +95,7 @@ _REASONS = (
         "something that the program needs is not there",
         _any("no such file", "not found", "no module named", "does not exist", "doesn't exist", "not installed",
              "(?:can ?not|could not|couldn't|unable to|failed to) (?:find|open|load|read|locate|import|download)",
-             "is missing", "no space left", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found"),
+             "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found"),
         "put the file, module, name or device there that the line names, on the host and in the image of this rank",
     ),
     LastWords(

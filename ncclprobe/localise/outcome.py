@@ -132,7 +132,8 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
 
 
 _EXITED = re.compile(
-    r"\(core dumped\)|\bkilled by signal\b|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"
+    r"\(core dumped\)|\bkilled by signal\b|\bMPI_ERRORS_ARE_FATAL \(processes\b"
+    r"|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"
     r".{0,24}?\b(?:code|status|signal)\b[ :=]{0,8}(?!0\b|[23]\d\d\b)-?\d{1,3}\b",
     re.IGNORECASE,
 )
@@ -140,10 +141,10 @@ _EXITED = re.compile(
 _RETURNED = re.compile(r" -> \d{1,2}$")
 """How NCCL says at INFO which of its functions return an error."""
 _OF_STACK = re.compile(
-    r" {0,8}(?:#?\d{1,3}:? {1,8})?"
+    r"frame #\d{1,3}: | {0,8}(?:#?\d{1,3}:? {1,8})?"
     r"(?:0x[0-9a-f]{4}|@ {1,16}0x|File \"|at [\w.$]{1,256}\(|[\w./-]{1,256}\(\+?\w{0,256}\+0x)"
 )
-"""The last line of a stack, as Python, Java, C++ and glibc write one."""
+"""The last line of a stack, as Python, Java, C++, torch and glibc write one."""
 _REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
 """Lines that may stand beneath a process's last words, by their form: a stack, what shells and launchers add."""
 
@@ -162,7 +163,7 @@ def likeliest(
     An exception comes first, then what by its form ends a process, is an error or has words of a failure, if its
     process said nothing more. `failing`: the lines that speak of a failure, its consequences among them. `any_level`:
     the job is known to have failed, so that any error or warning will do. `launcher`: what a launcher says of a rank
-    that ended will do as well.
+    that ended will do as well. What is harmless by itself does where the log holds nothing else: it is asked about.
     """
     unknown = [each for each in log.events if (each.stream, each.line) not in known]
     last = [
@@ -176,13 +177,15 @@ def likeliest(
         *([e for e in unknown if any_level and e.level == level] for level in ("ERROR", "WARN")),
     ]
     for each in kinds:
-        if found := [event for event in each if not harmless(event)]:
+        if found := [event for event in each if not harmless(event) or _alone(log, event)]:
             return min(found, key=lambda each: (each.time_s is None, each.time_s or 0.0, each.stream, each.line))
     return None
 
 
 def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tuple[int, int]]) -> bool:
     """Return whether who wrote a line said nothing more, or nothing before its end was noticed."""
+    if form and _alone(log, event):
+        return True
     if event.level in _TALK or lived_on(log, event) or log.streams[event.stream].step_line > event.line:
         return False
     last = log.streams[event.stream].last
@@ -196,6 +199,14 @@ def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tup
     end = own.last.line if own and own.last and own.last.stream == event.stream else log.streams[event.stream].nlines
     noticed = min((line for line in known if line > event.line), default=end)
     return min(end, noticed) - event.line < _REACH[form]
+
+
+def _alone(log: JobLog, event: LogEvent) -> bool:
+    """Return whether there is no other line but those of its stack."""
+    stream = log.streams[event.stream]
+    stack = stream.nlines == 1 or (stream.last is not None and _OF_STACK.match(stream.last.text) is not None)
+    beneath = all(other.line == 1 or _OF_STACK.match(other.text) or other.line == 2 for other in log.events)
+    return len(log.streams) == event.line == 1 and stack and beneath
 
 
 def events_at(log: JobLog, lines: Collection[tuple[int, int]]) -> Iterator[LogEvent]:

@@ -12,6 +12,8 @@ from tests.log.test_outcome import TRACE, WATCHDOG, explained, steps
 EXITED = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
 STACK = "1       0x7f06d27ff645 /opt/tritonserver/backends/libtriton_trt.so(+0x17645) [0x7f06d27ff645]\n"
 
+RULE = "-" * 74
+
 SAID = {
     "a container's program is missing": (f'FATAL:   "bris": executable file not found in $PATH\n{EXITED}', "not there"),
     "a server's check failed, above a stack": (
@@ -39,6 +41,22 @@ SAID = {
     "an MPI call got what is not valid": (
         "Fatal error in MPI_Allreduce: Invalid communicator, error stack:\nMPI_Allreduce(1007): failed\n",
         "does not agree",
+    ),
+    "a disk is full, behind a prefix of the platform": (
+        "2026-04-02 06:01:12.977 [9/fit/3 (pid 28)] [0c5c] Traceback (most recent call last):\n"
+        '2026-04-02 06:01:12.977 [9/fit/3 (pid 28)] [0c5c]   File "/x/io.py", line 9, in save\n'
+        "2026-04-02 06:01:12.977 [9/fit/3 (pid 28)] [0c5c] OSError: [Errno 28] No space left on device\n",
+        "a disk is full",
+    ),
+    "a library names the line of its own source": (
+        f"Error feature not supported at line 88 in file /src/csrc/ops.c\n{EXITED}",
+        "a version or a device",
+    ),
+    "Open MPI explains between two rules": (
+        f"OPAL ERROR: Unreachable in file pmix_client.c at line 9\n{RULE}\nThe application was launched directly, but\n"
+        f"OMPI cannot start, as it was not built for it. There\nare several ways:\n\n  v9: build.\n{RULE}\n"
+        "*** An error occurred in MPI_Init\n*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n",
+        "a version or a device",
     ),
     "a logger's last error is of rights": (
         f"{steps(0, 3)}ERROR store: /data/x: Permission denied\n{EXITED}",
@@ -93,6 +111,13 @@ GOES_ON = {
         "[n1:1188:0] ib_log.c:246 UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory\n"
         "# OSU MPI Broadcast Latency Test v5.8\n# Size       Avg Latency(us)\n1     0.23\n2      0.24\n"
     ),
+    "git, asked for a version where there is none": (
+        "INFO: seed 7\nfatal: not a git repository (or any of the parent directories): .git\nINFO: data is loaded\n"
+    ),
+    "what Open MPI warns of between two rules": (
+        f"{RULE}\nNo schemes were able to be used on a port that failed\nto answer.\n{RULE}\n{steps(0, 9)}"
+    ),
+    "a table between two rules": f"{RULE}\nloss  failed  aborted  invalid  lr  time\n{RULE}\n",
     "a logger's error, and steps after it": f"ERROR tracker: server not found\n{steps(0, 9)}",
 }
 
@@ -183,3 +208,38 @@ def test_a_rank_whose_last_line_is_the_call_has_come_to_it(tmp_path: Path) -> No
 def test_the_good_end_of_a_helper_is_not_that_of_the_job(tmp_path: Path) -> None:
     line = "[2025-02-11 20:08:00,125 I 4121 4184] agent.cc:80: Agent process with name x exited, exit code 0.\n"
     assert explained(tmp_path, f"{steps(0, 2)}{line}")["outcome"] != "ended-well"
+
+
+def test_a_message_beneath_its_exception_is_read_with_it(tmp_path: Path) -> None:
+    frame = '  File "/x/torch/cuda/__init__.py", line 108, in _check_driver\n'
+    found = first(tmp_path, f"{TRACE}{frame}AssertionError: \nThe NVIDIA driver on your system is too old (9000).\n")
+    assert found["code"] == "cuda-driver-mismatch"
+    found = first(tmp_path, f"{TRACE}{frame}ValueError: \n==========\nsomething else\n")
+    assert found["evidence"][0]["text"].strip() == "ValueError:"
+
+
+def test_shared_memory_that_cannot_be_opened_is_a_limit_of_files(tmp_path: Path) -> None:
+    shm = f"{TRACE}RuntimeError: unable to open shared memory object </torch_9_7> in read-write mode\n"
+    found = first(tmp_path, shm)
+    assert (found["confidence"], found["could_be"]) == ("narrowed", ["fd-limit", "shm-too-small"])
+    found = first(tmp_path, f"{shm}{TRACE}OSError: [Errno 24] Too many open files\n")
+    assert (found["code"], found["confidence"]) == ("fd-limit", "named")
+
+
+def test_a_proxy_that_passes_on_that_a_peer_closed_is_not_what_failed(tmp_path: Path) -> None:
+    proxy = "n1:7:9 [1] p.cc:1 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 6"
+    closed = "n1:7:8 [1] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer n4<59227>"
+    found = first(tmp_path, f"{proxy}\n{closed}\nn1:7:8 [1] NCCL INFO misc/socket.cc:546 -> 6\n")
+    assert found["message"] == "n4 closed the connection"
+
+
+ALONE = (
+    "[rank6]:[W729 10:15:17.5 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=76, addr=[localhost]:60950, "
+    "remote=[localhost]:29500): Connection reset by peer\nException raised from recvBytes at Utils.hpp:675:\n"
+    "frame #0: c10::Error::Error(c10::SourceLocation) + 0x98 (0x7faded9785e8 in /x/libc10.so)\n"
+)
+
+
+def test_a_warning_with_nothing_else_in_the_log_is_what_is_asked_about(tmp_path: Path) -> None:
+    assert "recvValue failed" in first(tmp_path, ALONE)["evidence"][0]["text"]
+    assert explained(tmp_path, f"{steps(0, 9)}{ALONE}")["causes"] == []

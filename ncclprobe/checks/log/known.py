@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, UNPROVEN, demoted, each, failed, of_peer, warned
+from ncclprobe.checks.log.lines import (
+    IMAGE,
+    JOB,
+    NODE,
+    UNPROVEN,
+    demoted,
+    each,
+    failed,
+    following,
+    of_peer,
+    preceding,
+    warned,
+)
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
@@ -89,6 +101,8 @@ _PROXY = (
     "ncclCommSetAsyncError",
     "communicator encountered a fatal error",
 )
+_CLOSED, _NEAR = "Connection closed by remote peer", 8
+"""What the same process says of the peer whose end its proxy passes on, within so many lines."""
 
 
 @cause(
@@ -108,7 +122,9 @@ def proxy_failed(log: JobLog) -> Iterator[Finding]:
     Fix: look at the first NCCL WARN line of this host, and of the peer that it names.
     """
     for event in log.having(*_PROXY) if failed(log) else ():
-        if not demoted(event) and event.host:
+        near = (*preceding(log, event, _NEAR), *following(log, event, _NEAR))
+        passed_on = any(_CLOSED in other.text and other.pid == event.pid for other in near)
+        if not demoted(event) and event.host and not passed_on:
             rank = number(between(event.text, "from rank ")) or number(between(event.text, "Call to rank "))
             yield consequence(log, event, "NCCL's proxy failed", peers=() if rank is None else (rank,))
 
@@ -312,6 +328,7 @@ HARMLESS = (
     "ignore_errors",
     "pip's dependency resolver",
     "errors 0",
+    "fatal: not a git repository",  # git, which programs ask for the version of their sources
     "error_file",
     "Sending process",
     "closing signal SIGTERM",

@@ -24,12 +24,13 @@ from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 
+_OPENS = "unable to open shared memory object"
 _SHM = (
     "failed to extend /dev/shm",
     "failed to create shared memory file",
     "insufficient shared memory",
     "out of shared memory",
-    "unable to open shared memory object",
+    _OPENS,
     "Error while creating shared memory segment",
     "unable to write to file </torch_",
     "Call to posix_fallocate failed",
@@ -59,7 +60,14 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
     Fix: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm;
     remove /dev/shm/nccl-* of ended jobs.
     """
-    yield from each(log, _SHM, "/dev/shm has no room left", **IMAGE)
+    for event in log.having(*_SHM):
+        if demoted(event):
+            continue
+        if _OPENS not in event.text:
+            yield said(log, event, "/dev/shm has no room left", **IMAGE)
+        elif not any(log.having(*_FILES)):  # shm_open(3) fails for want of descriptors, and hardly ever of room
+            unopened = "a shared memory object cannot be opened"
+            yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **IMAGE)
 
 
 _ATTACH = ("Error while attaching to shared memory segment", "failed to open shared memory file")

@@ -4,6 +4,7 @@ A traceback becomes one line of level EXCEPTION, such as ``ValueError: no data``
 it, ``train.py:12 main``. torchrun's summary (torch/distributed/elastic/multiprocessing/errors/__init__.py) becomes one
 line of level ROOT CAUSE and some of level FAILURE, such as ``exitcode: -9, Signal 9 (SIGKILL) received by PID 1234``,
 each of its rank, host and process. What torch repeats beneath "Last error:" was NCCL's last warning, and has its level.
+What Open MPI explains between two rules of dashes (opal/util/show_help.c) becomes one line, its first sentence.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from ncclprobe.facts.files.log_prefix import LogLine, time_at_start
-from ncclprobe.facts.files.texts import was_caught
+from ncclprobe.facts.files.texts import form_of_failure, was_caught
 from ncclprobe.model.values import replace
 
 _FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')
@@ -33,6 +34,9 @@ _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 _BEGINS = (TRACEBACK, _SUMMARY, _OTHERS)
 LAST_ERROR, _PANICKED, _HANDLED = "Last error:", " panicked at ", "errors.error_handler:{"
+HELP_RULE = "-" * 74
+_HELP_LINES = 40
+_PROSE = re.compile(r"[A-Z]?[a-z']{1,24}(?: [\w\"'(),.:/-]{1,64}){5}")
 _MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
 """Of torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
@@ -52,6 +56,8 @@ def follows(line: LogLine) -> str:
         return _HANDLED
     if _PANICKED in line.text and line.text.endswith(":"):
         return _PANICKED
+    if line.text.rstrip() == HELP_RULE:
+        return HELP_RULE
     begins = next((begin for begin in _BEGINS if line.text.lstrip().startswith(begin)), "")
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
@@ -60,6 +66,8 @@ def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) 
     """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
     if begin in _LISTS:
         return _list(first, lines)
+    if begin == HELP_RULE:
+        return _help(lines)
     if begin == _PANICKED:
         return (
             (at, replace(first, text=f"{first.text} {line.text}", level="EXCEPTION")) for at, line in islice(lines, 1)
@@ -86,6 +94,22 @@ def _list(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tupl
         yield at, replace(first, text=f"{first.text} {whose}{', '.join(ranks)}")
 
 
+def _help(lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+    """Yield the first sentence above the closing rule, and that rule without text: it begins nothing. What is no
+    prose, as a table, or has no closing rule, is none of it.
+    """
+    told = list[tuple[int, LogLine]]()
+    for number, line in islice(lines, _HELP_LINES):
+        if line.text.rstrip() == HELP_RULE:
+            text = " ".join(each.text.strip() for _, each in told).partition(". ")[0]
+            if _PROSE.match(text):
+                at, said = told[0]
+                yield at, replace(said, text=text, level="ERROR" if form_of_failure(text) else "")
+            yield number, replace(line, text="")
+            return
+        told.append((number, line))
+
+
 def _writer(line: LogLine) -> tuple[object, ...]:
     return line.rank, line.local_rank, line.host, line.pid
 
@@ -107,9 +131,11 @@ def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator
             yield from _as_level("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
         elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
-            wraps = _WRAPS.match(text) or (
-                said[0][1].text.rstrip().endswith(":") and text.startswith((TRACEBACK, _QUOTED))
-            )
+            at, raised = said[0]
+            bare = raised.text.rstrip().endswith(":")
+            wraps = _WRAPS.match(text) or (bare and text.startswith((TRACEBACK, _QUOTED)))
+            if bare and text[:1].isalpha() and not wraps and " " not in raised.text.strip():  # its message begins below
+                said = [(at, replace(raised, text=f"{raised.text.rstrip()} {text.strip()}"))]
             said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
         elif not said and _RAISED.match(text):

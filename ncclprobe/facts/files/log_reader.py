@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, Pace, ReadLog
-from ncclprobe.facts.files.log_paragraphs import LAST_ERROR, TRACEBACK, follows, paragraph
+from ncclprobe.facts.files.log_paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
 from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.facts.files.texts import (
@@ -112,7 +112,7 @@ _BETWEEN = 400
 NamedBytes = tuple[str, Iterable[bytes]]
 """A log: its name, and its bytes in blocks of any length."""
 
-FAILURES = (
+FAILURES = (HELP_RULE,
     "NCCL WARN", "rror", "ERROR", "Traceback", "failed", "Failed", "FAILED", "failure", "Failure", "imed out",
     "imeout", "fatal", "Fatal", "FATAL", "abort", "Abort", "Killed", "killed", "terminate called", "xitcode",
     "exit code", "SIGKILL", "SIGTERM", "SIGSEGV", "SIGABRT", "SIGBUS", "xception: ", "what(): ", "CANCELLED", "died",
@@ -234,9 +234,11 @@ class _Reading:
             return
         for line in several:
             before = None if line.level in _TALK else _step_before(chunk.data, begin)
-            if len(several) == 1 or line.level or self._reader.any.holds(line.text.encode()):
+            begins = follows(line)
+            wanted = len(several) == 1 or line.level or self._reader.any.holds(line.text.encode())
+            if wanted and begins != HELP_RULE:
                 self._add(number, line, before)
-            if begins := follows(line):
+            if begins:
                 following = self._lines(enumerate(chunk.following(end), start=number + 1))
                 if begins == TRACEBACK and not line.text.lstrip().startswith(begins):
                     before = None  # it cuts a line: a block of standard output ended there
@@ -249,7 +251,7 @@ class _Reading:
                     self.log.events[-1] = replace(self.log.events[-1], level="CUT OFF")
                 for at, said in told:
                     self._add(at, replace(said, level="OUTER") if passed_on else said, before)
-                    self._raised |= {at} if said.level in _OF_A_CHAIN or begins == LAST_ERROR else set()
+                    self._raised |= {at} if said.level in _OF_A_CHAIN or begins in (LAST_ERROR, HELP_RULE) else set()
                     for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
                         self._add(below, listed, before)
 

@@ -59,7 +59,7 @@ _ERROR = re.compile(
     r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}\[?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
     r"|(?:[\w()./\[\]-]{1,128}: ){0,3}(?:[Ee]rror|FAILURE): {1,3}(?=[A-Za-z'\"/\[(<`])"
     r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: |\([\d'\"])"
-    r"|Caused by: |Error [a-z]+ing\b|Abort(?:ing|ed)?: "
+    r"|Caused by: |Error [a-z]+ing\b|Error (?:\w{1,20} ){1,6}(?:at line|in file) |Abort(?:ing|ed)?: "
     r"|(?:CUDA|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
     r"(?:error|ERROR|failure|failed)\b"
     r"|(?:\S{1,12} {1,8})?Warning {1,12}(?:Failed\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady)\b"
