@@ -167,8 +167,9 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
 
 def _areas(report: Report, width: int, style: Style) -> list[str]:
     lines: list[str] = []
+    longest = max((len(area.name) for area in report.areas), default=0)
     for area in report.areas:
-        word, name = _AREA_WORDS[area.status], f"{area.name:<8} "
+        word, name = _AREA_WORDS[area.status], f"{area.name:<{longest}} "
         first, *rest = _values(f"{word:<8}{name}", _area(area), width)
         lines += [style(word, area.status.value) + first[len(word) :], *rest]
     return lines

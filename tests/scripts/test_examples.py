@@ -9,7 +9,7 @@ import pytest
 from ncclprobe.commands import main
 
 REPORTS = Path(__file__).parents[2] / "reports"
-PAGE = REPORTS / "expect.md"
+PAGES = {name: (REPORTS / name).read_text(encoding="utf-8") for name in ("expect.md", "screens.md")}
 AGAIN = "make them again, and read the difference: scripts/examples cheap"
 FORMS = {"xml": "--junit", "md": "--markdown", "prom": "--prometheus", "html": "--html"}
 RENDERED = [
@@ -18,20 +18,24 @@ RENDERED = [
     for suffix in FORMS
     if (REPORTS / f"{name}.{suffix}").exists()
 ]
-BLOCKS = re.findall(r"```\n\$ ncclprobe ([^\n]*)\n(.*?)```\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+BLOCK = re.compile(r"```\n\$ ncclprobe ([^\n]*)\n(.*?)```\n", re.DOTALL)
+BLOCKS = [block for page in PAGES.values() for block in BLOCK.findall(page)]
 
 
 @pytest.mark.parametrize(("argv", "said"), BLOCKS, ids=[argv for argv, _ in BLOCKS])
-def test_the_page_of_expectations_says_what_expect_says(
+def test_pages_of_what_commands_say_are_as_they_say_it(
     argv: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(shlex.split(argv)) == 0
-    assert capsys.readouterr().out == said, AGAIN
+    monkeypatch.chdir(REPORTS.parent)
+    code = main(shlex.split(argv))
+    told = re.sub(r"\A(.* )[0-9-]{10} [0-9:]{8} UTC\n", r"\1TIME\n", capsys.readouterr().out)
+    assert told == said, AGAIN
+    assert code == (4 if "(exit 4)" in said else 0)
 
 
-def test_the_page_has_machines() -> None:
-    assert len(BLOCKS) > 10
+def test_the_pages_have_commands() -> None:
+    assert all(len(BLOCK.findall(page)) > 5 for page in PAGES.values())
 
 
 @pytest.mark.parametrize(("name", "suffix"), RENDERED)
