@@ -338,12 +338,12 @@ _BY_ETH1 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.254"), Route("10.1.0.0/24"
 
 
 @check(
-    bad=lambda: [(HEALTHY, Every({"n0": _BY_ETH1, "n1": _ETH0_ALONE, "n2": _BY_ETH1}))],
-    good=lambda: [(HEALTHY, Every(dict.fromkeys(("n0", "n1", "n2"), _BY_ETH1)))],
+    bad=lambda: [(HEALTHY, Every({"n0": _BY_ETH1, "n1": _ETH0_ALONE, "n2": _BY_ETH1}), Every({}))],
+    good=lambda: [(HEALTHY, Every(dict.fromkeys(("n0", "n1", "n2"), _BY_ETH1)), Every({}))],
     requires="sync.address-twice",
     applies=several,
 )
-def route(paths: Every[Paths], routes: Every[Routes | Absent]) -> Iterator[Finding]:
+def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
     """Packets to other nodes leave by another interface than the one that NCCL uses.
 
     Right: Packets to other nodes leave by the interface that NCCL uses.
@@ -359,13 +359,22 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent]) -> Iterator[Findi
         if not isinstance(known, Routes) or isinstance(known.rules, Absent) or isinstance(known.tables, Absent):
             continue
         judged = True
+        seen_nics = nics.by_node.get(node)
         for (nic, source, other), to in _strays(each, known).items():
+            if isinstance(seen_nics, Interfaces) and not (_leads_on(seen_nics, nic) and _leads_on(seen_nics, other)):
+                continue  # routes of an interface that is down are gone, and a bridge within the node has none
             message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave by {other}"
             evidence = seen(f"ip route get {to[0]} from {source}", f"dev {other}")
             rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
             yield warn(node, message, blame="image", action="fix-image", nodes=(node,), evidence=evidence, remedy=rule)
     if not judged and any(each.rows for _, each in paths.items()):
         raise Unlearned("the routes and rules of no node are known")
+
+
+def _leads_on(nics: Interfaces, name: str) -> bool:
+    """Return whether an interface is up, and no bridge of this node alone."""
+    interface = nics.by_name.get(name)
+    return interface is None or (interface.running and interface.kind != "bridge")
 
 
 def _strays(paths: Paths, routes: Routes) -> dict[tuple[str, str, str], list[str]]:

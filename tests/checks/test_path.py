@@ -124,7 +124,7 @@ def routed(interface: str, *more: Route, rules: Any = ()) -> Routes:
 
 def test_packets_that_leave_by_another_card_are_named_with_the_cards() -> None:
     nodes, role = fleet(3, lambda *_: None), Every({"n0": routed("eth1"), "n1": routed("eth0"), "n2": routed("eth1")})
-    (finding,) = path.route.run(nodes, role)
+    (finding,) = path.route.run(nodes, role, UNKNOWN)
     assert (finding.severity.value, finding.nodes) == ("warn", ("n1",))
     assert "(eth1) to 2 of 2 listeners leave by eth0" in finding.message
     assert "ip rule add from 10.1.0.2" in finding.remedy
@@ -134,15 +134,24 @@ def test_a_rule_for_the_source_and_the_default_interface_are_no_detour() -> None
     own = Route("0.0.0.0/0", "eth1", "10.1.0.254", table="101")
     ruled = routed("eth0", own, rules=(Rule(100, "101", "10.1.0.2/32"),))
     others = {"n0": routed("eth1"), "n2": routed("eth1")}
-    assert list(path.route.run(fleet(3, lambda *_: None), Every({**others, "n1": ruled}))) == []
+    assert list(path.route.run(fleet(3, lambda *_: None), Every({**others, "n1": ruled}), UNKNOWN)) == []
     default = fleet(3, lambda *_: None, roles=("default",))
-    assert list(path.route.run(default, Every({**others, "n1": routed("eth7")}))) == []
+    assert list(path.route.run(default, Every({**others, "n1": routed("eth7")}), UNKNOWN)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "found"), [(("up", "running"), "", 1), (("up",), "", 0), (("up", "running"), "bridge", 0)]
+)
+def test_routes_that_an_interface_lost_are_no_detour(flags: tuple[str, ...], kind: str, found: int) -> None:
+    nodes, role = fleet(3, lambda *_: None), Every({"n0": routed("eth1"), "n1": routed("eth0"), "n2": routed("eth1")})
+    nics = Every({"n1": Interfaces((Interface("eth1", 3, frozenset(flags), 1500, kind=kind),))})
+    assert len(list(path.route.run(nodes, role, nics))) == found
 
 
 def test_routes_that_are_not_known_pass_no_path() -> None:
     unknown = Every(dict.fromkeys(("n0", "n1", "n2"), Routes((), Absent("ip: not there"))))
     with pytest.raises(Unlearned):
-        list(path.route.run(fleet(3, lambda *_: None), unknown))
+        list(path.route.run(fleet(3, lambda *_: None), unknown, UNKNOWN))
 
 
 def test_a_black_hole_between_two_nodes_is_a_direction() -> None:

@@ -81,7 +81,7 @@ GLOO = (
     Row(
         "gloo's card is closed on one node, under NCCL",
         third_card_closed,
-        (Named("launch.tcp-mesh", "", ("@victim",), THEIRS, severity="warn", of_two=()),),
+        (Named("launch.tcp-mesh", "", ("@victim",), THEIRS, severity="warn", of_two=EVERYWHERE),),
         Codes(0, 0, 0),
         also=("env.gloo-mismatch",),
         gpus=True,

@@ -338,6 +338,7 @@ def _differences() -> tuple[Row, ...]:
             lambda s: s.use(faults.same_identity(s.victim, s.other)),
             (Named("launch.hostname-unique", nodes=("@twin", "@other"), severity="warn"),),
             WELL,
+            also=("launch.fqdn",),
         ),
         Row(
             "one node has NCCL_ALGO",
