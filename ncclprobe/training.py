@@ -31,7 +31,7 @@ from ncclprobe.errors import UsageError, unknown
 from ncclprobe.layout import first_of
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.traffic import LadderRow, RungName, ScriptRung
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 
 Kind = Literal["tp", "cp", "dp", "pp"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -364,9 +364,7 @@ def plan(hosts: Sequence[str], *, pairs: bool) -> tuple[Rung, ...]:
 
     `pairs`: with a rung of two ranks each, for a backend without GPUs, where a node is only as wide as it was started.
     """
-    nodes: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        nodes.setdefault(host, []).append(rank)
+    nodes = grouped((host, rank) for rank, host in enumerate(hosts))
     by_two = tuple(two for ranks in nodes.values() for two in zip(ranks[::2], ranks[1::2], strict=False))
     wanted = [
         Rung("rank", tuple((rank,) for rank in range(len(hosts)))),

@@ -17,7 +17,7 @@ from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import Struct, asdict, field, replace
+from ncclprobe.model.values import Struct, asdict, field, grouped, replace
 from ncclprobe.report import delivery, digest
 from ncclprobe.report import json as as_json
 from ncclprobe.units import plural, size
@@ -217,9 +217,7 @@ def _lists(old: Side, new: Side, found: Comparison) -> Iterator[tuple[str, Seque
 
 def _folded(keys: Sequence[RowKey]) -> list[str]:
     """Return a line for each operation, with its sizes."""
-    sizes: dict[tuple[str, Conditions], list[int]] = {}
-    for op, nbytes, how in keys:
-        sizes.setdefault((op, how), []).append(nbytes)
+    sizes = grouped(((op, how), nbytes) for op, nbytes, how in keys)
     return [_several(op, how, each) for (op, how), each in sizes.items()]
 
 

@@ -15,7 +15,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 _SAID = {
     Status.FAIL: "failed",
@@ -83,10 +83,9 @@ def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdi
 def _in_words(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
     parts = []
     for source, verdicts in by_source.items() if wanted else ():
-        own: dict[Status, list[str]] = {}
-        for verdict in verdicts:
-            if verdict.id == wanted:
-                own.setdefault(verdict.status, []).append(verdict.node or "the nodes together")
+        own = grouped(
+            (verdict.status, verdict.node or "the nodes together") for verdict in verdicts if verdict.id == wanted
+        )
         said = "; ".join(f"{_SAID[status]} on {fold(dict.fromkeys(nodes))}" for status, nodes in own.items())
         parts.append(f"{source}: it {said}" if said else f"{source}: it was not asked")
     return f" ({', '.join(parts)})" if parts else ""

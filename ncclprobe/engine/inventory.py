@@ -26,6 +26,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.report import Area, Scope
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import grouped
 from ncclprobe.units import plural, size
 
 _LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
@@ -98,9 +99,7 @@ def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area
 
 def _over_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any]], str]) -> str:
     """Return the values of all nodes: what most of them have, then who differs."""
-    nodes: dict[str, list[str]] = {}
-    for snapshot in snapshots:
-        nodes.setdefault(show(snapshot.facts), []).append(snapshot.node)
+    nodes = grouped((show(snapshot.facts), snapshot.node) for snapshot in snapshots)
     if not nodes:
         return ""
     kinds = sorted(nodes.items(), key=lambda kind: -len(kind[1]))

@@ -43,7 +43,7 @@ from ncclprobe.model.measurement import (
     shown,
     words_of,
 )
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.units import plural, size
 
@@ -115,10 +115,7 @@ class PathRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def keep_path_rates(runs: Sequence[Sequence[PathRate]]) -> tuple[list[PathRow], list[str]]:
     """Merge what several runs measured; return the rows, and which are refused and why."""
-    values: dict[_Key, list[float]] = {}
-    for run in runs:
-        for key, nodes in _by_node(run).items():
-            values.setdefault(key, []).append(median(nodes.values()))
+    values = grouped((key, median(nodes.values())) for run in runs for key, nodes in _by_node(run).items())
     rows, refused = list[PathRow](), list[str]()
     for key, rates in values.items():
         value, _, noise = spread(rates)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclprobe.errors import ParseError
 from ncclprobe.facts.blocks import blocks, fields, lines
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
 _PORT = re.compile(r"Port ([0-9]{1,4}):")
@@ -68,9 +68,7 @@ def _adapter(name: str, body: Sequence[str], ports: Sequence[tuple[re.Match[str]
 
 
 def _of_ibstatus(reported_lines: Sequence[str]) -> list[Adapter]:
-    ports: dict[str, list[IbstatPort]] = {}
-    for match, body in blocks(reported_lines, _STATUS):
-        ports.setdefault(match[1], []).append(_port(match[2], body))
+    ports = grouped((match[1], _port(match[2], body)) for match, body in blocks(reported_lines, _STATUS))
     return [Adapter(name, tuple(own)) for name, own in ports.items()]
 
 

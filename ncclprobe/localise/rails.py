@@ -18,7 +18,7 @@ from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.rails import RailAddress, RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
 from ncclprobe.model.snapshot import Every
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl.hcas import family
 
 Way = tuple[End, End]
@@ -208,9 +208,7 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
 
 def unmet(found: Iterable[Tried]) -> list[Tried]:
     """Return a test of each two ends that met in none: whether anything passes between them is not known."""
-    by_ends: dict[frozenset[End], list[Tried]] = {}
-    for each in found:
-        by_ends.setdefault(frozenset(each.both[0]), []).append(each)
+    by_ends = grouped((frozenset(each.both[0]), each) for each in found)
     return [tests[-1] for tests in by_ends.values() if not any(each.met for each in tests)]
 
 
@@ -404,11 +402,7 @@ def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[E
 
 def own_failures(found: Iterable[Tried]) -> dict[End, list[RailFailure]]:
     """Return what failed at each end by itself, in the order of the tests."""
-    own: dict[End, list[RailFailure]] = {}
-    for each in found:
-        for one in each.seen:
-            if failure := each.own_failure(one):
-                own.setdefault(one.end, []).append(failure)
+    own = grouped((one.end, failure) for each in found for one in each.seen if (failure := each.own_failure(one)))
     return dict(sorted(own.items()))
 
 

@@ -17,7 +17,7 @@ from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import AT_EXIT
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.causes import Cause, Suspect
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 from ncclprobe.units import plural
 
 Complains = Literal["", "closed", "timed out", "otherwise"]
@@ -336,9 +336,5 @@ def clocks(log: JobLog) -> Clocks:
 
 def _ahead(shared: list[dict[str, float]], base: str) -> dict[str, float]:
     """Return each host's clock against that of `base`, of the moments that both have."""
-    apart: dict[str, list[float]] = {}
-    for moment in shared:
-        if base in moment:
-            for host, when in moment.items():
-                apart.setdefault(host, []).append(when - moment[base])
+    apart = grouped((host, when - moment[base]) for moment in shared if base in moment for host, when in moment.items())
     return {host: median(each) for host, each in apart.items()}

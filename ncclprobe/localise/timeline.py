@@ -19,7 +19,7 @@ from ncclprobe.localise.collectives import Entered, entered
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
 from ncclprobe.model.hostlist import fold, fold_ranks
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.units import whole_words
 
 _MOST_NAMED = 4
@@ -129,11 +129,7 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
 
 def _times(log: JobLog) -> Mapping[int, list[tuple[int, float]]]:
     """Return line and time of the events of each log that have one."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for event in log.events:
-        if event.time_s is not None:
-            found.setdefault(event.stream, []).append((event.line, event.time_s))
-    return found
+    return grouped((event.stream, (event.line, event.time_s)) for event in log.events if event.time_s is not None)
 
 
 def _place(
@@ -258,9 +254,7 @@ def _counts_for_all(stream: LogStream, rank: _Writer) -> bool:
 
 
 def _grouped(found: Sequence[_Writer], key: Callable[[_Writer], object]) -> list[list[_Writer]]:
-    groups: dict[object, list[_Writer]] = {}
-    for each in found:
-        groups.setdefault(key(each), []).append(each)
+    groups = grouped((key(each), each) for each in found)
     return list(groups.values())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 from ncclprobe.model.measurement import PathExpectation
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, grouped
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -73,9 +73,7 @@ class Vote(Struct, Generic[K], frozen=True):
 
 def vote(values: Mapping[str, K]) -> Vote[K]:
     """Group nodes by their value, the largest group first."""
-    groups: dict[K, list[str]] = {}
-    for node, each in values.items():
-        groups.setdefault(each, []).append(node)
+    groups = grouped((each, node) for node, each in values.items())
     ranked = sorted(groups.items(), key=lambda group: -len(group[1]))
     return Vote({value: tuple(nodes) for value, nodes in ranked})
 

@@ -1,18 +1,30 @@
-"""What a value type is: a frozen Struct of msgspec, and how one is changed and written out.
+"""What a value type is: a frozen Struct of msgspec, how one is changed and written out, and how values are grouped.
 
 Not a dataclass: those are made by compiling source text, half a millisecond each at every start; a Struct takes a
 fiftieth of that, and is made, compared and written as JSON without Python code.
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-__all__ = ["Struct", "asdict", "field", "replace"]
+__all__ = ["Struct", "asdict", "field", "grouped", "replace"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def asdict(value: Struct) -> dict[str, Any]:
     """Return the fields of `value` by name, and those of every value in it: dictionaries, tuples, numbers and texts."""
     written: dict[str, Any] = to_builtins(value)
     return written
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key, the keys in the order in which they come first."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -35,7 +35,7 @@ from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, 
 from ncclprobe.model.rails import RailPort
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl.hcas import LAYERS, fast, gbps, select_by
 
 T = TypeVar("T")
@@ -517,10 +517,7 @@ def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
 
 def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
     """Return the settings against what these vendors prescribe. Where two prescribe one variable, either is right."""
-    by_name: dict[str, list[Prescription]] = {}
-    for each in _table()[1]:
-        if each.vendor in vendors:
-            by_name.setdefault(each.name, []).append(each)
+    by_name = grouped((each.name, each) for each in _table()[1] if each.vendor in vendors)
     right: dict[str, str] = {}
     other, missing = [], []
     for name, rows in by_name.items():

@@ -45,7 +45,7 @@ from ncclprobe.model.nccl_selection import (
 )
 from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import (
     Direct,
     PeerTransport,
@@ -394,9 +394,7 @@ def _p2p(known: Known) -> Part[PeerChoice]:
     cpu = maker(known.need(Cpus), known.need(System).machine)
     level = p2p_level(known.settings, known.version, cpu, len(gpus.all))
     found = peer_transports(_distances(known, ()), known.maybe(PeerAccess), known.settings, level, known.version)
-    by_transport: dict[PeerTransport, list[tuple[str, str]]] = {}
-    for link in found:
-        by_transport.setdefault(replace(link, one="", other=""), []).append((link.one, link.other))
+    by_transport = grouped((replace(link, one="", other=""), (link.one, link.other)) for link in found)
     rows = tuple(_peers(link, pairs) for link, pairs in by_transport.items())
     if broken := [row for row in rows if row.refused]:
         pair = " and ".join(broken[0].pairs[0])

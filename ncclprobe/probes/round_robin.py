@@ -25,7 +25,7 @@ from ncclprobe.localise.pairs.rounds import AT_ONCE, PairRound, Placement, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.localise.slow_ranks import inner_name
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, grouped
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
 from ncclprobe.units import microseconds
@@ -293,9 +293,7 @@ class RoundRobin(Struct):
 
 def _chunks(pairs: PairRound) -> Iterator[list[tuple[End, End]]]:
     """Split `pairs`, all rails of two nodes together."""
-    by_nodes: dict[tuple[str, str], list[tuple[End, End]]] = {}
-    for first, second in pairs:
-        by_nodes.setdefault((first.node, second.node), []).append((first, second))
+    by_nodes = grouped(((first.node, second.node), (first, second)) for first, second in pairs)
     matches = list(by_nodes.values())
     for start in range(0, len(matches), AT_ONCE):
         yield [pair for match in matches[start : start + AT_ONCE] for pair in match]

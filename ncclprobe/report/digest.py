@@ -9,7 +9,7 @@ from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, n
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Judged
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.units import plural
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
@@ -344,9 +344,7 @@ def gaps(report: Report) -> list[Gap]:
             key = (verdict.why.split("; ")[0], verdict.id, verdict.required)
             whole.setdefault(key[0], verdict.why)
             where.setdefault(key, []).extend([verdict.node] if verdict.node else [])
-    groups: dict[tuple[str, bool, tuple[str, ...]], list[str]] = {}
-    for (why, name, required), nodes in where.items():
-        groups.setdefault((why, required, tuple(nodes)), []).append(name)
+    groups = grouped(((why, required, tuple(nodes)), name) for (why, name, required), nodes in where.items())
     found = [Gap(tuple(ids), required, nodes, whole[why]) for (why, required, nodes), ids in groups.items()]
     return sorted(found, key=lambda gap: not gap.required)
 

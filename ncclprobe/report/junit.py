@@ -18,6 +18,7 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdic
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.values import grouped
 from ncclprobe.report import digest
 from ncclprobe.report.digest import verdict_line
 from ncclprobe.units import printable, size
@@ -95,9 +96,7 @@ def _suites(report: Report) -> "Iterator[TestSuite]":
 
 def _row_suites(report: Report) -> "Iterator[TestSuite]":
     """A suite per operation."""
-    by_op: dict[str, list[Measurement]] = {}
-    for row in report.measurements:
-        by_op.setdefault(row.op, []).append(row)
+    by_op = grouped((row.op, row) for row in report.measurements)
     for op, rows in by_op.items():
         numbers = ((f"{row.nbytes}.{row.place}.{name}", number) for row in rows for name, number in _numbers(row))
         yield _suite(report, f"measured {op}", map(_row, rows), properties=numbers)

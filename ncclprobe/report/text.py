@@ -11,7 +11,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Area, Report, Setting
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic
 from ncclprobe.report.digest import Problem
 from ncclprobe.units import plural, printable, size
@@ -222,10 +222,7 @@ def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
 
 def _skipped(report: Report, width: int, style: Style) -> list[str]:
     """Return which checks do not apply, and why."""
-    reasons: dict[str, list[str]] = {}
-    for v in report.checks:
-        if v.status is Status.SKIP:
-            reasons.setdefault(v.why, []).append(v.id)
+    reasons = grouped((v.why, v.id) for v in report.checks if v.status is Status.SKIP)
     lines: list[str] = []
     for why, names in reasons.items():
         lines += [*labelled("skip", ", ".join(dict.fromkeys(names)), width, style), *wrap(" " * 8, why, width)]

@@ -13,7 +13,7 @@ from ncclprobe.model.findings import Severity, Status, nodes_of
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
 from ncclprobe.model.report import Report, looked_at, placed, when
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
 from ncclprobe.units import plural, printable, size
 
@@ -200,9 +200,7 @@ def _nodes(each: Past) -> str:
 
 def _failing(history: Sequence[Past]) -> Iterator[str]:
     """Yield a line for what fails on the same nodes since the same time."""
-    groups: dict[tuple[str, Since], list[str]] = defaultdict(list)
-    for (check, node), begun in sorted(since(history).items()):
-        groups[check, begun].append(node)
+    groups = grouped(((check, begun), node) for (check, node), begun in sorted(since(history).items()))
     for (check, begun), nodes in list(groups.items())[:_MOST_SINCE]:
         named = fold(filter(None, nodes))
         where = named if len(named) <= _MOST_NAMED else plural(len(nodes), "node")

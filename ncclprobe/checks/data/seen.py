@@ -22,7 +22,7 @@ from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, vote
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.units import size
 
 _JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
@@ -530,10 +530,9 @@ def _partly(
     bad: Mapping[str, Sequence[Sight]], blind: Sequence[str], names: Mapping[int, str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield what of one writer's files some nodes did not see, in words, and these nodes."""
-    found: dict[str, list[tuple[str, Sight]]] = {}
-    for node, sights in bad.items():
-        for sight in sights:
-            found.setdefault(names.get(sight.of, f"node {sight.of}"), []).append((node, sight))
+    found = grouped(
+        (names.get(sight.of, f"node {sight.of}"), (node, sight)) for node, sights in bad.items() for sight in sights
+    )
     for writer, missed in found.items():
         if writer not in blind:  # else its own folder is elsewhere
             nodes, first = sorted({node for node, _ in missed}), missed[0][1]

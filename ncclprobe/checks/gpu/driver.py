@@ -1,7 +1,6 @@
 """Whether the driver answers, for which GPUs, and what it has written into the kernel log."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from ncclprobe.layout import first_of
 from ncclprobe.model.findings import ONCE, Certainty, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import grouped
 from ncclprobe.units import plural
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
@@ -295,10 +295,9 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     (`nvidia-smi --gpu-reset -i N`; after 74 those at both ends of the link that `nvidia-smi nvlink -e` names), and have
     it repaired if the error returns.
     """
-    by_kind: defaultdict[tuple[str, str, str], list[Event]] = defaultdict(list)
-    for event in log.events:
-        if event.kind in ("xid", "sxid", "lost"):
-            by_kind[event.kind, event.device, event.code].append(event)
+    by_kind = grouped(
+        ((event.kind, event.device, event.code), event) for event in log.events if event.kind in ("xid", "sxid", "lost")
+    )
     for events in by_kind.values():
         yield _judged(events, log, gpus)
     if log.oldest_s or log.dropped:

@@ -17,7 +17,7 @@ from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, vote
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 _HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
@@ -173,10 +173,7 @@ def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) 
             claims.setdefault(f"node rank {launch.node_rank}", {})[node] = None
     for node, rank in _ranks(launches, processes):
         claims.setdefault(f"rank {rank}", {})[node] = None
-    by_nodes: dict[tuple[str, ...], list[str]] = {}
-    for claim, nodes in claims.items():
-        if len(nodes) > 1:
-            by_nodes.setdefault(tuple(nodes), []).append(claim)
+    by_nodes = grouped((tuple(nodes), claim) for claim, nodes in claims.items() if len(nodes) > 1)
     for each, claimed in by_nodes.items():
         more = f"; also {fold(claimed[1:])}" if claimed[1:] else ""
         message = f"is claimed by {len(each)} nodes: {fold(each)}{more}"

@@ -14,7 +14,7 @@ from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen, w
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.units import plural
 
 Pair = tuple[str, str]
@@ -84,10 +84,7 @@ def _steady(row: Path, me: int, flooded: Collection[int]) -> Path:
 
 def by_role(found: Iterable[Try]) -> dict[str, list[Try]]:
     """Group paths by the role of their interface."""
-    paths: dict[str, list[Try]] = {}
-    for each in found:
-        paths.setdefault(each.path.role, []).append(each)
-    return paths
+    return grouped((each.path.role, each) for each in found)
 
 
 def suspects_of(tried: Mapping[str, Collection[Pair]], failed: Mapping[str, Collection[Pair]]) -> list[ByRole]:

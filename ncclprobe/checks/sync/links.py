@@ -23,7 +23,7 @@ from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.hcas import gbps
 from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
@@ -396,9 +396,7 @@ def rack(
     """
     off = {n for n, each in settings.items() if read_setting(each, "NCCL_MNNVL_ENABLE", 2, _version(software, n)) == 0}
     domains = {node: _domains(each) for node, each in gpus.items() if node not in off and _domains(each)}
-    clusters: dict[str, list[str]] = {}
-    for node, found in domains.items():
-        clusters.setdefault(min(cluster for cluster, _ in found), []).append(node)
+    clusters = grouped((min(cluster for cluster, _ in found), node) for node, found in domains.items())
     for cluster, nodes in clusters.items():
         yield from _cliques(cluster, {node: domains[node] for node in nodes})
         yield from _services({node: services.by_node.get(node) for node in nodes}, interfaces)

@@ -14,7 +14,7 @@ from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 T = TypeVar("T")
 _LEAST_WAIT_S = 3.0  # a launcher starts no thousand processes in less
@@ -92,9 +92,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
         raise Unlearned(f"{fold(absent)} did not come, but {words}{allowed}")
     if absent and gathering.floods:
         raise Unlearned(f"{fold(absent)} did not come while strangers flooded rank 0's port: see launch.port-flooded")
-    by_kind: dict[str, list[str]] = {}
-    for name in absent:
-        by_kind.setdefault(troubled[name].kind if name in troubled else "", []).append(name)
+    by_kind = grouped((troubled[name].kind if name in troubled else "", name) for name in absent)
     strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
         known = tuple(node for node in nodes if node != "?")
@@ -138,9 +136,7 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
     names = dict(enumerate(_names(launches))) | {launch.node_rank: node for node, launch in launches.items()}
-    by_kind: dict[str, list[Trouble]] = {}
-    for each in gathering.lost:
-        by_kind.setdefault(each.kind, []).append(each)
+    by_kind = grouped((each.kind, each) for each in gathering.lost)
     alive = _UNHEARD if gathering.floods else ("late",)
     late = [each for kind in alive for each in by_kind.pop(kind, [])]
     if late and not by_kind:

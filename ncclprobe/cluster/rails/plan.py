@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.rails import RailDirection, RailTest
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.units import plural
 
 ALL_ROUNDS = 16
@@ -127,9 +127,7 @@ def plan_rails(nodes: int, rails: int, rate_gbps: float | None, budget: Budget, 
 
 def waves(pairs: Sequence[tuple[End, End]], plan: RailPlan, *, alone: bool = False) -> Iterator[Wave]:
     """Yield the tests of one round, at most `at_once` pairs of nodes in each; `alone`: one rail of a node at a time."""
-    by_nodes: dict[tuple[str, str], list[tuple[End, End]]] = {}
-    for one, other in pairs:
-        by_nodes.setdefault((one.node, other.node), []).append((one, other))
+    by_nodes = grouped(((one.node, other.node), (one, other)) for one, other in pairs)
     matches = list(by_nodes.values())
     test = plan.test(alone=alone)
     for start in range(0, len(matches), plan.budget.at_once):

@@ -26,6 +26,7 @@ from ncclprobe.localise.job.calls import (
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import grouped
 from ncclprobe.units import size
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
@@ -191,9 +192,7 @@ def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[
 
 def _merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
     """Yield the ranks of one class that do the same, but for numbers, as one row, what is worst first."""
-    groups: dict[tuple[str, str], list[RankClass]] = {}
-    for each in rows:
-        groups.setdefault((each.name, _alike(each)), []).append(each)
+    groups = grouped(((each.name, _alike(each)), each) for each in rows)
     for group in sorted(groups.values(), key=lambda group: _ORDER.index(group[0].name)):
         ranks, nodes, processes, read = (
             tuple(dict.fromkeys(one for each in group for one in getattr(each, name)))

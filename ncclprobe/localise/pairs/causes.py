@@ -24,7 +24,7 @@ from typing import Literal
 
 from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals, way
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, grouped
 from ncclprobe.stats import percentile
 
 Kind = Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
@@ -282,9 +282,7 @@ class Scale:
         if cause.other and self._evidence.layout.leaves == 2:
             slowest = math.log(self._rules.uplink_ratio)
         limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
-        by_way: defaultdict[Way, list[int]] = defaultdict(list)
-        for place in places:
-            by_way[self._evidence.entries[place].way].append(place)
+        by_way = grouped((self._evidence.entries[place].way, place) for place in places)
         odds = [0.0, 0.0]
         slow = retests = 0
         for each, those in by_way.items():

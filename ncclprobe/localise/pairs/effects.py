@@ -13,7 +13,7 @@ from statistics import median, median_high
 from typing import TypeVar
 
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 K = TypeVar("K")
 Way = tuple[bool, bool]
@@ -57,9 +57,7 @@ def levels(samples: Iterable[Sample], layout: Layout) -> dict[Way, float]:
 
 
 def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
-    by_leaf: defaultdict[str, list[float]] = defaultdict(list)
-    for node, rates in nodes.items():
-        by_leaf[layout.leaf.get(node, "")].append(median_high(rates))
+    by_leaf = grouped((layout.leaf.get(node, ""), median_high(rates)) for node, rates in nodes.items())
     return median_high(median_high(rates) for rates in by_leaf.values())
 
 
@@ -112,9 +110,7 @@ def _residuals(
 
 def _quiet(samples: Sequence[Sample], ratios: Sequence[float], ways: Sequence[Way]) -> set[Way]:
     """Return the ways, each fitted alone, whose residuals are spread no more than a few times as wide as the least."""
-    by_way: defaultdict[Way, list[int]] = defaultdict(list)
-    for place, key in enumerate(ways):
-        by_way[key].append(place)
+    by_way = grouped((key, place) for place, key in enumerate(ways))
     if len(by_way) < 2:
         return set(by_way)
     spread = {}
@@ -166,9 +162,7 @@ def apart(samples: Iterable[Sample], layout: Layout, rules: Rules) -> set[End]:
     The effects of few nodes on a busy machine differ so much that none is an outlier, however steady and slow one of
     them is; this needs no spread. Samples of one way are compared, and the slowest of them is such an end's.
     """
-    by_way: defaultdict[Way, list[Sample]] = defaultdict(list)
-    for sample in samples:
-        by_way[way(sample, layout)].append(sample)
+    by_way = grouped((way(sample, layout), sample) for sample in samples)
     found = set()
     for those in by_way.values():
         slowest = min(those, key=lambda sample: sample.GBps)

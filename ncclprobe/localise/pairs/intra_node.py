@@ -9,7 +9,6 @@ second round, and finds what is wrong inside a node before pairs would call it a
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
@@ -19,7 +18,7 @@ from ncclprobe.localise.pairs.effects import modified_z, slow
 from ncclprobe.localise.pairs.rounds import Match, Round, round_robin
 from ncclprobe.localise.pairs.samples import End, Rules
 from ncclprobe.localise.pairs.suspects import many
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 FEWEST = 3
 """Of two nodes that differ it is unknown which is wrong."""
@@ -128,9 +127,7 @@ def slow_each_time(
 def _peers(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]) -> list[list[Way]]:
     """Group the ways that are compared: the same positions of each node where these are enough."""
     place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
-    comparable: defaultdict[tuple[int, int], list[Way]] = defaultdict(list)
-    for src, dst in rates:
-        comparable[place[src], place[dst]].append((src, dst))
+    comparable = grouped(((place[src], place[dst]), (src, dst)) for src, dst in rates)
     enough = [ways for ways in comparable.values() if len(ways) >= FEWEST]
     few = [way for ways in comparable.values() if len(ways) < FEWEST for way in ways]
     return [*enough, few] if len(few) >= FEWEST else enough

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.samples import End, Layout
 from ncclprobe.model.pair_results import Nic
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, grouped
 
 
 class Placement(Struct, frozen=True):
@@ -36,10 +36,7 @@ class Placement(Struct, frozen=True):
     @property
     def nodes(self) -> dict[str, list[int]]:
         """Return the ranks of each node, in the order of the nodes."""
-        found: defaultdict[str, list[int]] = defaultdict(list)
-        for rank, host in enumerate(self.hosts):
-            found[host].append(rank)
-        return dict(found)
+        return grouped((host, rank) for rank, host in enumerate(self.hosts))
 
     @property
     def single(self) -> bool:
@@ -49,10 +46,7 @@ class Placement(Struct, frozen=True):
     @property
     def rails(self) -> dict[str, list[int]]:
         """Return the rails of each node, or of each rank where these take the place of nodes."""
-        found: defaultdict[str, list[int]] = defaultdict(list)
-        for end in self.ends:
-            found[end.node].append(end.rail)
-        return dict(found)
+        return grouped((end.node, end.rail) for end in self.ends)
 
 
 def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placement:
@@ -77,9 +71,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
 
 
 def _by_nic(hosts: Sequence[str], nics: Sequence[Nic]) -> list[int] | None:
-    numbers: defaultdict[str, list[int]] = defaultdict(list)
-    for host, nic in zip(hosts, nics, strict=True):
-        numbers[host].append(nic.index)
+    numbers = grouped((host, nic.index) for host, nic in zip(hosts, nics, strict=True))
     distinct = all(len(set(each)) == len(each) for each in numbers.values())
     same_numbers = len({tuple(sorted(each)) for each in numbers.values()}) == 1
     return [nic.index for nic in nics] if distinct and same_numbers else None

@@ -38,7 +38,7 @@ from ncclprobe.localise.pairs.leaves import (
 )
 from ncclprobe.localise.pairs.rounds import PairRound, Participants
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
@@ -320,10 +320,7 @@ def _retest_evidence(
     between = any(cause.other for cause in suspected)
     about |= {place for place, r in enumerate(retests) if between and case.layout.crosses(r.src, r.dst)}
     controls = [result for place, result in enumerate(retests) if place not in about]
-    rates: defaultdict[Way, list[float]] = defaultdict(list)
-    for result in controls:
-        if isinstance(result, Sample):
-            rates[way(result, case.layout)].append(result.GBps)
+    rates = grouped((way(result, case.layout), result.GBps) for result in controls if isinstance(result, Sample))
     usual = {key: median_high(values) for key, values in rates.items() if len(values) >= _CONTROLS}
     level = {**case.effects.level, **usual}
     ends = {node for cause in suspected for node in cause.nodes}

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from ncclprobe.model.causes import Cause, Moment, RankState
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.report import Excerpt, Report
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.causes import LABELS, blamed, class_rows, headline, looked, suspected, who
 from ncclprobe.report.html.findings import page_of
 from ncclprobe.report.html.page import environment, hash_of, read
@@ -91,9 +91,7 @@ def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]
 
     Without a time of every line there is no common axis: each lane has its own lines from left to right.
     """
-    by_lane: dict[str, list[tuple[int, Moment]]] = {}
-    for number, moment in enumerate(report.timeline):
-        by_lane.setdefault(_name(moment), []).append((number, moment))
+    by_lane = grouped((_name(moment), (number, moment)) for number, moment in enumerate(report.timeline))
     names = sorted(by_lane, key=lambda name: (not any(m.id for _, m in by_lane[name]), by_lane[name][0][0]))
     times = [m.time_s for m in report.timeline if m.time_s is not None]
     timed = len(times) == len(report.timeline) and len(set(times)) > 1

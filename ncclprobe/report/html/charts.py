@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement, conditions
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
@@ -141,9 +141,7 @@ def _curves(rows: Curve) -> dict[str, Curve]:
         lambda row: row.backend,
     ]
     telling = [part for part in parts if len({part(row) for row in rows}) > 1]
-    curves: dict[str, list[Measurement]] = defaultdict(list)
-    for row in rows:
-        curves[printable(", ".join(part(row) for part in telling), 80)].append(row)
+    curves = grouped((printable(", ".join(part(row) for part in telling), 80), row) for row in rows)
     return {name: sorted(each, key=lambda row: row.nbytes)[:MOST_POINTS] for name, each in curves.items()}
 
 

@@ -15,7 +15,7 @@ from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Status
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.digest import node_states
 from ncclprobe.report.html.findings import Card, Given
 from ncclprobe.report.html.legible import folded, printable
@@ -62,9 +62,7 @@ class Domain(Struct, frozen=True):
 def place(topology: NodeTopology) -> tuple[Domain, ...]:
     """Return the NUMA nodes that have devices, from left to right."""
     gpus, nics, paths = topology.gpus or (), topology.nics or (), topology.paths or {}
-    by_numa: dict[int | None, list[DeviceRow]] = defaultdict(list)
-    for each in (*gpus, *nics):
-        by_numa[None if each.numa is None or each.numa < 0 else each.numa].append(each)
+    by_numa = grouped((None if each.numa is None or each.numa < 0 else each.numa, each) for each in (*gpus, *nics))
     cpus = {row.id: row.cpus for row in topology.numa or ()}
     left, domains = 0.0, []
     for numa in sorted(by_numa, key=lambda each: (each is None, each or 0)):
@@ -367,13 +365,8 @@ def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Gr
 
     Nodes of a state without a finding of their own come together.
     """
-    ailing: dict[str, list[Card]] = defaultdict(list)
-    for card in cards:
-        for name in card.names:
-            ailing[name].append(card)
-    found: dict[tuple[str, tuple[Card, ...]], list[str]] = defaultdict(list)
-    for name, state in node_states(report).items():
-        found[state, tuple(ailing.get(name, ()))].append(name)
+    ailing = grouped((name, card) for card in cards for name in card.names)
+    found = grouped(((state, tuple(ailing.get(name, ()))), name) for name, state in node_states(report).items())
     order = {card.anchor: number for number, card in enumerate(cards)}
     ranked = sorted(
         found.items(),

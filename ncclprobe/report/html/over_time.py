@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report import trends as of_reports
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import folded, micros, micros_tick, printable, rate
@@ -64,9 +64,7 @@ def trends(history: Sequence[Past]) -> Trends | None:
     """Return the section on `history`, oldest first; None for less than two reports."""
     if len(history) < 2:
         return None
-    by_op: dict[str, list[Small]] = {}
-    for one in of_reports.series(history):
-        by_op.setdefault(one.op, []).append(_small(one, history))
+    by_op = grouped((one.op, _small(one, history)) for one in of_reports.series(history))
     nodes, steady, more = _nodes(history)
     shown = list(by_op.items())[:MOST_OPS]
     return Trends(

@@ -20,7 +20,7 @@ from ncclprobe.model.traffic import (
     ScriptRung,
     StepRow,
 )
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
@@ -417,9 +417,7 @@ def _differing(by_node: Mapping[str, Mapping[str, str]], lacking: str) -> list[N
 
 
 def _name(name: str, by_node: Mapping[str, str]) -> Name:
-    nodes = defaultdict(list)
-    for node, text in by_node.items():
-        nodes[text].append(node)
+    nodes = grouped((text, node) for node, text in by_node.items())
     ranked = sorted(nodes.items(), key=lambda pair: -len(pair[1]))
     most = len(ranked[0][1])
     alone = sum(len(who) == most for _, who in ranked) == 1
@@ -448,9 +446,7 @@ class EqualChoices(Struct, frozen=True):
 
 def equal_choices(report: Report) -> tuple[list[EqualChoices], int]:
     """Return the kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
-    groups: dict[Choices, list[str]] = defaultdict(list)
-    for node, made in report.choices.items():
-        groups[made].append(node)
+    groups = grouped((made, node) for node, made in report.choices.items())
     ranked = sorted(groups.items(), key=lambda each: -len(each[1]))
     left = sum(len(nodes) for _, nodes in ranked[MOST_KINDS:])
     return [

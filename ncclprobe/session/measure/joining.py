@@ -23,7 +23,7 @@ from ncclprobe.host import Host
 from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, learned
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.probes import nccl_library
@@ -200,10 +200,7 @@ def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
 
 def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
     """Return the settings of all ranks that change what is timed: each once, with its ranks."""
-    ranks: dict[tuple[str, str], list[int]] = {}
-    for rank, settings in enumerate(by_rank):
-        for setting in settings.items():
-            ranks.setdefault(setting, []).append(rank)
+    ranks = grouped((setting, rank) for rank, settings in enumerate(by_rank) for setting in settings.items())
     return [
         Disturbance(f"{name}={value} on {named(found, len(by_rank))}: {_EFFECTS[name]}", 0.0, falsifies=True)
         for (name, value), found in ranks.items()
@@ -324,9 +321,7 @@ def differing(infos: Sequence[RankInfo]) -> tuple[DifferingSetting, ...]:
     found = []
     for name in sorted({name for info in infos for name in info.settings}):
         unset = meaning(None, table().get(name), version)
-        ranks: dict[str, list[int]] = {}
-        for rank, info in enumerate(infos):
-            ranks.setdefault(info.settings.get(name, unset), []).append(rank)
+        ranks = grouped((info.settings.get(name, unset), rank) for rank, info in enumerate(infos))
         if len(ranks) > 1:
             found.append(DifferingSetting(name, tuple((value, tuple(those)) for value, those in ranks.items())))
     return tuple(found)

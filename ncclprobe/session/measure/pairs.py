@@ -12,6 +12,7 @@ from ncclprobe.localise.pairs.intra_node import TURNS, slow_each_turn
 from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import OwnCollective, RankNics
+from ncclprobe.model.values import grouped
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.pairs import PairEndpoint
 from ncclprobe.probes.plan import Exchange, phase
@@ -97,9 +98,7 @@ def measure_intra_node(
 
     All ranks must call it. No row comes where no node has two ranks.
     """
-    nodes: dict[str, list[int]] = {}
-    for number, host in enumerate(hosts):
-        nodes.setdefault(host, []).append(number)
+    nodes = grouped((host, number) for number, host in enumerate(hosts))
     if all(len(ranks) < 2 for ranks in nodes.values()):
         return ()
     turns: list[list[OwnCollective]] = []
