@@ -62,9 +62,7 @@ class Box(Struct, frozen=True):
 
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Box:
-    """Return the links of every GPU. Those with MIG are left out: they show none. Raises Unlearned where neither
-    tells.
-    """
+    """Return the links of every GPU but those with MIG, which show none. Raises Unlearned where nothing tells."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):
@@ -180,9 +178,7 @@ def _unlike_siblings(gpu: Linked, product: NvlinkProduct | None, message: str, s
 
 
 def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
-    """Report that all siblings have equally few: certain where the board decides, not with bridges or in part of a
-    board.
-    """
+    """Report that all siblings have equally few: certain where the board decides, not with bridges or part of one."""
     evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:

@@ -29,9 +29,7 @@ NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print every matrix, and what looks wrong in it. Raises UsageError for a text that must be refused, naming the
-    cause.
-    """
+    """Print every matrix, and what looks wrong in it. Raises UsageError for a refused text, naming the cause."""
     options = _parser().parse_args(argv)
     text = _saved(options.file) if options.file else _printed_here()
     source = str(options.file or "nvidia-smi topo -m")

@@ -88,9 +88,7 @@ def _conclude(known: Known) -> dict[str, Any]:
 
 
 def sections(known: Known) -> dict[str, Any]:
-    """Return the fields of a report that show the machines. Pictures are made, and imported, only where a reader will
-    see them.
-    """
+    """Return the report's fields that show the machines. Pictures are made, and imported, only for who sees them."""
     snapshots, paths = known.snapshots, {s.node: learned(s.facts, DataRates) for s in known.snapshots}
     rails = [seen for s in snapshots if (seen := learned(s.facts, Rails))]
     said = {

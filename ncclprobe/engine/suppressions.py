@@ -68,9 +68,7 @@ class Accepted(Struct, frozen=True):
     new_checks: str = ""
 
     def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
-        """Return what the report says of a file that was read unasked: which, how many entries, and what they
-        suppressed.
-        """
+        """Return what the report says of a file that was read unasked: its name, its entries, what they suppressed."""
         if not self.found:
             return ()
         names = first_of((f"{each.id} on {each.subject}" for each in left_out), _MOST_NAMED)
@@ -158,9 +156,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
 def suppress(
     verdicts: Sequence[Verdict], entries: Iterable[Ignore]
 ) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:
-    """Return `verdicts` without the findings that `entries` name, and the list of what was left out, each with its
-    reason.
-    """
+    """Return `verdicts` without the findings that `entries` name, and what was left out, each with its reason."""
     kept, left_out = tuple(verdicts), list[Suppression]()
     for entry in entries:
         kept, hidden = suppress_(kept, [f"{entry.check}={entry.subject}"])

@@ -36,9 +36,7 @@ Keys = Mapping[str, KeySchema]
 
 
 def document(text: str, path: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises UsageError for what is no TOML, or too large, long or deep for one of
-    ours.
-    """
+    """Return the tables of a TOML text. Raises UsageError for no TOML, or what is too large, long or deep for ours."""
     if len(text) > bounds.TOML_CHARACTERS:
         raise UsageError(f"{path}: {len(text)} characters; {bounds.TOML_CHARACTERS} are the most")
     longest = max(text.splitlines(), key=len, default="")

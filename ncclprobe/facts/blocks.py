@@ -16,9 +16,7 @@ def lines(text: str) -> list[str]:
 
 
 def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
-    """Return each line that is a `heading` with the lines below it, up to the next. What stands above all is
-    left out.
-    """
+    """Return each line that is a `heading` with the lines below it, up to the next; what is above all is left out."""
     found: list[tuple[re.Match[str], list[str]]] = []
     for line in lines:
         if match := heading.fullmatch(line):

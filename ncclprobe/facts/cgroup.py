@@ -136,9 +136,7 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _below(root: str, group: str) -> str:
-    """Return the group's path below a mount that shows `root` of the hierarchy; the mount itself where it lies
-    elsewhere.
-    """
+    """Return the group's path below a mount that shows `root` of the hierarchy; if it lies elsewhere, the mount."""
     try:
         return str(PurePosixPath(group).relative_to(root))
     except ValueError:  # docker without a cgroup namespace: its group is what is mounted
@@ -177,9 +175,7 @@ def _cpus(host: Host, names: CgroupNames, folder: str) -> float | None:
 
 
 def quota(text: str, period: str = "") -> float | None:
-    """Return how many processors ``cpu.max`` allows, or ``cpu.cfs_quota_us`` with its period; None: any. Raises
-    ParseError.
-    """
+    """Return the processors of ``cpu.max``, or ``cpu.cfs_quota_us`` and its period; None: any. Raises ParseError."""
     words = f"{text} {period}".split()
     if words[:1] in (["max"], ["-1"]):
         return None

@@ -84,9 +84,7 @@ class FabricManager(Struct, frozen=True):
 
 @collector
 def driver(host: Host) -> Driver:
-    """Read /proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden
-    from us.
-    """
+    """Read /proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden."""
     return loaded(host.ask("read", VERSION))
 
 
@@ -104,9 +102,7 @@ def loaded(text: str) -> Driver:
 
 @collector
 def fabric_manager(host: Host) -> FabricManager:
-    """Read ``nv-fabricmanager --version`` and the process that its pid file names; for every user, but in no
-    container.
-    """
+    """Read ``nv-fabricmanager --version`` and the process of its pid file; for every user, but in no container."""
     version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
     return FabricManager(version, attempt(lambda: _running(host)))
 

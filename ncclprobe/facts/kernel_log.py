@@ -78,9 +78,7 @@ class KernelLog(Struct, frozen=True):
 
 @collector
 def kernel_log(host: Host) -> KernelLog:
-    """Read /dev/kmsg, else ``journalctl -k``; and /proc/uptime. Needs root, dmesg_restrict=0, or adm or
-    systemd-journal.
-    """
+    """Read /dev/kmsg, else ``journalctl -k``; /proc/uptime. Needs root, dmesg_restrict=0, or adm or systemd-journal."""
     seen = json.loads(host.ask("kernel_log", WANTED))
     lines = [(float(at), str(text)) for at, text in seen["lines"]]
     return KernelLog(
@@ -121,9 +119,7 @@ def _driver(at: float, text: str) -> Event | None:
 
 
 def _fatal(text: str) -> bool | None:
-    """Return whether the text says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal,
-    Link 44``.
-    """
+    """Return whether it says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
     match = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
     return None if match is None else match[1] is None
 

@@ -99,9 +99,7 @@ def _torch(variables: Variables) -> VariableSource:
 
 
 def _is_pod(variables: Variables) -> bool:
-    """Return whether this is the one process that Kubeflow starts in a pod, and nothing in between has started
-    ranks.
-    """
+    """Return whether this is the one process that Kubeflow starts in a pod, with no ranks started in between."""
     if any(variables.get(name) for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK")):
         return False
     if variables.get("PET_NNODES"):

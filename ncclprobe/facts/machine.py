@@ -74,9 +74,7 @@ def is_virtual(machine: object) -> bool:
 
 @collector
 def machine(host: Host) -> Machine:
-    """Read seven small files, or the device tree's; /proc/cpuinfo for the hypervisor flag; Xen's type. For
-    every user.
-    """
+    """Read seven small files, or the device tree's; /proc/cpuinfo's hypervisor flag; Xen's type. For every user."""
     try:
         dmi = Dmi(
             vendor=host.ask("read", f"{DMI}/sys_vendor").strip(),
@@ -154,9 +152,7 @@ def kernel_options(host: Host) -> KernelOptions:
 
 
 def device_options(text: str) -> tuple[str, ...]:
-    """Return the words of a kernel command line that are about IOMMU and PCI, each once. What follows ``--``
-    is init's.
-    """
+    """Return a kernel command line's words on IOMMU and PCI, each once. What follows ``--`` is init's."""
     words = re.split(r"(?:^|\s)--(?:\s|$)", text.strip(), maxsplit=1)[0].split()
     return tuple(sorted({word for word in words if _OPTION.fullmatch(word)}))
 

@@ -52,9 +52,7 @@ def meminfo(text: str) -> Memory:
 
 @collector
 def memory_policy(host: Host) -> MemoryPolicy:
-    """Read the line of /proc/self/numa_maps for the stack, whose policy is the process's own; a process may see its
-    own.
-    """
+    """Read the stack's line of /proc/self/numa_maps, whose policy is the process's own; a process may see its own."""
     try:
         return policy(host.ask("lines", "/proc/self/numa_maps", STACK))
     except Missing:  # a kernel without NUMA
@@ -62,9 +60,7 @@ def memory_policy(host: Host) -> MemoryPolicy:
 
 
 def policy(text: str) -> MemoryPolicy:
-    """Return the policy of the first line, as mpol_to_str in mm/mempolicy.c of the kernel writes it. Raises
-    ParseError.
-    """
+    """Return the policy of the first line, as mpol_to_str of the kernel (mm/mempolicy.c) has it. Raises ParseError."""
     match = _POLICY.match(text)
     if not match:
         raise ParseError(f"/proc/self/numa_maps: {text[:80]!r}")

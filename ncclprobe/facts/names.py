@@ -176,9 +176,7 @@ def hosts(text: str) -> tuple[HostsEntry, ...]:
 
 
 def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the nameservers, the search list and the options of resolv.conf(5). The last search or domain
-    line counts.
-    """
+    """Return nameservers, search list and options of resolv.conf(5). The last search or domain line counts."""
     nameservers: list[str] = []
     search: list[str] = []
     options: list[str] = []

@@ -32,9 +32,7 @@ def nvidia_smi(host: Host) -> Smi:
 
 
 def count(text: str) -> int:
-    """Return the number of GPUs in ``nvidia-smi -L``. Raises ParseError where it lists none: it says so with an exit
-    code.
-    """
+    """Return the number of GPUs in ``nvidia-smi -L``. Raises ParseError for none: it says that with an exit code."""
     listed = re.findall(r"^GPU \d+: ", text, re.MULTILINE)
     if not listed:
         raise ParseError(f"nvidia-smi -L: {text[:120]!r}")

@@ -49,9 +49,7 @@ def nvlink_status(host: Host) -> NvlinkStatus:
 
 
 def parse(text: str) -> NvlinkStatus:
-    """Return all GPUs in `text`, which may be empty. Raises ParseError for any other text without a GPU, or with one
-    twice.
-    """
+    """Return all GPUs in `text`, which may be empty. Raises ParseError for other text without a GPU, or one twice."""
     found = blocks(lines(text), _GPU)
     gpus = {int(heading[1]): _gpu(heading[2], body) for heading, body in found}
     if len(gpus) < len(found):

@@ -93,9 +93,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def unsupported(field: object) -> bool:
-    """Return whether NVML says that this GPU has no such thing, in the words nvidia-ml-py has for
-    NVML_ERROR_NOT_SUPPORTED.
-    """
+    """Return whether NVML says that this GPU has no such thing: nvidia-ml-py's words for NVML_ERROR_NOT_SUPPORTED."""
     return isinstance(field, Absent) and field.why.endswith("Not Supported")
 
 

@@ -172,9 +172,7 @@ class Pci(Struct, frozen=True):
 
 @collector
 def pci(host: Host) -> Pci:
-    """Read every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the other
-    functions.
-    """
+    """Read every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the others."""
     names = sorted(json.loads(host.ask("list", ROOT)))
     seen = {name: learn(host, identity, "read", f"{ROOT}/{name}/uevent") for name in names}
     known = {name: who for name, who in seen.items() if not isinstance(who, Absent)}
@@ -286,9 +284,7 @@ def integer(text: str) -> int:
 
 
 def speed(text: str) -> float | None:
-    """Return GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None for "Unknown" and "Unknown
-    speed".
-    """
+    """Return GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None: "Unknown", "Unknown speed"."""
     match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?) GT/s(?: PCIe)?", text.strip())
     if not match and not text.startswith("Unknown"):
         raise ParseError(f"PCIe speed: {text[:40]!r}")

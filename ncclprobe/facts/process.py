@@ -82,9 +82,7 @@ class Container(Struct, frozen=True):
 
 @collector
 def process(host: Host) -> Process:
-    """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may always look at
-    itself.
-    """
+    """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may look at itself."""
     cpus, nodes, capabilities = status(host.ask("read", "/proc/self/status"))
     return Process(
         nofile=_limit(host, "RLIMIT_NOFILE"),
@@ -131,9 +129,7 @@ def namespace(link: str) -> int:
 
 @collector
 def container(host: Host, environment: Environment | Absent) -> Container:
-    """Read the marks that container engines leave: variables, two files, the control groups of process 1. For every
-    user.
-    """
+    """Read the marks of container engines: variables, two files, the control groups of process 1. For every user."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     for name, kind in _BY_VARIABLE.items():
         if variables.get(name):

@@ -134,9 +134,7 @@ def proof(host: Host) -> Proof:
 
 
 def sample(host: Host, name: str, kind: type[T]) -> T:
-    """Return what a run measured, as `kind`. It may come from another node: nothing in it is believed to be well
-    formed.
-    """
+    """Return what a run measured, as `kind`. It may come from another node: nothing is believed to be well formed."""
     text = host.ask(SAMPLE, name)
 
     try:

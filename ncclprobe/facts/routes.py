@@ -143,9 +143,7 @@ def _ipv4(text: str) -> IPv4Address:
 
 
 def main6(text: str) -> tuple[Route, ...]:
-    """Return the routes of /proc/net/ipv6_route that lead to other machines: not to itself, multicast, anycast or
-    refused.
-    """
+    """Return the routes of /proc/net/ipv6_route to other machines: not to itself, multicast, anycast or refused."""
     return tuple(route for line in text.splitlines() if (route := _route6(line)))
 
 

@@ -82,9 +82,7 @@ class Software(Struct, frozen=True):
 
 @collector
 def software(host: Host, loader: Loader | Absent) -> Software:
-    """Read wheels of this interpreter, what torch links to, shared libraries in the loader's folders: open to every
-    user.
-    """
+    """Read this interpreter's wheels, what torch links to, libraries in the loader's folders: open to every user."""
     known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
     torch = attempt(lambda: _torch(host))
@@ -189,9 +187,7 @@ def _names(host: Host, folder: str) -> list[str]:
 def _in_order(
     packages: dict[str, str], files: Sequence[NcclLibrary], mapped: Mapped | Absent | None
 ) -> Iterator[NcclLibrary]:
-    """Yield the library that would be mapped, then wheels, then files; each once, a wheel's file with the wheel's
-    version.
-    """
+    """Yield the library that would be mapped, wheels, then files; each once, a wheel's file with its version."""
     wheels = [NcclLibrary(parse_version(v), name) for name, v in packages.items() if name.startswith("nvidia-nccl")]
     own = [file for file in files if _WHEEL_FOLDER in file.path]
     if len(wheels) == 1 and len(own) == 1:

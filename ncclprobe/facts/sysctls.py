@@ -68,9 +68,7 @@ def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
 
 
 def sharing_a_subnet(interfaces: Interfaces) -> list[Interface]:
-    """Return the interfaces that have an IPv4 address in a subnet of another one: there ARP and filters choose the
-    wrong.
-    """
+    """Return the interfaces with an IPv4 address in a subnet of another: there ARP and filters choose wrongly."""
     subnets = {i.name: i.subnets for i in interfaces.all if not i.loopback}
     owners = Counter(subnet for found in subnets.values() for subnet in found)
     return [i for i in interfaces.all if any(owners[subnet] > 1 for subnet in subnets.get(i.name, ()))]

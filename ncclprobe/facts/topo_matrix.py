@@ -230,9 +230,7 @@ def topo_matrix(host: Host) -> Matrix:
 
 
 def parse(text: str) -> tuple[Matrix, ...]:
-    """Return every matrix in `text`, at least one. Raises ParseError naming the cause; never returns less without a
-    word.
-    """
+    """Return every matrix in `text`, at least one. Raises ParseError naming the cause, rather than returning less."""
     lines = lex(text)
     found: list[Matrix] = []
     for table in tables(lines):

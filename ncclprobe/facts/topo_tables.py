@@ -285,9 +285,7 @@ def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> 
 
 
 def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
-    """Return the link words that `words` begin with, at most one word more than `size` needs, and how many words they
-    took.
-    """
+    """Return the link words that `words` begin with, at most `size` and one more, and how many words that took."""
     cells: list[str] = []
     for used, word in enumerate(words):
         links = split_links(word)
@@ -298,9 +296,7 @@ def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
 
 
 def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> MatrixRow | None:
-    """Return the row as far as it goes, if the text ends within it. NV1 may be what is left of NV18, and is
-    left out.
-    """
+    """Return the row as far as it goes, if the text ends in it. NV1 may be what is left of NV18: it is left out."""
     if not rest and cells and cells[-1].startswith("NV"):
         cells = cells[:-1]
     fragment = len(rest) == 1 and any(link.startswith(rest[0]) for link in (*TOPO_LINKS, *P2P_LINKS, "NV"))

@@ -63,9 +63,7 @@ def read(host: Host, look: int = 0) -> Traffic:
 
 
 def _names(host: Host, folder: str) -> list[str]:
-    """Return what is in a folder; nothing where there is none. A folder that cannot be listed has no NIC we
-    could name.
-    """
+    """Return what is in a folder; nothing where there is none. One that cannot be listed has no NIC to be named."""
     try:
         names = json.loads(host.ask("list", folder))
     except (HostError, ValueError):
@@ -87,9 +85,7 @@ def _count(host: Host, folder: str, names: tuple[str, str], unit: int, look: int
 
 
 def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | Absent]:
-    """Return what each NIC moved in between. A counter that was set back or wrapped more than once is Absent, not a
-    number.
-    """
+    """Return what each NIC moved meanwhile; Absent for a counter that was set back or wrapped more than once."""
     found: dict[str, Count | Absent] = {}
     first = before.of(kind)
     for name, last in after.of(kind).items():

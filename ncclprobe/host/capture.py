@@ -167,9 +167,7 @@ def _is_older(tool: object) -> bool:
 
 
 def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) -> tuple[dict[str, Any], _Recorded]:
-    """Return the header and the answers of `path`. `above` is like it, at some remove; `loaded` has been read
-    already.
-    """
+    """Return the header and the answers of `path`. `above` is like it, at some remove; `loaded` was read before."""
     if above and path.resolve() in above:
         raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
     if len(above) > bounds.LIKES:
@@ -223,9 +221,7 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
 
 @lru_cache(_MOST_ROWS)
 def _recorded_line(line: str) -> _Recorded | None:
-    """Return what the row in `line` says, made once for all the nodes that say so; None where it takes more than the
-    row.
-    """
+    """Return what the row in `line` says, made once for all nodes that say so; None: it takes more than the row."""
     try:
         row = _object(line, "")
         return None if "like" in row else _parse_row(row, "")

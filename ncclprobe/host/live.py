@@ -214,9 +214,7 @@ class LiveHost:
         return json.dumps(seen)
 
     def _conf(self, path: str) -> str:
-        """Return a file of NAME=value lines, line by line: what may not be recorded is blank, or a name without its
-        value.
-        """
+        """Return a file of NAME=value lines: what may not be recorded is blank, or a name without its value."""
         return "\n".join(map(self._conf_line, _read(path).split("\n")))
 
     def _conf_line(self, line: str) -> str:
@@ -287,9 +285,7 @@ def _bytes(path: str) -> str:
 
 
 def _files(path: str, but: str = "") -> str:
-    """Return the text of every file of a folder by name, null where it cannot be read, without those that only say
-    `but`.
-    """
+    """Return the text of every file of a folder by name, null where unreadable, without those that only say `but`."""
     texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
     return json.dumps({name: text for name, text in texts.items() if not but or text != but})
 
@@ -302,9 +298,7 @@ def _text_or_none(path: Path) -> str | None:
 
 
 def _open(path: str) -> str:
-    """Return whether a device node opens for reading and writing. access(2) does not know of a container's device
-    cgroup.
-    """
+    """Return whether a device opens for reading and writing. access(2) knows nothing of a container's device cgroup."""
     os.close(os.open(path, os.O_RDWR))
     return "true"
 
@@ -349,9 +343,7 @@ def _kvp(path: str, key: str) -> str:
 
 
 def _list(path: str, pattern: str = "*") -> str:
-    """Return the names in a folder, or those that a shell's pattern matches. Unlike glob(3): no such folder is an
-    error.
-    """
+    """Return the names in a folder, or that a shell's pattern matches. Unlike glob(3): no such folder is an error."""
     return json.dumps(sorted(fnmatch.filter(_names(path), pattern)))
 
 
@@ -378,9 +370,7 @@ def _stat(path: str) -> str:
 
 
 def _mapped(prefix: str) -> str:
-    """Return which files whose path starts with `prefix` some process has mapped, and how many processes hide their
-    maps.
-    """
+    """Return which files below `prefix` some process has mapped, and how many processes hide their maps."""
     found, hidden = set(), 0
     for maps in Path("/proc").glob("[0-9]*/maps"):
         try:

@@ -74,9 +74,7 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 
 
 def until(deadline: float, work: Callable[[], T]) -> T:
-    """Return what `work` returns, or raise what it raises; TimeoutError at `deadline` (time.monotonic()), where it is
-    left behind.
-    """
+    """Return or raise what `work` does; TimeoutError at `deadline` (time.monotonic()), where it is left behind."""
     if deadline == math.inf:
         return work()
     found, error = outcome(deadline, work)

@@ -15,9 +15,7 @@ _NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Return the names in `text`, in its order. Raises ValueError for what is no list of names, or more than
-    bounds.HOST_NAMES.
-    """
+    """Return the names in `text`, in order. Raises ValueError for no list of names, or more than bounds.HOST_NAMES."""
     pieces = _NAME.findall(text)
     if ",".join(pieces) != text:
         raise ValueError(f"not a list of host names: {text[:80]!r}")

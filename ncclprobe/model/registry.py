@@ -100,9 +100,7 @@ class Check(Struct, frozen=True):
     origin: str = ""
 
     def titled(self, verdict: Verdict) -> Verdict:
-        """Return `verdict` with the title of its status: a pass never says what is wrong, and nothing else claims a
-        pass.
-        """
+        """Return `verdict` with the title of its status: a pass says nothing wrong, and nothing else claims a pass."""
         if verdict.status in (Status.WARN, Status.FAIL):
             return replace(verdict, title=self.title)
         if verdict.status is Status.PASS:
@@ -178,9 +176,7 @@ def _source_around(name: str) -> Source | None:
 
 
 def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SOURCE) -> tuple[T, ...]:
-    """Return all objects of `kind` that the modules of `package` define for `sources`, by module name and then as
-    written.
-    """
+    """Return the objects of `kind` that modules of `package` define for `sources`, by module name, then as written."""
     return tuple(
         value
         for module in modules(package, sources)

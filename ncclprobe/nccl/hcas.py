@@ -119,9 +119,7 @@ class Selection(Struct, frozen=True):
 
 
 def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_order: bool = True) -> Selection:
-    """Return the ports that NCCL_IB_HCA=`text` leaves; an empty text takes all. `pci_order`:
-    NCCL_IB_DEVICE_PCI_ORDER.
-    """
+    """Return the ports that NCCL_IB_HCA=`text` leaves; empty: all. `pci_order`: NCCL_IB_DEVICE_PCI_ORDER."""
     limit = MAX_HCAS if reaches(version, _MORE_DEVICES) else _FEWER
     selector = parse_selector(text, limit)
     devices = list(fabric.devices)
@@ -167,9 +165,7 @@ def gbps(port: Port) -> float | None:
 
 
 def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports with at least half the rate of the fastest: those that are there for the GPUs, not for
-    management.
-    """
+    """Return the ports with at least half the rate of the fastest: for the GPUs, not for management."""
     best = max((rate for port in ports if (rate := gbps(port)) is not None), default=0.0)
     return tuple(port for port in ports if (rate := gbps(port)) is None or 2 * rate >= best)
 

@@ -108,9 +108,7 @@ class Log(Struct, frozen=True):
         return all(over) if over else None
 
     def devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that channels go over, in order; a number where the log has no name
-        for it.
-        """
+        """Return the names of the devices that channels go over, in order; a number where the log has no name."""
         network = self.network or ""
         known = self.interfaces if network == "Socket" else self.hcas if network.startswith("IB") else ()
         names = {device.number: device.name for device in known}  # other plugins number devices of their own
@@ -118,16 +116,12 @@ class Log(Struct, frozen=True):
         return tuple(names.get(number, f"device {number}") for number in sorted(used))
 
     def chosen(self, nbytes: int, op: str = "") -> Choice | None:
-        """Return what was chosen for a call of `nbytes`, of `op` (as NCCL spells it, AllReduce) where the log
-        names it.
-        """
+        """Return what was chosen for a call of `nbytes`, of `op` (in NCCL's spelling, AllReduce) if the log has it."""
         return next((each for each in self.choices if each.nbytes == nbytes and (not each.op or each.op == op)), None)
 
 
 def lines(text: str) -> Iterator[Line]:
-    """Yield the NCCL messages in `text`, whatever else is in it: launchers' prefixes, colours, other programs'
-    lines.
-    """
+    """Yield the NCCL messages in `text`, among launchers' prefixes, colours and other programs' lines."""
     for raw in text.splitlines():
         if "NCCL" not in raw or len(raw) > _MOST_LINE:
             continue

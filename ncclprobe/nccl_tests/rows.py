@@ -79,9 +79,7 @@ class Line(Struct, frozen=True):
 
 
 def op_name(program: str) -> str:
-    """Return our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty where it is no such
-    program.
-    """
+    """Return our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty: no such program."""
     name, perf, _ = program.replace("\\", "/").rpartition("/")[2].partition("_perf")
     return _OURS.get(name, name) if perf and name.replace("_", "").isalpha() else ""
 
@@ -99,9 +97,7 @@ def version(code: int) -> str:
 
 
 def measurement(line: Line, setup: Setup) -> Measurement | None:
-    """Return `line` as a row of ours; None where nothing was moved (size 0) or timed. Raises ValueError for what cannot
-    be.
-    """
+    """Return `line` as a row of ours; None: nothing was moved (size 0) or timed. Raises ValueError for nonsense."""
     if line.dtype not in DTYPES:
         raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
     numbers = (line.time_us, line.algbw, line.busbw)
@@ -198,9 +194,7 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
 
 
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
-    """Return what a run's summary and its rows say of wrong data: a run that was cut short has no summary. Empty:
-    nothing.
-    """
+    """Return what summary and rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
     if said:
         return f"{said} values were wrong (out of bounds)"
     bad = [row for row in rows if row.wrong]

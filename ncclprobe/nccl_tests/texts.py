@@ -65,9 +65,7 @@ class _Section(Struct):
 
 
 def parse_text(text: str, path: str) -> tuple[Run, ...]:
-    """Return the runs in a log, in their order. Raises UsageError where it has none, or a row cannot be what it
-    says.
-    """
+    """Return the runs in a log, in their order. Raises UsageError where it has none, or a row is impossible."""
     runs: list[Run] = []
     section, read = _Section(), 0
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -202,9 +200,7 @@ def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
 
 
 def _wrong(body: dict[str, str]) -> int | None:
-    """Return ``#wrong`` counts elements; ``error``, of old versions, is a relative error, of which only 0 can be
-    told.
-    """
+    """Return what was wrong: ``#wrong`` counts elements; of ``error``, of old versions, only 0 can be told."""
     text = body.get("#wrong", body.get("error", "N/A")).rstrip("*")
     if text == "N/A":
         return None
@@ -410,9 +406,7 @@ def _json_line(result: Result, place: Place | str) -> Line | None:
 
 
 def _json_number(said: _Number) -> float:
-    """Return a number, also where it was written as text. Raises ValueError where there is none, or it is no finite
-    one.
-    """
+    """Return a number, also one written as text. Raises ValueError where there is none, or it is not finite."""
     number = math.nan if said is None else float(said)
     if not math.isfinite(number):
         raise ValueError("a time or bandwidth is missing or no number")

@@ -129,9 +129,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def timing(self) -> Mode:
-        """Return how calls are timed. A gloo call returns when it is done: back to back, it is blocking all
-        the same.
-        """
+        """Return how calls are timed. A gloo call returns when it is done: back to back, it still blocks."""
         return "blocking" if self.backend == "gloo" else self.mode
 
 

@@ -259,9 +259,7 @@ class RoundRobin(Struct):
     def _row(
         self, pair: tuple[End, End], way: tuple[End, End], both: bool, step: int, rows: Mapping[int, PairTiming]
     ) -> Sample:
-        """Enter one direction. A word that came back is taken off, a transfer's share of it: it is the latency measured
-        just before.
-        """
+        """Enter one direction. A word that came back is taken off, a transfer's share: the latency measured before."""
         src, dst = way
         latency_s, nbytes = self._latency_s[pair], self.context.sizes[1]
         reply_s = latency_s / self.context.transfers

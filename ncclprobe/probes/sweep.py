@@ -421,9 +421,7 @@ def _settled(context: SweepContext, call: Call) -> float:
 
 
 def _too_long(context: SweepContext, what: str, nbytes: int, larger: Sequence[int], call_s: float) -> dict[int, float]:
-    """Return those of the `larger` sizes whose rows would take too long, once the next class would; the same on all
-    ranks.
-    """
+    """Return those `larger` sizes whose rows would take too long, once the next class would; on all ranks the same."""
     plan = context.plan
     if plan.target is None or plan.longest_s is None or nbytes < _PREDICTS:
         return {}

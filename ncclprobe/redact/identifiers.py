@@ -92,9 +92,7 @@ class Pseudonyms:
         return IPv4Address(self._permuted(b"ipv4", value, 4, _held(value, 32, _IPV4_RANGES)))
 
     def _ipv6(self, address: IPv6Address) -> IPv6Address:
-        """Replace subnet and interface separately, so that a GID's lower half is its port's GUID; an IPv4 address in it
-        agrees.
-        """
+        """Replace subnet and interface apart: a GID's lower half is its port's GUID; an IPv4 address in it agrees."""
         value = int(address)
         for net in _EMBEDDED:
             if address in net and value > 1:
@@ -139,9 +137,7 @@ class Pseudonyms:
 
 
 def _held(value: int, bits: int, ranges: Iterable[Range]) -> int:
-    """Return the leading bits that `value` shares with a range or in which it leaves one, as a mask: they must not
-    flip.
-    """
+    """Return as a mask the leading bits that `value` shares with a range, or leaves one by: they must not flip."""
     longest = 0
     for prefix, length, whole in ranges:
         shared = bits - (value ^ prefix).bit_length()
@@ -406,9 +402,7 @@ class Identifiers:
 
 
 def structure(text: str) -> Any:
-    """Return what JSON text says; None where it is not JSON, is nested beyond all reason, or says no more than a
-    number.
-    """
+    """Return what JSON text says; None for no JSON, nesting beyond all reason, or no more than a number."""
     if text.lstrip()[:1] not in ("[", "{", '"'):
         return None
     try:

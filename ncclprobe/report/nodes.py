@@ -57,9 +57,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
-    """Return the verdicts on each node with the findings that are about it; and how much those weigh that name no
-    node.
-    """
+    """Return the verdicts on each node with its findings; and how much those weigh that name no node."""
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()
     for verdict in report.checks:

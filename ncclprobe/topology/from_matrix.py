@@ -182,9 +182,7 @@ def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -
 
 
 def _below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str) -> dict[str, tuple[str, ...]]:
-    """Return the bridges above each device of a root port, which differ in name alone. A switch is a port up and one
-    down.
-    """
+    """Return the bridges above each device of a root port, of names alone. A switch is a port up and one down."""
     groups = _clusters(names, ranks, _SAME_SWITCH)
     if len(names) == 1:
         return {names[0]: (port,)}

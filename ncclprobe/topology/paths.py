@@ -81,9 +81,7 @@ class Topology(Struct, frozen=True):
         return PathType.PXN if (gpu, other) in self.relays else self.paths[gpu, other]
 
     def near(self, gpu: str) -> tuple[str, ...]:
-        """Return the NICs that no other NIC is nearer to `gpu` than, whatever their rate; none where nothing
-        is known.
-        """
+        """Return the NICs that are nearest to `gpu`, whatever their rate; none where nothing is known."""
         known = {nic: path for nic in self.nics if (path := self.paths[gpu, nic]) is not None}
         nearest = min(known.values(), default=None)
         return tuple(nic for nic, path in known.items() if path == nearest)
@@ -231,9 +229,7 @@ def _broadcom(identity: Identity, level: int) -> int:
 
 
 def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
-    """Return what a link leads to. A remote end that this machine does not show is taken for an NVSwitch, as
-    by NCCL.
-    """
+    """Return what a link leads to. As by NCCL, a remote end that the machine does not show counts as an NVSwitch."""
     kind = pci.devices[remote].identity.kind if remote in pci.devices else None
     if kind == "gpu":
         return Node("gpu", remote)
@@ -259,9 +255,7 @@ def search(start: Node, graph: Graph) -> dict[Node, PathType]:
 
 
 def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> PathType | None:
-    """Return what one link makes of a path, or None where NCCL does not go: over a GPU, but for one NVLink hop to
-    another.
-    """
+    """Return what one link makes of a path; None where NCCL does not go: over a GPU, but for one NVLink hop."""
     if relay:
         allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
         return PathType.NVB if allowed else None

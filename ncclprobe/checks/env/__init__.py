@@ -33,9 +33,7 @@ def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
 
 
 def loaded(software: Software | Absent) -> Version | None:
-    """Return the version of the NCCL that a job would load; None, which stands for the newest, where it is not
-    known.
-    """
+    """Return the version of the NCCL that a job would load; None: not known, which stands for the newest."""
     return software.nccl_version if isinstance(software, Software) else None
 
 

@@ -82,9 +82,7 @@ def gid_uniform(
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
-    """Return version and family of the GIDs that NCCL takes here; what another check says of empty ones is not said
-    again.
-    """
+    """Return version and family of the GIDs that NCCL takes here; of empty ones another check speaks."""
     version = loaded(software)
     wanted = wish(settings, version)
     ports = [port for port in select_by(fabric, settings, version).taken if port.link_layer == "Ethernet"]

@@ -367,9 +367,7 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
 
 
 def unknown(text: str, parameter: Parameter) -> str:
-    """Return what is wrong with `text` as a value of `parameter`; empty where nothing is, or it is not known what is
-    right.
-    """
+    """Return what is wrong with `text` as a value of `parameter`; empty: nothing, or what is right is not known."""
     if parameter.words:
         return _unknown_word(text, parameter)
     numbered = parameter.type in ("bool", "int", "size") or (parameter.type == "enum" and parameter.low is not None)

@@ -38,9 +38,7 @@ def shown(gpus: Gpus, environment: Environment | Absent) -> Iterator[tuple[str, 
 
 
 def at(address: str, gpus: Gpus | Absent) -> str:
-    """Return what is at a PCI address, which may lack its function (``0000:19:00`` in the kernel log): ``GPU3``, or
-    itself.
-    """
+    """Return what is at a PCI address, with or without function (``0000:19:00``, kernel log): ``GPU3``, or itself."""
     known = () if isinstance(gpus, Absent) else gpus.all
     return next((f"GPU{gpu.index}" for gpu in known if gpu.pci and _slot(gpu.pci) == _slot(address)), address)
 

@@ -306,9 +306,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 
 def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Finding:
-    """Return one finding for all events of one kind on one device, by the last of them; any fatal one makes it
-    fatal.
-    """
+    """Return one finding for all events of one kind on one device, by the last; any fatal one makes it fatal."""
     last = events[-1]
     meaning = _meaning(last, fatal=any(event.fatal for event in events))
     times = f"{len(events)} times, last " if len(events) > 1 else ""

@@ -96,9 +96,7 @@ def p2p(
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
-    """Return NVML's word for a pair of which reads or writes are not allowed, in one direction at least; empty:
-    none.
-    """
+    """Return NVML's word for a pair of which reads or writes are not allowed, in one direction or both; empty: none."""
     said = [table.get(pair) for table in (peers.read, peers.write) for pair in ((one, other), (other, one))]
     return next((word for word in said if isinstance(word, str) and word != "OK"), "")
 

@@ -332,9 +332,7 @@ def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
 
 
 def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
-    """Yield the GPUs that have the most of their node, and less than their default: a user's wish, if it is little
-    less.
-    """
+    """Yield the GPUs with the most of their node, and less than their default: a user's wish, if it is little less."""
     most = max((gpu.power_limit_W for gpu in gpus.values() if isinstance(gpu.power_limit_W, int)), default=0)
     for name, gpu in gpus.items():
         limit, usual = gpu.power_limit_W, gpu.power_default_W

@@ -42,9 +42,7 @@ def meant(fabric: Fabric) -> Fabric:
 
 
 def taken(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """Return the ports that NCCL would take if they were all active: of a layer it knows, and not kept out by
-    NCCL_IB_HCA.
-    """
+    """Return the ports that NCCL would take if all were active: of a known layer, not kept out by NCCL_IB_HCA."""
     found = select(meant(fabric), settings.get("NCCL_IB_HCA") or "")
     parts = (found.taken, found.beyond, found.down, found.closed, found.unknown)
     wanted = {port.name for part in parts for port in part}

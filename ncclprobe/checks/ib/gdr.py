@@ -202,9 +202,7 @@ def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | 
 
 
 def _another_tree(machine: Machine | Absent, settings: Settings) -> bool:
-    """Return whether the PCI tree is a hypervisor's, or NCCL is given one by a file: what we see may not be what
-    counts.
-    """
+    """Return whether the PCI tree is a hypervisor's, or a file gives NCCL one: what we see may not count."""
     return (isinstance(machine, Machine) and machine.virtual is True) or bool(settings.get("NCCL_TOPO_FILE"))
 
 

@@ -120,9 +120,7 @@ def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapp
 
 
 def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
-    """Return NICs that are the nearest of GPUs with fewer working ones than is usual; certain where most GPUs have
-    enough.
-    """
+    """Return the nearest NICs of GPUs with fewer working ones than usual; certain where most GPUs have enough."""
     usual = typical([group for group in near if group.share(working)], working)
     short = [group for group in near if group.share(working) < usual]
     certain = 2 * sum(len(group.gpus) for group in short) < sum(len(group.gpus) for group in near)
@@ -313,9 +311,7 @@ _FLUX = Ipv4Settings(1, 0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
-    """Return the Ethernet ports that are there for the GPUs: no slow ones, and none where InfiniBand ports are
-    active.
-    """
+    """Return the Ethernet ports that are there for the GPUs: no slow ones, none beside active InfiniBand ports."""
     ports = active(taken(fabric, settings))
     infiniband = any(port.link_layer == "InfiniBand" for port in ports)
     return () if infiniband else tuple(port for port in fast(ports) if port.link_layer == "Ethernet")
@@ -362,9 +358,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
-    """Return whether a GID is RoCE v2 and not link-local; None where the table, or the types of such GIDs, are
-    unknown.
-    """
+    """Return whether a GID is RoCE v2 and not link-local; None where the table, or its types, are unknown."""
     if isinstance(table, Absent):
         return None
     kinds = {entry.type for entry in table if not entry.link_local}
@@ -461,9 +455,7 @@ def same_subnet(
 
 
 def _answers_for_others(sysctls: Sysctls | Absent, name: str) -> bool:
-    """Return whether the interface answers ARP for others' addresses, or announces them. Not known counts as not seen
-    to.
-    """
+    """Return whether the interface answers ARP for others' addresses, or announces them; not known: it does not."""
     kept = None if isinstance(sysctls, Absent) else sysctls.interfaces.get(name)
     if kept is None:
         return False

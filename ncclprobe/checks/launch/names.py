@@ -468,9 +468,7 @@ def dup_gpu(
 
 
 def _gpu(process: RankProcess, uuids: Mapping[int, str]) -> str:
-    """Return the UUID of the GPU that a rank would use, given those that numbers stand for; empty where nothing tells
-    it.
-    """
+    """Return the UUID of the GPU that a rank would use, given those that numbers stand for; empty: nothing tells it."""
     if process.local_rank is None:
         return ""
     listed = process.visible

@@ -114,9 +114,7 @@ _MOST_NODES = 4
 
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
-    """Return what NCCL has for its network: ports of HCAs, else devices only a plugin knows, else interfaces for
-    sockets.
-    """
+    """Return what NCCL has for its network: ports of HCAs, else devices of a plugin, else interfaces for sockets."""
     if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))

@@ -129,9 +129,7 @@ def is_read_by(name: str, job: Job) -> bool:
 
 
 def meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
-    """Return what a setting comes to, so that two ways to write it are one: ``0x10`` is 16, and so may be not to set
-    it.
-    """
+    """Return what a setting comes to, one for all ways to write it: ``0x10`` is 16, and so may be not to set it."""
     if parameter is not None and parameter.name == _DETAIL:  # INFO and OFF are one: no rank waits for another's checks
         return "DETAIL" if entry and (entry.value or "").upper() == "DETAIL" else UNSET
     if parameter is None or (entry and entry.value is None):

@@ -175,9 +175,7 @@ class Worker:
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
     async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | DataOrder | RailsOrder | Leave:
-        """Return what this node is to do next: listen to who proves this key, probe by a plan, write, try rails, or
-        leave.
-        """
+        """Return what this node is to do next: listen for this key, probe by a plan, write, try rails, or leave."""
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             return self._key(parse(message, "listen", str))

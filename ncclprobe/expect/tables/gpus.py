@@ -68,9 +68,7 @@ class GpuProduct(Struct, frozen=True):
 
 
 def nccl_pcie_GBps(generation: int, width: int) -> float:
-    """Return a slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. A generation unknown to it counts as
-    Gen3.
-    """
+    """Return a slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. An unknown generation counts as Gen3."""
     return NCCL_PCIE_GBPS_PER_LANE.get(generation, NCCL_PCIE_GBPS_PER_LANE[3]) * width
 
 

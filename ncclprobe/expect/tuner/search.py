@@ -179,9 +179,7 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
 
 
 def _uneven(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
-    """Return four GPUs with one link to two neighbours and two to the third (half a DGX-1): every link is in some
-    ring.
-    """
+    """Return four GPUs with one link to two neighbours and two to the third (half a DGX-1): each link is in a ring."""
     if (system.gpus, system.nvlinks) != (4, 4):
         return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
     if gpus not in (2, 4):

@@ -163,9 +163,7 @@ _PARTS = {"nvl": "nvlink", "pci": "pci", "ib": "port", "roce": "port"}
 
 
 def part_of(check: str) -> str:
-    """Return which part of a device a check speaks of: its NVLinks, its PCIe link, its port to the network, or
-    itself.
-    """
+    """Return which part of a device a check speaks of: its NVLinks, PCIe link, port to the network, or itself."""
     return _PARTS.get(check.partition(".")[0], "device")
 
 
@@ -251,9 +249,7 @@ def _drawn(cluster: Cluster, marks: Marks) -> Iterator[Markup]:
 
 
 def _device(placed: Placed, sort: str, top: int, high: int, marks: Marks) -> Markup:
-    """Return a box with name and model; what is said of the device is its tooltip, and a badge shows that there is
-    any.
-    """
+    """Return a box with name and model; what is said of the device is its tooltip, and a badge shows that."""
     device, said = placed.device, marks.get(placed.device.name, ())
     kind = _worst(marks, device.name)
     words = "\n".join([f"{device.name}: {device.model}", f"PCI {device.pci or 'unknown'}", *(m.text for m in said)])
@@ -269,9 +265,7 @@ def _device(placed: Placed, sort: str, top: int, high: int, marks: Marks) -> Mar
 
 
 def _model(text: str) -> str:
-    """Return what tells a model in a word or two: ``H100 80GB`` of ``NVIDIA H100 80GB HBM3``, ``MT4129`` of its long
-    id.
-    """
+    """Return a model in a word or two: ``H100 80GB`` of ``NVIDIA H100 80GB HBM3``, ``MT4129`` of its long id."""
     words = [word for word in text.replace("-", " ").split() if word not in ("NVIDIA", "Tesla", "Fake")]
     return " ".join(words[:2]) if sum(map(len, words[:2])) < 12 else "".join(words[:1])
 

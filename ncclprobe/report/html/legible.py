@@ -19,9 +19,7 @@ _NAMES = 160
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """Return `text` with control, direction and surrogate characters escaped, cut after `limit` with a word about the
-    rest.
-    """
+    """Return `text` with control, direction and surrogate characters escaped, cut after `limit`, which it says."""
     kept = text[:limit]
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in kept)
@@ -99,9 +97,7 @@ def lasting(seconds: float) -> str:
 
 
 def data(value: Any) -> Markup:
-    """Return `value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator in
-    it.
-    """
+    """Return `value` as JSON for a ``<script type="application/json">``: no ``<``, ``>``, ``&`` or line separator."""
     text = json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for mark in "<>&":
         text = text.replace(mark, f"\\u{ord(mark):04x}")

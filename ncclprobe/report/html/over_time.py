@@ -76,9 +76,7 @@ def trends(history: Sequence[Past]) -> Trends | None:
 
 
 def _nodes(history: Sequence[Past]) -> tuple[tuple[NodeLine, ...], int, int]:
-    """Return the nodes that were not always well, the loudest of today first; how many always were, and how many are
-    not shown.
-    """
+    """Return the nodes not always well, today's loudest first; how many always were, and how many are not shown."""
     shown = history[-MOST_COLUMNS:]
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in dict.fromkeys(name for each in reversed(shown) for name in each.states):

@@ -320,9 +320,7 @@ def _of_several(blame: str) -> str:
 
 
 def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
-    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for the verdict that it
-    made.
-    """
+    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for its verdict."""
     own = own_node(verdict)
     for finding in verdict.findings:
         yield _found(verdict, finding), finding.nodes or own

@@ -229,9 +229,7 @@ def versions() -> dict[str, str | None]:
 def rank_info(
     options: Options, hostname: str, host: Host, backend: Backend, device: int, local_ranks: int, note: str = ""
 ) -> RankInfo:
-    """Return what this rank, one of `local_ranks` here, which measures `backend` with CUDA device `device`, says of
-    itself.
-    """
+    """Return what this rank, one of `local_ranks` here, says of itself, with `backend` and CUDA device `device`."""
     import torch
 
     from ncclprobe.probes.buffers import free_bytes
