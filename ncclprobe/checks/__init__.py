@@ -15,9 +15,20 @@ names the jobs or machines of which the question makes sense, others are skipped
 that, and is unknown.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from ncclprobe.facts.machine import System
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every
+
+Blamed = Mapping[str, Any]
+JOB: Blamed = MappingProxyType({"blame": "job", "action": "fix-job"})
+IMAGE: Blamed = MappingProxyType({"blame": "image", "action": "fix-image"})
+NODE: Blamed = MappingProxyType({"blame": "node", "action": "repair"})
+FABRIC: Blamed = MappingProxyType({"blame": "fabric", "action": "repair"})
+"""Whose fault a finding is, and what helps: most of what checks say of that."""
 
 
 @applies

@@ -7,6 +7,7 @@ what NCCL shares through /dev/shm, what it may lock, and what is left of the mac
 from collections.abc import Iterator
 from typing import Any
 
+from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
@@ -86,7 +87,7 @@ def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
     if soft >= _FEWEST_FILES and (hard is None or hard >= needed):
         yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
     else:
-        yield warn("RLIMIT_NOFILE", message, blame="image", action="fix-image", evidence=evidence)
+        yield warn("RLIMIT_NOFILE", message, **IMAGE, evidence=evidence)
 
 
 _THREADS_PER_RANK = 256
@@ -111,17 +112,16 @@ def threads(process: Process, launch: Launch, cgroup: Cgroup | Absent) -> Iterat
     """
     ranks = launch.local_world_size or 1
     needed = _THREADS_PER_RANK * ranks
-    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image"}
     soft, free = process.nproc.soft, process.first_user_namespace and "sys_resource" in process.capabilities
     if soft is not None and soft < needed and not free:
         message = f"soft limit {soft}; {plural(ranks, 'rank')} may need {needed} threads"
-        yield warn("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **blamed)
+        yield warn("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
     limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
     if isinstance(limit, PidsLimit):
         left = limit.most - (0 if isinstance(limit.used, Absent) else limit.used)
         if left < needed:
             message = f"{left} of {limit.most} are left; {plural(ranks, 'rank')} may need {needed} threads"
-            yield warn("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **blamed)
+            yield warn("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
 
 
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
@@ -135,9 +135,7 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     """
     if not sync.synchronized:
         message = "no service synchronises the kernel's clock"
-        yield warn(
-            "clock", message, blame="image", action="fix-image", evidence=seen("timedatectl", "NTPSynchronized=no")
-        )
+        yield warn("clock", message, **IMAGE, evidence=seen("timedatectl", "NTPSynchronized=no"))
 
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -301,7 +299,7 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
     message = f"{size(memlock.soft_bytes)}, with {plural(len(fabric.devices), 'RDMA device')}; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
-    yield tell("RLIMIT_MEMLOCK", message, blame="image", action="fix-image", evidence="getrlimit(RLIMIT_MEMLOCK)")
+    yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence="getrlimit(RLIMIT_MEMLOCK)")
 
 
 @check(
@@ -338,7 +336,7 @@ def caps(
             f"is not held in this {container.kind} container, and /dev/shm is small: {_room(memory)}, {ranks} ranks"
         )
         sources = (seen("/proc/self/status", "CapEff"), "statvfs /dev/shm", f"container by {container.sign}")
-        yield warn("CAP_SYS_NICE", message, blame="image", action="fix-image", evidence=sources)
+        yield warn("CAP_SYS_NICE", message, **IMAGE, evidence=sources)
 
 
 @check(
@@ -370,7 +368,7 @@ def oom(
     ranks = ranks_here(launch, gpus, job) if isinstance(launch, Launch) and job.backend == "nccl" else 0
     if isinstance(limit, MemoryLimit) and limit.nbytes < _RANK_BYTES * ranks:
         message = f"{size(limit.nbytes)} are allowed to this control group, for {plural(ranks, 'rank')} of this node"
-        yield warn("memory", message, blame="image", action="fix-image", evidence=limit.group)
+        yield warn("memory", message, **IMAGE, evidence=limit.group)
         return
     used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0
     if isinstance(limit, MemoryLimit) and isinstance(used, int) and used > (1 - _LITTLE_LEFT) * limit.nbytes:
@@ -444,7 +442,7 @@ def _crowded(
     if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known
         return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
-    return tell(subject, message, blame="job", action="fix-job", evidence=evidence)
+    return tell(subject, message, **JOB, evidence=evidence)
 
 
 def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iterator[Finding]:
@@ -455,7 +453,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     if far and (shared or len(far) == len(known)):
         for index in far:
             message = f"is near processors {_listed(known[index])}, of which this process may use none"
-            yield warn(f"GPU{index}", message, blame="job", action="fix-job", evidence=evidence)
+            yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
         yield note(", ".join(unknown), "which processors are near is not known", evidence="NVML")
@@ -493,7 +491,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     ranks, quota, evidence = ranks_here(launch, gpus, job), cgroup.cpu.cpus, cgroup.cpu.group
     if quota < 2 * ranks:
         message = f"allows {quota:g} processors' time to {ranks} ranks, of which each polls on two threads at least"
-        yield warn("cpu quota", message, blame="image", action="fix-image", evidence=evidence)
+        yield warn("cpu quota", message, **IMAGE, evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:
         message = f"has throttled its group in {throttling.throttled} of {throttling.periods} periods so far"
@@ -520,7 +518,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
     nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
     message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
     allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
-    yield warn("NUMA", message, blame="job", action="fix-job", evidence=allowed)
+    yield warn("NUMA", message, **JOB, evidence=allowed)
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
@@ -555,4 +553,4 @@ def governor(scaling: Scaling) -> Iterator[Finding]:
         yield note("governor", message, evidence=evidence)
     else:
         message = f"powersave of {scaling.driver} keeps the lowest clock"
-        yield warn("governor", message, blame="image", action="fix-image", evidence=evidence)
+        yield warn("governor", message, **IMAGE, evidence=evidence)

@@ -6,6 +6,7 @@ The links are NVML's, and where it does not tell them, those that ``nvidia-smi n
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from ncclprobe.checks import FABRIC, IMAGE, NODE
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu import blanks, gpu_job, named
@@ -184,7 +185,7 @@ def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Bo
     if product.wiring == "board" and not part:
         yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
     elif not gpu.up and not alone and product.wiring != "bridge":
-        yield warn(gpu.name, message, blame="node", action="repair", evidence=evidence)
+        yield warn(gpu.name, message, **NODE, evidence=evidence)
     elif gpu.up:
         yield note(gpu.name, message, evidence=evidence)
 
@@ -229,7 +230,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
             yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
         elif product and gpu.up and usual < _ON_THE_WIRE * product.link_GBps * 1000:
             message = f"its links run at {usual / 1000:.5g} GB/s, {product.link_GBps:g} expected ({product.source})"
-            yield warn(gpu.name, message, blame="node", action="repair", evidence=seen.evidence)
+            yield warn(gpu.name, message, **NODE, evidence=seen.evidence)
     unknown = {**seen.unknown, **silent}
     if unknown and not told:
         raise Unlearned("; ".join(dict.fromkeys(gap.why for gap in unknown.values())))
@@ -318,7 +319,7 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     fabrics = [gpu.fabric for _, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric)]
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
         message = "they are not in one cluster and clique: NVLink does not connect them all"
-        yield warn("GPUs", message, blame="fabric", action="repair", evidence="nvmlDeviceGetGpuFabricInfo")
+        yield warn("GPUs", message, **FABRIC, evidence="nvmlDeviceGetGpuFabricInfo")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
 
 
@@ -345,20 +346,18 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     if fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
-            yield fail(
-                name, f"{message}, though links to NVSwitches are up", blame="node", action="repair", evidence=evidence
-            )
+            yield fail(name, f"{message}, though links to NVSwitches are up", **NODE, evidence=evidence)
         else:
             yield note(name, f"{message}; no link leads to an NVSwitch", evidence=evidence)
     elif fabric.state == "completed" and fabric.status:
         message = f"its registration with the NVLink fabric failed (NVML error {fabric.status})"
-        yield fail(name, message, blame="node", action="repair", evidence=evidence)
+        yield fail(name, message, **NODE, evidence=evidence)
     elif fabric.state == "completed" and _of_a_rack(gpu) and switched and not _cluster(gpu):
         message = "its cluster UUID is zero, so NCCL does not use NVLink between machines"
-        yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
+        yield warn(name, message, **FABRIC, evidence=evidence)
     if isinstance(fabric.troubles, tuple) and fabric.troubles:
         message = f"the fabric reports: {', '.join(fabric.troubles)}"
-        yield warn(name, message, blame="fabric", action="repair", evidence=evidence)
+        yield warn(name, message, **FABRIC, evidence=evidence)
 
 
 def _of_a_rack(gpu: Gpu) -> bool:
@@ -411,7 +410,7 @@ def fm_service(
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
         message = f"runs{unlike}: it will fail to restart"
-        yield warn("nv-fabricmanager", message, blame="image", action="fix-image", evidence=switches)
+        yield warn("nv-fabricmanager", message, **IMAGE, evidence=switches)
 
 
 NO_CHANNEL = Devices((), (), ())
@@ -443,6 +442,6 @@ def imex(
     seen = "none may be opened" if devices.imex_channels else "there is none"
     message = f"{seen}, and {members} are part of a cluster of machines"
     if launch.several_nodes or enabled == 1:
-        yield fail(_CHANNELS, message, blame="image", action="fix-image", evidence=f"{_CHANNELS}/channel*")
+        yield fail(_CHANNELS, message, **IMAGE, evidence=f"{_CHANNELS}/channel*")
     else:
         yield note(_CHANNELS, f"{message}; a job on this machine alone needs none", evidence=f"{_CHANNELS}/channel*")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, several
 from ncclprobe.checks.launch.mesh import (
     HEALTHY,
     MOST_SUSPECTS,
@@ -366,7 +366,7 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
             message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave by {other}"
             evidence = seen(f"ip route get {to[0]} from {source}", f"dev {other}")
             rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
-            yield warn(node, message, blame="image", action="fix-image", nodes=(node,), evidence=evidence, remedy=rule)
+            yield warn(node, message, **IMAGE, nodes=(node,), evidence=evidence, remedy=rule)
     if not judged and any(each.rows for _, each in paths.items()):
         raise Unlearned("the routes and rules of no node are known")
 

@@ -5,7 +5,7 @@ misspelt path) or the server's.
 """
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import Any, get_args
+from typing import get_args
 
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import OutOfTime, Unlearned
@@ -14,9 +14,6 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every
-
-NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
-SERVER: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 
 
 @applies

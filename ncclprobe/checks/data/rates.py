@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
-from ncclprobe.checks.data import NODE, SERVER
+from ncclprobe.checks import FABRIC, NODE
 from ncclprobe.checks.sync import named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import DataPaths, DataRates, Look
@@ -198,7 +198,7 @@ def _failed(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
         for why, some in vote(nodes).groups.items():
             everywhere = len(tried[path]) == len(some) > 1
             message = f"could not be measured {'on every node' if everywhere else f'on {named(some)}'}: {why}"
-            yield fail(path, message, nodes=some, evidence=why, **(SERVER if everywhere else NODE))
+            yield fail(path, message, nodes=some, evidence=why, **(FABRIC if everywhere else NODE))
 
 
 def _numbers(known: Mapping[str, Sequence[PathRate]]) -> Iterator[Finding]:
@@ -287,7 +287,7 @@ def baseline(rates: Every[DataRates | Absent], paths: Every[DataPaths], job: Job
                 f"{words_of(expected.kind)}{' of all at once' if expected.together else ''} reach "
                 f"{shown(worst.kind, worst.per_s)} {where}; {expected}"
             )
-            details = {**(SERVER if everywhere else NODE), "loss": round(1 - worst.per_s / expected.per_s, 3)}
+            details = {**(FABRIC if everywhere else NODE), "loss": round(1 - worst.per_s / expected.per_s, 3)}
             yield warn(expected.path, message, nodes=tuple(low), evidence=expected.source, **details)
     if not judged:
         raise Unlearned("no rate that was measured is in the baseline: other paths, file systems or numbers of nodes")

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.checks.data import NODE, SERVER, asked, asked_of_several, by_path, on, problem, told, unasked
-from ncclprobe.checks.sync import differing, named
+from ncclprobe.checks import FABRIC, IMAGE, JOB, NODE, Blamed
+from ncclprobe.checks.data import asked, asked_of_several, by_path, on, problem, told, unasked
+from ncclprobe.checks.sync import named, unlike
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import (
     UNWRITTEN,
@@ -21,11 +22,10 @@ from ncclprobe.facts.data_paths import (
 from ncclprobe.facts.field import missing
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.model.snapshot import Absent, Every, Vote, vote
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.units import size
 
-_JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 _FULL_BYTES, _NEARLY = 1 << 20, 0.01
 _MEANINGFUL = (
     "ro",
@@ -92,11 +92,11 @@ def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
         yield fail(name, f"{words}{on(nodes, rows)}", nodes=nodes, evidence=_source(row), **blamed)
 
 
-def _blamed(row: DataPath, *, everywhere: bool) -> dict[str, Any]:
+def _blamed(row: DataPath, *, everywhere: bool) -> Blamed:
     if not everywhere:
         return NODE
     hangs = isinstance(row.look, Absent) and row.look.refused == "TimedOut"
-    return SERVER if hangs else _JOB
+    return FABRIC if hangs else JOB
 
 
 def _source(row: DataPath) -> str:
@@ -141,10 +141,12 @@ def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding
     places = vote({node: str(each) for node, each in mounts.items()})
     options = vote({node: _options(each) for node, each in mounts.items()})
     for ballot, what in ((places, "is another file system"), (options, "is mounted with other options")):
-        if not ballot.agreed:
-            blamed = NODE if ballot.settled else {"blame": "image", "action": "fix-image"}
-            told = differing(ballot, what=f"{name} {what}:", before=f"{what}: ")
-            yield warn(name, evidence="/proc/self/mountinfo", **told, **blamed)
+        blamed = NODE if ballot.settled else IMAGE
+        yield from _unlike(ballot, name, what, evidence="/proc/self/mountinfo", **blamed)
+
+
+def _unlike(ballot: Vote[str], name: str, what: str, **details: Any) -> Iterator[Finding]:
+    return unlike(ballot, what=f"{name} {what}:", before=f"{what}: ", subject=name, **details)
 
 
 def _options(mount: Mount) -> str:
@@ -175,12 +177,9 @@ def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     yield from _unread(name, read)
     said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
     ballot = vote(said)
-    if not ballot.agreed:
-        evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
-        blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
-        unlike = "is not the same on all nodes:"
-        told = differing(ballot, what=f"{name} {unlike}", before=f"{unlike} ")
-        yield fail(name, evidence=evidence, **told, **blamed)
+    evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
+    blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
+    yield from _unlike(ballot, name, "is not the same on all nodes", tell=fail, evidence=evidence, **blamed)
 
 
 def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
@@ -226,9 +225,7 @@ def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
 
 def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str], what: str) -> Iterator[Finding]:
     ballot = vote({node: say(look) for node, look in looks.items()})
-    if not ballot.agreed:
-        told = differing(ballot, what=f"{name} {what}:", before=f"{what}: ")
-        yield warn(name, evidence=f"stat {name}", **told, **NODE)
+    yield from _unlike(ballot, name, what, evidence=f"stat {name}", **NODE)
 
 
 @check(
@@ -250,7 +247,7 @@ def space(paths: Every[DataPaths]) -> Iterator[Finding]:
         said = {node: words for node, look in looks.items() if (words := _room(look))}
         for words, nodes in vote(said).groups.items():
             full = words.startswith("is full") or "inodes" in words or "used up" in words
-            blamed = _JOB if len(nodes) == len(rows) else NODE
+            blamed = JOB if len(nodes) == len(rows) else NODE
             message = f"{words}{on(nodes, rows)}"
             yield (fail if full else warn)(name, message, nodes=nodes, evidence=f"statvfs {name}", **blamed)
 
@@ -400,7 +397,7 @@ def write(writes: Every[DataWrites | Absent], paths: Every[DataPaths]) -> Iterat
 def _written(path: str, rows: Mapping[str, Written]) -> Iterator[Finding]:
     failed = {node: f"{row.failed} failed: {row.why}" for node, row in rows.items() if row.failed}
     for words, nodes in vote(failed).groups.items():
-        blamed = SERVER if len(nodes) == len(rows) > 1 else NODE
+        blamed = FABRIC if len(nodes) == len(rows) > 1 else NODE
         yield fail(path, f"{words}{on(nodes, rows)}", nodes=nodes, evidence=f"a folder of ours in {path}", **blamed)
     left = {node: row.folder for node, row in rows.items() if row.left}
     for node, folder in left.items():
@@ -497,7 +494,7 @@ def _seen_by(
     evidence = [_evidence(path, node, sights[0], names) for node, sights in bad.items()][:3]
     if blind and len(blind) == len(looking):
         message = f"no node sees {what}: it is not shared"
-        yield fail(path, message, nodes=tuple(blind), evidence=evidence, blame="job", action="fix-job")
+        yield fail(path, message, nodes=tuple(blind), evidence=evidence, **JOB)
         return
     hung = [node for node in blind if {sight.outcome for sight in told[node]} == {"hung"}]
     said = {"gets no answer any more": hung, "sees nothing of " + what: [each for each in blind if each not in hung]}
@@ -513,7 +510,7 @@ def _seen_by(
         message = f"{named(slow)} saw {what} late: up to {max(slow.values()):.3g} s after it was written"
         node = max(slow, key=lambda each: slow[each])
         last = _evidence(path, node, max(told[node], key=lambda sight: sight.seconds), names)
-        yield warn(path, message, nodes=tuple(slow), evidence=[last], **SERVER if len(slow) == len(looking) else NODE)
+        yield warn(path, message, nodes=tuple(slow), evidence=[last], **FABRIC if len(slow) == len(looking) else NODE)
 
 
 def _late(rows: Mapping[str, Written], told: Mapping[str, Sequence[Sight]]) -> dict[str, float]:

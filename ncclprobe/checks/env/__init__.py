@@ -6,6 +6,7 @@ taken out of its hands), ``choices`` (what it chooses as a whole, and what vendo
 ``fixtures`` holds what the examples of several of them share.
 """
 
+from ncclprobe.checks import JOB
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Evidence, Finding, Sources, fail, note, seen, warn
@@ -44,12 +45,12 @@ def written(version: Version | None, name: str = "NCCL") -> str:
 
 def jobs_fail(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
     """Return a setting that stops the job."""
-    return fail(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
+    return fail(subject, message, **JOB, evidence=evidence, remedy=remedy)
 
 
 def jobs_warn(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:
     """Return a setting that costs the job something."""
-    return warn(subject, message, blame="job", action="fix-job", evidence=evidence, remedy=remedy)
+    return warn(subject, message, **JOB, evidence=evidence, remedy=remedy)
 
 
 def jobs_note(subject: str, message: str, evidence: Sources, remedy: str = "") -> Finding:

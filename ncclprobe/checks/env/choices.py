@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ncclprobe.checks import IMAGE, JOB, Blamed
 from ncclprobe.checks.env import as_evidence, evidence, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
 from ncclprobe.errors import Unlearned
@@ -19,7 +20,6 @@ from ncclprobe.nccl.networks import TITLES, compared, in_use, over_kernel, sourc
 from ncclprobe.nccl.selection import CLOSED
 from ncclprobe.units import plural
 
-_JOBS, _IMAGES = {"blame": "job", "action": "fix-job"}, {"blame": "image", "action": "fix-image"}
 _ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Part[Any] = Part(None, "not looked at")
 _UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network is so called: NCCL does not start", True, "NCCL_NET")
@@ -57,7 +57,7 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
         names = [name for name, part in choices.refused if part.subject == subject]
         why = next(part.why for _, part in choices.refused if part.subject == subject)
         shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
-        blamed: dict[str, Any] = _JOBS if subject in settings.effective or subject.isupper() else _IMAGES
+        blamed = JOB if subject in settings.effective or subject.isupper() else IMAGE
         yield fail(subject, f"{why} (its choice of {', '.join(names)})", evidence=shown, **blamed)
 
 
@@ -108,17 +108,17 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
         yield tell(subject, message, evidence=shown, **blamed)
 
 
-def _kept_by(choices: Choices, settings: Settings) -> tuple[str, dict[str, Any]]:
+def _kept_by(choices: Choices, settings: Settings) -> tuple[str, Blamed]:
     """Return what keeps NCCL off the fast NICs, and whose that is."""
     if choices.network.chosen and choices.network.chosen[0].plugin and over_kernel(settings):
-        return "FI_PROVIDER", _JOBS
+        return "FI_PROVIDER", JOB
     names = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "FI_PROVIDER")
     keeps = next((name for name in names if settings.get(name) not in (None, "", "0")), "")
     if keeps:
-        return keeps, _JOBS
+        return keeps, JOB
     left_out = choices.hcas_left_out.chosen or ()
     closed = any(each.why == CLOSED for each in left_out) or choices.fast_nics.chosen == ()
-    return "/dev/infiniband" if closed else "libnccl-net.so", _IMAGES
+    return "/dev/infiniband" if closed else "libnccl-net.so", IMAGE
 
 
 _TCPX = {

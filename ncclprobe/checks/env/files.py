@@ -1,8 +1,8 @@
 """Files that rule NCCL, its configuration, a topology and plugins, and the libraries that a job would load."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from ncclprobe.checks import IMAGE
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, written
 from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, having, setting
 from ncclprobe.errors import Unlearned
@@ -252,7 +252,6 @@ def _looks_only_there(software: Software | Absent, loader: Loader) -> bool:
     return "/nvidia/nccl/lib/" in path or path.rpartition("/")[0] in loader.folders()
 
 
-_WRONG: dict[str, Any] = {"blame": "image", "action": "fix-image"}
 _BY_HAND = ("single", "options")
 """Started by a person, who may start the job from another environment."""
 
@@ -292,15 +291,15 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
     if isinstance(torch, Torch) and torch.cuda is None:
         message = f"{software.packages.get('torch', '')} is built without CUDA, and so without NCCL".strip()
         rest = f"; what is no torch would load {mapped.path}" if mapped else ""
-        yield (warn if mapped else fail)("torch", message + rest, evidence=f"{torch.folder}/version.py", **_WRONG)
+        yield (warn if mapped else fail)("torch", message + rest, evidence=f"{torch.folder}/version.py", **IMAGE)
     elif mapped:
         yield from _older(software, mapped)
     elif isinstance(torch, Torch):
         message = "torch needs it, and the loader finds none"
-        yield fail(NCCL, message, evidence=f"{torch.folder}/lib/libtorch_cuda.so", **_WRONG)
+        yield fail(NCCL, message, evidence=f"{torch.folder}/lib/libtorch_cuda.so", **IMAGE)
     elif isinstance(launch, Launch) and launch.kind not in _BY_HAND:
         message = f"neither torch nor {NCCL} is in the environment in which {launch.kind} started this"
-        yield fail(NCCL, message, evidence=_ALL, **_WRONG)
+        yield fail(NCCL, message, evidence=_ALL, **IMAGE)
     elif job.local:
         message = "neither it nor torch is in this environment; jobs bring their own, or find none"
         yield note(NCCL, message, evidence=_ALL)
@@ -332,7 +331,7 @@ def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
         return
     if int(torch.cuda.partition(".")[0]) > gpus.cuda[0]:
         message = f"is built for CUDA {torch.cuda}, and the driver {gpus.driver} has {gpus.cuda[0]}.{gpus.cuda[1]}"
-        yield fail("torch", message, evidence=f"{torch.folder}/version.py", **_WRONG)
+        yield fail("torch", message, evidence=f"{torch.folder}/version.py", **IMAGE)
 
 
 _ALL = "installed distributions and the loader's folders"
@@ -344,7 +343,7 @@ def _older(software: Software, mapped: Mapped) -> Iterator[Finding]:
     version = software.nccl_version
     if version and len(wheels) == 1 and version < parse_version(wheels[0]):
         message = f"{written(version)}, by {mapped.why}, where torch brought {wheels[0]}"
-        yield warn(mapped.path, message, evidence=mapped.why, **_WRONG)
+        yield warn(mapped.path, message, evidence=mapped.why, **IMAGE)
 
 
 _CUDART = SharedLibrary(
@@ -375,10 +374,10 @@ def libraries(linking: Linking) -> Iterator[Finding]:
         tell = warn if each.needed_by == linking.plugin else fail
         after = ": NCCL goes on without the plugin" if each.needed_by == linking.plugin else ""
         if not each.path:
-            yield tell(each.name, f"{by} needs it, and the loader finds none{after}", evidence=each.needed_by, **_WRONG)
+            yield tell(each.name, f"{by} needs it, and the loader finds none{after}", evidence=each.needed_by, **IMAGE)
         elif each.lacks:
             message = f"{each.path}, by {each.why}, lacks {', '.join(each.lacks)}, for which {by} asks{after}"
-            yield tell(each.name, message, evidence=each.needed_by, **_WRONG)
+            yield tell(each.name, message, evidence=each.needed_by, **IMAGE)
         elif each.others and each.why in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
             yield note(
                 each.name, f"{each.path}, by {each.why}, hides {', '.join(each.others)}", evidence=each.needed_by

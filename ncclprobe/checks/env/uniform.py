@@ -1,8 +1,8 @@
 """Settings that are right or wrong only in comparison with those of the other nodes."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.env import evidence, loaded
 from ncclprobe.checks.env.fixtures import (
     LINK_LOCAL,
@@ -18,7 +18,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import kinds, of_one_kind, several_with_gpus, unlike
 from ncclprobe.checks.sync.host import DGXS, H100S, network
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -26,7 +26,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, reaches
-from ncclprobe.model.findings import Finding, fail, warn
+from ncclprobe.model.findings import Finding, fail
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.nccl.hcas import family, pick, roce_version, select_by, wish
@@ -70,15 +70,11 @@ def gid_uniform(
         known = settings.by_node.get(node, PLAIN)
         if types := _types(found, known, software.by_node.get(node, Absent("not asked"))):
             values[node] = types
-    ballot = vote(values)
-    if not ballot.agreed:
-        outliers = ballot.outliers
-        entry = next((s for _, s in settings.items() if s.get("NCCL_IB_GID_INDEX")), PLAIN)
-        given = evidence(entry, "NCCL_IB_GID_INDEX")
-        blamed: dict[str, Any] = {"blame": "job", "action": "fix-job"} if given else {"blame": "image"}
-        shown = given or "NCCL's search in /sys/class/infiniband/*/ports/*/gids"
-        told = differing(ballot, lambda types: f"GIDs of {' and '.join(sorted(types))}")
-        yield fail(named(outliers), evidence=shown, **{"action": "fix-image", **blamed, **told})
+    entry = next((s for _, s in settings.items() if s.get("NCCL_IB_GID_INDEX")), PLAIN)
+    given = evidence(entry, "NCCL_IB_GID_INDEX")
+    more = {"tell": fail, **(JOB if given else IMAGE)}
+    more["evidence"] = given or "NCCL's search in /sys/class/infiniband/*/ports/*/gids"
+    yield from unlike(vote(values), lambda types: f"GIDs of {' and '.join(sorted(types))}", **more)
 
 
 def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> frozenset[str]:
@@ -124,13 +120,10 @@ def ignore_net_mismatch(
         for node, each in settings.items()
         if _knows(software.by_node.get(node)) and read_setting(each, _IGNORES, 1, loaded(software.by_node[node]))
     }
-    uneven = [vote(part) for part in of_one_kind(counts, kinds(machines, gpus))]
-    for ballot in uneven:
-        if silent and not ballot.agreed:
-            shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-            before = "lets NCCL start without a message: "
-            told = differing(ballot, "{} NICs".format, "NCCL starts without a message:", before)
-            yield warn(_IGNORES, blame="job", action="fix-job", evidence=shown, **told)
+    for part in of_one_kind(counts, kinds(machines, gpus)) if silent else ():
+        shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
+        more = {"before": "lets NCCL start without a message: ", "evidence": shown, **JOB}
+        yield from unlike(vote(part), "{} NICs".format, "NCCL starts without a message:", subject=_IGNORES, **more)
 
 
 def _knows(software: Software | Absent | None) -> bool:

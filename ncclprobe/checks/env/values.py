@@ -7,6 +7,7 @@ which refuse or misread what NCCL would take.
 import re
 from collections.abc import Iterator
 
+from ncclprobe.checks import JOB
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import NO_NCCL, PLAIN, having, nccl, setting
 from ncclprobe.facts.nccl_conf import Settings
@@ -49,10 +50,10 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             yield note(entry.name, message, evidence=as_evidence(entry))
         elif known and not better:
             message = f"no library reads it. {known.hazard}"
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif better:
             message = f"no library reads it; did you mean {better}?"
-            yield warn(repr(entry.name).strip("'"), message, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield warn(repr(entry.name).strip("'"), message, **JOB, evidence=as_evidence(entry))
         else:
             message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
             yield note(entry.name, message, evidence=as_evidence(entry))
@@ -142,12 +143,12 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
         read_as = f"refuses: its default holds ({parameter.default})" if keeps else "reads as 0"
         message = f"is {entry.value!r}, which NCCL {read_as}"
         if meant is None or value is None:
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif bool(value) == meant:
             yield note(entry.name, f"{message}, as its wording says", evidence=as_evidence(entry))
         else:
             contrary = f"{message}: the opposite of its wording"
-            yield fail(entry.name, contrary, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield fail(entry.name, contrary, **JOB, evidence=as_evidence(entry))
 
 
 @check(
@@ -167,7 +168,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
         if reading.note in ("tail", "octal", "overflow"):
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
-            yield warn(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
 
 
 @check(
@@ -193,12 +194,12 @@ def range(settings: Settings) -> Iterator[Finding]:
             continue
         if problem := _no_size(parameter, reading.value):
             tell = fail if entry.name in _BUFFERS else warn
-            yield tell(entry.name, problem, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield tell(entry.name, problem, **JOB, evidence=as_evidence(entry))
         elif (low is not None and reading.value < low) or (high is not None and reading.value > high):
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
             tell = fail if entry.name in _REFUSED_BY_IB else warn
-            yield tell(entry.name, message, blame="job", action="fix-job", evidence=as_evidence(entry))
+            yield tell(entry.name, message, **JOB, evidence=as_evidence(entry))
 
 
 def _no_size(parameter: Parameter, value: int) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
@@ -61,7 +62,7 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
         if smi.refused != "Missing" or isinstance(gpus, Absent):
             raise Unlearned(smi.why)
     elif smi.wedged:
-        yield fail("nvidia-smi", smi.wedged, blame="node", action="repair", evidence="nvidia-smi -L")
+        yield fail("nvidia-smi", smi.wedged, **NODE, evidence="nvidia-smi -L")
     elif isinstance(gpus, Gpus) and smi.gpus < (alive := sum(not gpu.lost for gpu in gpus.all)):
         message = f"lists {plural(smi.gpus, 'GPU')}, and NVML counts {alive}: a GPU comes and goes"
         yield fail("nvidia-smi", message, blame="node", action="retest", confidence=ONCE, evidence="nvidia-smi -L")
@@ -108,14 +109,14 @@ def count(
     for gpu in gpus.all:
         if gpu.lost:
             message = f"is lost, as NVML says ({gpu.lost})"
-            yield fail(f"GPU{gpu.index}", message, blame="node", action="repair", evidence="NVML")
+            yield fail(f"GPU{gpu.index}", message, **NODE, evidence="NVML")
     yield from _closed(devices, container)
     yield from _twins(gpus)
     yield from _uncounted(gpus, devices, pci, environment, container)
     alive = sum(not gpu.lost for gpu in gpus.all)
     if job.expect_gpus is not None and alive < job.expect_gpus:
         message = f"{alive} usable, {job.expect_gpus} expected (--expect-gpus)"
-        yield fail("GPUs", message, blame="node", action="repair", evidence="NVML")
+        yield fail("GPUs", message, **NODE, evidence="NVML")
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
 
@@ -129,11 +130,11 @@ def _closed(devices: Devices | Absent, container: Container | Absent) -> Iterato
     own, shown = next((node for node in nodes if node.path == _CUDA_NODE), None), f"access(2) {_CUDA_NODE}"
     if own and not own.usable:
         message = "may not be read and written by this process: CUDA does not start, though NVML sees the GPUs"
-        yield fail(own.path, message, blame="image", action="fix-image", evidence=shown)
+        yield fail(own.path, message, **IMAGE, evidence=shown)
     elif own is None and _numbered(devices) and isinstance(container, Container):
         if container.kind:
             message = f"is not in this {container.kind} container: CUDA does not start, though NVML sees the GPUs"
-            yield fail(_CUDA_NODE, message, blame="image", action="fix-image", evidence=shown)
+            yield fail(_CUDA_NODE, message, **IMAGE, evidence=shown)
         else:
             yield note(_CUDA_NODE, "is not there; nvidia-modprobe makes it when CUDA starts", evidence=shown)
 
@@ -160,7 +161,7 @@ def _uncounted(
         yield note("GPUs", f"{message}: the others are not this process's", evidence=[shown, seen("NVML")])
     else:
         message = f"{message} and {open_nodes} in /dev: the others did not initialise"
-        yield fail("GPUs", message, blame="node", action="repair", evidence=[shown, seen("NVML")])
+        yield fail("GPUs", message, **NODE, evidence=[shown, seen("NVML")])
 
 
 def _twins(gpus: Gpus) -> Iterator[Finding]:
@@ -171,7 +172,7 @@ def _twins(gpus: Gpus) -> Iterator[Finding]:
     for uuid, names in uuids.items():
         if len(names) > 1:
             message = f"have one UUID, {uuid}: one of them is counted twice, or their driver is wrong"
-            yield warn(", ".join(names), message, blame="node", action="repair", evidence="NVML")
+            yield warn(", ".join(names), message, **NODE, evidence="NVML")
 
 
 def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> Iterator[tuple[str, Evidence]]:
@@ -207,9 +208,7 @@ def _none_usable(signs: Sequence[tuple[str, Evidence]], why: str, driver: Driver
 
 
 def _too_few(gpus: int, ranks: int, evidence: str) -> Finding:
-    return fail(
-        "GPUs", f"{gpus} usable, for {ranks} ranks of this node", blame="node", action="repair", evidence=evidence
-    )
+    return fail("GPUs", f"{gpus} usable, for {ranks} ranks of this node", **NODE, evidence=evidence)
 
 
 def _numbered(devices: Devices | Absent, usable: bool = False) -> tuple[str, ...]:
@@ -321,7 +320,7 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
         return note(subject, message, evidence=evidence)
     recent = log.uptime_s - last.at_s < _DAY_S
     tell = fail if meaning.grave and recent else warn
-    return tell(subject, message, blame="node", action="repair", confidence=_LOGGED, evidence=evidence)
+    return tell(subject, message, **NODE, confidence=_LOGGED, evidence=evidence)
 
 
 def _meaning(event: Event, fatal: bool) -> Meaning:

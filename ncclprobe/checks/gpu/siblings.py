@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ncclprobe.checks import JOB, NODE
 from ncclprobe.checks.gpu import blanks, named, shown
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
@@ -83,9 +84,7 @@ def p2p(
         path = paths.get((f"GPU{one}", f"GPU{other}"))
         if _joined(peers, one, other) or path is PathType.NVL:
             stops = True  # NCCL gives up: nothing goes through the host's memory
-            yield fail(
-                pair, f"{message}, though NVLink connects them", blame="node", action="repair", evidence=evidence
-            )
+            yield fail(pair, f"{message}, though NVLink connects them", **NODE, evidence=evidence)
         elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
             continue  # NCCL would not use it, or only the hypervisor or the product can change it
         else:
@@ -153,17 +152,16 @@ def ecc(gpus: Gpus) -> Iterator[Finding]:
     errors come again, or its SRAM threshold is exceeded.
     """
     unknown = {}
-    blamed: dict[str, Any] = {"blame": "node", "action": "repair"}
     for name, gpu in named(gpus):
         if gpu.sram_worn is True:
             message = "its SRAM has had more uncorrectable errors than NVIDIA allows: it is to be replaced"
-            yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **blamed)
+            yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **NODE)
         if isinstance(gpu.ecc_since_reset, Absent):
             if not unsupported(gpu.ecc_since_reset):
                 unknown[name] = gpu.ecc_since_reset
         elif gpu.ecc_since_reset:
             message = f"{_errors(gpu.ecc_since_reset)} of its memory since its last reset"
-            yield fail(name, message, evidence="nvmlDeviceGetTotalEccErrors (volatile)", **blamed)
+            yield fail(name, message, evidence="nvmlDeviceGetTotalEccErrors (volatile)", **NODE)
         elif isinstance(gpu.ecc_ever, int) and gpu.ecc_ever:
             message = f"{_errors(gpu.ecc_ever)} of its memory over its life, none since its last reset"
             yield note(name, message, evidence="nvmlDeviceGetTotalEccErrors (aggregate)")
@@ -255,7 +253,7 @@ def _unlike(
     if len(gpus) >= _FEW and 2 * times > len(gpus):
         values = " and ".join(say(value) for value, _ in counted[1:])
         message = f"{values}, where the other {times} {'has' if times == 1 else 'have'} {say(usual)}"
-        yield warn(", ".join(odd), message, blame="node", action="repair", evidence=evidence)
+        yield warn(", ".join(odd), message, **NODE, evidence=evidence)
     else:
         message = "; ".join(f"{count} x {say(value)}" for value, count in counted)
-        yield warn("GPUs", f"are not all the same: {message}", blame="job", action="fix-job", evidence=evidence)
+        yield warn("GPUs", f"are not all the same: {message}", **JOB, evidence=evidence)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from statistics import median
 
+from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import blanks, gpu_job, named, unstarted_gpu_job
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
@@ -104,10 +105,10 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
                 unknown[name] = gpu.remap_failed
         elif gpu.remap_failed:
             message = "a row of its memory could not be remapped"
-            yield fail(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
+            yield fail(name, message, **NODE, evidence="nvmlDeviceGetRemappedRows")
         elif gpu.remap_pending is True:
             message = "a row of its memory will be remapped at the next reset"
-            yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetRemappedRows")
+            yield warn(name, message, **NODE, evidence="nvmlDeviceGetRemappedRows")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetRemappedRows")
 
 
@@ -328,7 +329,7 @@ def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     for name, rate in rates.items():
         if _LESS * max(rates.values()) <= rate < _LEAST_MHZ:
             message = f"clock allowed {rate} MHz: no model has less than 560 by default"
-            yield warn(name, message, blame="image", action="fix-image", evidence=CLOCK)
+            yield warn(name, message, **IMAGE, evidence=CLOCK)
 
 
 def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
@@ -339,7 +340,7 @@ def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
         if isinstance(limit, int) and isinstance(usual, int) and _LESS * most <= limit < _LESS * usual:
             tell = warn if limit < _HALF * usual else note
             message = f"power limit {limit} W, {usual} by default"
-            yield tell(name, message, blame="image", action="fix-image", evidence=POWER)
+            yield tell(name, message, **IMAGE, evidence=POWER)
 
 
 @check(
@@ -364,7 +365,7 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     for name, count in counts.items():
         if count >= _MANY and count > _TIMES * (usual + 1) and len(counts) > 1:
             message = f"{count} packets were sent again over its PCIe link, {usual:.0f} is usual here"
-            yield warn(name, message, blame="node", action="repair", evidence=seen(source, str(count)))
+            yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
             yield note(name, f"{count} packets were sent again over its PCIe link", evidence=source)
     yield from _not_told(dict(named(gpus)), "pcie_replays", source)

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
+from ncclprobe.checks import IMAGE, JOB, NODE
 from ncclprobe.checks.env import as_evidence
 from ncclprobe.checks.ib import active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fabric, gpus, pci, port
@@ -20,7 +20,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.gpudirect import Direct, KernelSupport, decide, kernel_support, supported
+from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import Topology, of_machine
 
@@ -65,7 +65,7 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
             message = f"{_nearest(topology, group.gpus[0], nics)}, where most GPUs have one below their own switch"
         else:
             message = f"{listed(group.nics)} for {len(group.gpus)} GPUs, where most have {usual:g} NIC each"
-        yield tell(subject, message, blame="node", action="repair", evidence=sources)
+        yield tell(subject, message, **NODE, evidence=sources)
 
 
 def _unread(fabric: Fabric, settings: Settings, pci: Pci) -> list[str]:
@@ -129,9 +129,7 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
         if have[node] > wanted[node]:
             names = [name for name, where in nodes.items() if where == node]
             message = f"NUMA node {node} has {have[node]} of the NICs, and {wanted[node]} of the GPUs"
-            yield tell(
-                listed(names), message, blame="node", action="repair", evidence="/sys/bus/pci/devices/*/numa_node"
-            )
+            yield tell(listed(names), message, **NODE, evidence="/sys/bus/pci/devices/*/numa_node")
 
 
 _NOTHING = GpuDirect({}, (5, 15), "proprietary")
@@ -178,7 +176,8 @@ def gdr(
         raise Unlearned(available.why)
     tell = _how_bad(ports, launch, nvlinks)
     if not available.works:
-        yield tell("GPUDirect RDMA", available.why, **_whose(available), evidence=_ORIGIN)
+        whose = JOB if "NCCL_DMABUF_ENABLE" in available.why else IMAGE
+        yield tell("GPUDirect RDMA", available.why, evidence=_ORIGIN, **whose)
     elif isinstance(pci, Absent):
         yield note("GPUDirect RDMA", f"how far GPUs and NICs are apart is not known: {pci.why}", evidence=_ORIGIN)
     else:
@@ -213,12 +212,6 @@ def _without(gpus: Gpus) -> Iterator[Finding]:
         yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
 
 
-def _whose(available: KernelSupport) -> dict[str, Any]:
-    if "NCCL_DMABUF_ENABLE" in available.why:
-        return {"blame": "job", "action": "fix-job"}
-    return {"blame": "image", "action": "fix-image"}
-
-
 def _reached(made: Sequence[Direct], gpu: str) -> bool | None:
     """Return whether some NIC writes the GPU's memory; None where that is not known of any, and no known one does."""
     said = [direct.receives for direct in made if direct.gpu == gpu]
@@ -242,7 +235,7 @@ def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Sett
 def _prevented(settings: Settings, name: str, message: str) -> Finding:
     entry = settings.effective[name]
     remedy = f"unset {name}, unless it works around a fault; it then hides that fault"
-    return warn(name, message, blame="job", action="fix-job", evidence=as_evidence(entry), remedy=remedy)
+    return warn(name, message, **JOB, evidence=as_evidence(entry), remedy=remedy)
 
 
 def _too_far(
@@ -260,7 +253,7 @@ def _too_far(
         message = f"no GPUDirect RDMA: the nearest NIC {why}, and no relay GPU (PXN) has a nearer one"
         if odd:
             for gpu in names:
-                yield tell(gpu, message, blame="node", action="repair", evidence=_ORIGIN)
+                yield tell(gpu, message, **NODE, evidence=_ORIGIN)
         else:
             built = ". At least half of the GPUs have none: this is how the machine is built"
             yield note(listed(names), message + built, evidence=_ORIGIN)

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.ib import (
     SYSFS,
     Group,
@@ -211,9 +212,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
         nodes = any(isinstance(each.verbs, str) and each.verbs for each in known)
         cause = "this process can open no node there" if nodes else "there is no uverbs node"
         message = f"{cause}, so NCCL leaves out {names} and goes over sockets between nodes"
-        yield tell(
-            "/dev/infiniband", message, blame="image", action="fix-image", evidence="open /dev/infiniband/uverbs*"
-        )
+        yield tell("/dev/infiniband", message, **IMAGE, evidence="open /dev/infiniband/uverbs*")
         return
     for each in known:
         if not each.opens:
@@ -221,7 +220,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
             message = f"{node} does not open for this process" if node else "has no node below /dev/infiniband"
             rest = ", those of others do" if node else ", others have"
             evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
-            yield tell(each.name, message + rest, blame="image", action="fix-image", evidence=evidence)
+            yield tell(each.name, message + rest, **IMAGE, evidence=evidence)
 
 
 def _downs(*hours_ago: float) -> KernelLog:
@@ -354,7 +353,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
             yield note(each.name, "has no routable RoCE v2 GID, and it is not known that it needs one", **sources)
         else:
             message = "has no RoCE v2 GID but link-local ones: its interface has no IP address"
-            yield tell(each.name, message, blame="node", action="repair", **sources)
+            yield tell(each.name, message, **NODE, **sources)
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
@@ -401,7 +400,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
             managed = owner.name in default and not shorter
             tell = note if managed or (size == 2048 and not shorter) else warn
             evidence = (f"/sys/class/net/{owner.name}/mtu", f"of it RoCE takes {_HEADERS} bytes")
-            yield tell(each.name, message + more, blame="node", action="repair", evidence=evidence)
+            yield tell(each.name, message + more, **NODE, evidence=evidence)
 
 
 def _packet(mtu: int) -> int:
@@ -451,7 +450,7 @@ def same_subnet(
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
         message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
         doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
-        yield warn(listed(names), message + doubt, blame="node", action="repair", evidence=evidence)
+        yield warn(listed(names), message + doubt, **NODE, evidence=evidence)
 
 
 def _answers_for_others(sysctls: Sysctls | Absent, name: str) -> bool:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from ncclprobe import bounds
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.sync import differing
+from ncclprobe.checks.sync import unlike
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
@@ -179,7 +179,7 @@ def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) 
         message = f"is claimed by {len(each)} nodes: {fold(each)}{more}"
         origins = {dict(launches.by_node[node].origins).get("node_rank", "RANK") for node in each}
         evidence = [f"{origin} of these nodes" for origin in sorted(origins)]
-        yield fail(claimed[0], message, blame="job", action="fix-job", nodes=each, evidence=evidence)
+        yield fail(claimed[0], message, **JOB, nodes=each, evidence=evidence)
 
 
 def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> Iterator[tuple[str, int]]:
@@ -206,14 +206,10 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
         values = {node: getattr(each, field) for node, each in launches.items() if _is_known(each, field)}
-        ballot = vote(values)
-        if ballot.agreed:
-            continue
         sources = Counter(dict(launches.by_node[node].origins).get(field, name) for node in values)
         subject = next(iter(sources)) if len(sources) == 1 else name
         evidence = [f"{source} of {number} nodes" for source, number in sources.most_common(3)]
-        told = differing(ballot, what=f"{subject} is")
-        yield fail(subject, blame="job", action="fix-job", evidence=evidence, **told)
+        yield from unlike(vote(values), what=f"{subject} is", subject=subject, tell=fail, evidence=evidence, **JOB)
 
 
 def _is_known(launch: Launch, field: str) -> bool:
@@ -245,22 +241,14 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     known = {node: addresses for node, addresses in values.items() if addresses}
     hosts = _hosts(set(known.values()))
     ballot = vote({node: next(host for host in hosts if addresses <= host) for node, addresses in known.items()})
-    if ballot.agreed:
-        return
     tries = [reach.outcome for _, reach in reaches.items() if isinstance(reach, Reach)]
     tell = warn if tries and set(tries) == {"ok"} else fail
     names = Counter(masters.by_node[node].name for node in known)
     subject = next(iter(names)) if len(names) == 1 else "MASTER_ADDR"
     all_the_same = "; all reached rank 0 all the same" if tell is warn else ""
-    told = differing(ballot, lambda host: " or ".join(sorted(host)), f"{subject} is", after=all_the_same)
-    evidence = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
-    yield tell(
-        subject,
-        blame="image" if len(names) == 1 else "job",
-        action="fix-image" if len(names) == 1 else "fix-job",
-        evidence=evidence,
-        **told,
-    )
+    more = {"tell": tell, "after": all_the_same, **(IMAGE if len(names) == 1 else JOB)}
+    more["evidence"] = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
+    yield from unlike(ballot, lambda host: " or ".join(sorted(host)), f"{subject} is", subject=subject, **more)
 
 
 def _others(master: Master) -> frozenset[str]:

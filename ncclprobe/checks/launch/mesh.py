@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ncclprobe.checks import several
+from ncclprobe.checks import JOB, several
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Flood, Gathering, MeshListener, Path, Paths, Proof
 from ncclprobe.layout import first_of
@@ -385,7 +385,7 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
         raise Unlearned(f"the nodes have no secret, so that none proved that it belongs to the job; {remedy}")
     if any(each.trusted for each in known.values()):
         message = "no node had to prove that it belongs to the job: any process on this network could have come as one"
-        yield warn("--trust-network", message, blame="job", action="fix-job", evidence="the command line")
+        yield warn("--trust-network", message, **JOB, evidence="the command line")
 
 
 _CALM: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0), "n1": _ALONE})

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import PLAIN, gpus
 from ncclprobe.checks.launch import (
     TWO_NODES,
@@ -75,7 +75,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """
     call = f"getaddrinfo({master.name})"
     if master.failure:
-        yield fail(master.name, master.failure, blame="job", action="fix-job", evidence=call)
+        yield fail(master.name, master.failure, **JOB, evidence=call)
     elif master.seconds > _SLOW_S:
         message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and more under load"
         yield warn(master.name, message, blame="node", action="fix-image", evidence=call)
@@ -101,7 +101,7 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
         call = f"getaddrinfo({master.name})"
         if master.name.partition(".")[0] == "localhost" or master.name in master.loopback:  # on every host
             remedy = "MASTER_ADDR=<the address of rank 0's host that the other nodes reach>"
-            yield fail(master.name, message, blame="job", action="fix-job", evidence=call, remedy=remedy)
+            yield fail(master.name, message, **JOB, evidence=call, remedy=remedy)
         else:
             yield fail(master.name, message, blame="node", action="fix-image", evidence=call)
 
@@ -133,7 +133,7 @@ def fqdn(
         if isinstance(device, Refused):
             tell, group = (fail, "a gloo group") if job.backend == "gloo" else (warn, "gloo groups of this job")
             message = f"{device.why}: {group} cannot be made here"
-            yield tell(system.hostname, message, blame="image", action="fix-image", evidence=evidence)
+            yield tell(system.hostname, message, **IMAGE, evidence=evidence)
         elif isinstance(device, Device) and device.loopback:
             yield _loopback(system.hostname, _leads(device, own), evidence, job)
     elif entries and all(ip_address(entry.address).is_loopback for entry in entries):
@@ -156,7 +156,7 @@ def _leads(device: Device, own: OwnName) -> str:
 def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Finding:
     """Return a warning to gloo; under NCCL a note: what it does to the job's gloo groups is launch.gloo-group's."""
     if job.backend == "gloo":
-        return warn(hostname, message, blame="image", action="fix-image", evidence=evidence)
+        return warn(hostname, message, **IMAGE, evidence=evidence)
     return note(hostname, f"{message}; that hurts gloo and torchrun, not NCCL", evidence=evidence)
 
 
@@ -203,11 +203,11 @@ def _aside(chosen: Interface, leaves_by: Mapping[str, str], master: Master, inte
     evidence = seen("/proc/net/route", next(iter(leaves_by.values())))
     if chosen.kind in _OVERLAYS:
         message += f": a {chosen.kind} of this node"
-        return warn(chosen.name, message, blame="job", action="fix-job", evidence=evidence)
+        return warn(chosen.name, message, **JOB, evidence=evidence)
     if shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
         message += f", which is in {shared} too: the kernel sends what NCCL binds to one by the other"
         remedy = _TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by)))
-        return warn(chosen.name, message, blame="image", action="fix-image", evidence=evidence, remedy=remedy)
+        return warn(chosen.name, message, **IMAGE, evidence=evidence, remedy=remedy)
     return note(chosen.name, message, evidence=evidence)
 
 
@@ -267,7 +267,7 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
         message = f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is node 0"
-        yield warn(master.name, message, blame="job", action="fix-job", evidence=f"getaddrinfo({master.name})")
+        yield warn(master.name, message, **JOB, evidence=f"getaddrinfo({master.name})")
 
 
 _LO_DOWN = replace(LO, flags=LO.flags - {"up", "running"})
@@ -315,7 +315,7 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
     if len(by_family) > 1:
         message = f"port {launch.master_port} has a listener on {by_family[4]} and another on {by_family[6]}"
         evidence = ("/proc/net/tcp", "/proc/net/tcp6")
-        yield warn(master.name, message, blame="job", action="fix-job", evidence=evidence)
+        yield warn(master.name, message, **JOB, evidence=evidence)
 
 
 def _node(hostname: str, boot_id: str | None) -> System:
@@ -357,7 +357,7 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
         names = {systems.by_node[node].hostname for node in nodes}
         if len(nodes) > len(names):  # some of them share both
             message = f"have one boot id and the host name {', '.join(sorted(names)[:3])}: they are one machine to NCCL"
-            yield warn(fold(nodes), message, blame="job", action="fix-job", nodes=tuple(nodes), evidence=seen)
+            yield warn(fold(nodes), message, **JOB, nodes=tuple(nodes), evidence=seen)
         elif len(nodes) > 1:
             message = "run on one machine under different names: NCCL goes over the network between them"
             yield note(fold(nodes), message, evidence=seen)
@@ -398,7 +398,7 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
             message = f"are on one machine and do not share {' and '.join(split)}"
             nodes = tuple(sorted(on[identity]))
             seen = ("/proc/self/ns", "st_dev of /dev/shm")
-            yield warn(fold_ranks(ranks), message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
+            yield warn(fold_ranks(ranks), message, **JOB, nodes=nodes, evidence=seen)
 
 
 def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
@@ -464,7 +464,7 @@ def dup_gpu(
             nodes = tuple(dict.fromkeys(node for node, _ in ranks))
             message = f"would be used by {fold_ranks(rank for _, rank in ranks)} of {fold(nodes)}"
             seen = "LOCAL_RANK and CUDA_VISIBLE_DEVICES of each rank"
-            yield fail(gpu, message, blame="job", action="fix-job", nodes=nodes, evidence=seen)
+            yield fail(gpu, message, **JOB, nodes=nodes, evidence=seen)
 
 
 def _gpu(process: RankProcess, uuids: Mapping[int, str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 from typing import Any
 
+from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.env.fixtures import LO, interface
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
 from ncclprobe.checks.sync.addresses import Stack, stack_of
@@ -73,7 +74,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     if addresses:
         message = f"{port} already has a listener at {', '.join(addresses)}, unless this job itself runs already"
         evidence = ("/proc/net/tcp", "/proc/net/tcp6")
-        yield fail("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
+        yield fail("MASTER_PORT", message, **JOB, evidence=evidence)
 
 
 @check(
@@ -100,7 +101,7 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     if first <= port <= last and not any(low <= port <= high for low, high in reserved):
         message = f"{port} lies in the range of ephemeral ports, {first} to {last}, and is not reserved"
         evidence = f"{ROOT}/ipv4/ip_local_port_range"
-        yield warn("MASTER_PORT", message, blame="job", action="fix-job", evidence=evidence)
+        yield warn("MASTER_PORT", message, **JOB, evidence=evidence)
 
 
 @check(
@@ -129,7 +130,7 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     )
     evidence = f"{ROOT}/ipv4/ip_local_port_range"
     if count < needed:
-        yield warn("ephemeral ports", message, blame="image", action="fix-image", evidence=evidence)
+        yield warn("ephemeral ports", message, **IMAGE, evidence=evidence)
     elif count - waiting < needed:
         message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
         yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
@@ -154,7 +155,7 @@ def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     if sysctls.somaxconn < needed:
         message = f"is {sysctls.somaxconn}, and {launch.world_size} ranks connect at once"
         evidence = f"{ROOT}/core/somaxconn"
-        yield warn("net.core.somaxconn", message, blame="image", action="fix-image", evidence=evidence)
+        yield warn("net.core.somaxconn", message, **IMAGE, evidence=evidence)
 
 
 VARIABLE = "GLOO_SOCKET_IFNAME"
@@ -317,7 +318,7 @@ def _finding(
         message,
         nodes=ill,
         evidence=_evidence(ill[0], first, environments),
-        **({"blame": "job", "action": "fix-job"} if set_here else {"blame": "image", "action": "fix-image"}),
+        **(JOB if set_here else IMAGE),
     )
 
 
@@ -342,7 +343,7 @@ def _some_only(nodes: dict[str, Node], environments: Every[Environment | Absent]
     )
     message += "may not come up"
     given = seen("environment", f"{VARIABLE}={_ifname(environments.by_node.get(on[0]))}")
-    yield warn(VARIABLE, message, nodes=on, blame="job", action="fix-job", evidence=given)
+    yield warn(VARIABLE, message, nodes=on, **JOB, evidence=given)
 
 
 def _networks(nodes: dict[str, Node], of: Sequence[str]) -> set[str]:

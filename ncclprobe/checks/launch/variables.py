@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from ncclprobe.checks import JOB
 from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import TORCH, Launch, Problem, detect
@@ -41,8 +42,7 @@ def vars(launch: Launch) -> Iterator[Finding]:
         yield tell(
             problem.subject,
             problem.message,
-            blame="job",
-            action="fix-job",
+            **JOB,
             evidence="environment",
             remedy=problem.remedy,
         )
@@ -73,7 +73,7 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
     if launch.kind not in ("torchrun", "environment") or outer.kind == "single":
         return
     for subject, message in _differences(launch, outer, _number(environment.get("SLURM_JOB_NUM_NODES"))):
-        yield warn(subject, message, blame="job", action="fix-job", evidence="environment")
+        yield warn(subject, message, **JOB, evidence="environment")
 
 
 @applies
@@ -112,7 +112,7 @@ def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[F
         if launch.several_nodes:
             yield note("LOCAL_WORLD_SIZE", f"{message}, though it is enough for the doctor", **details)
         else:
-            yield warn("LOCAL_WORLD_SIZE", message, blame="job", action="fix-job", **details)
+            yield warn("LOCAL_WORLD_SIZE", message, **JOB, **details)
 
 
 def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[tuple[str, str]]:

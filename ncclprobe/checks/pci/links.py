@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from ncclprobe.checks import NODE
 from ncclprobe.checks.gpu import blanks, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards, same_slot
@@ -80,12 +81,12 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
-                yield fail(name, message, blame="node", action="repair", evidence=evidence)
+                yield fail(name, message, **NODE, evidence=evidence)
         elif best < (usual := _usual(like)):
             message = f"x{best} at most, where {like.count(usual)} of {len(like)} reach x{usual}"
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
-            yield tell(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkWidth")
+            yield tell(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkWidth")
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
 
 
@@ -122,7 +123,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
             message = f"PCIe generation {best} at most, where its siblings reach {usual}"
-            yield warn(name, message, blame="node", action="repair", evidence="nvmlDeviceGetMaxPcieLinkGeneration")
+            yield warn(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
             message = f"PCIe generation {now} of {best}, though it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
@@ -201,7 +202,7 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}"
         short = (link.gbps or 0) < sum(_rate(port) for port in ports)
         if wider or (short and (link.width or 0) < (link.max_width or 0)):
-            yield fail(name, message, blame="node", action="repair", evidence=evidence)
+            yield fail(name, message, **NODE, evidence=evidence)
         else:
             yield note(
                 name,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median, median_low
 from typing import TYPE_CHECKING
 
+from ncclprobe.checks import NODE
 from ncclprobe.checks.rail import asked, both_ends, connected, name, named
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.errors import Unlearned
@@ -320,7 +321,7 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
         if end in useless:  # as rail.unusable says
             continue
         yield fail(
-            name(end, rails), f"a GPU's memory cannot be used: {failures[0].text}", blame="node", action="repair",
+            name(end, rails), f"a GPU's memory cannot be used: {failures[0].text}", **NODE,
             nodes=(end.node,),
             evidence=seen(failures[0].call or failures[0].step, f"{plural(len(failures), 'test')} ended so"),
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.checks import FABRIC, NODE
 from ncclprobe.checks.rail import (
     asked,
     both_ends,
@@ -69,7 +70,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
             yield warn(
-                node, f"has no rail to try: {each.why or 'no reason is told'}", blame="node", action="repair",
+                node, f"has no rail to try: {each.why or 'no reason is told'}", **NODE,
                 nodes=(node,), evidence=f"{len(rails)} nodes",
             )  # fmt: skip
     silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
@@ -156,8 +157,7 @@ def cross(rails: Every[Rails]) -> Iterator[Finding]:
         where,
         f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
         f"({_needed(rails)})",
-        blame="fabric",
-        action="repair",
+        **FABRIC,
         evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
     )
 
@@ -212,7 +212,7 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
             by_error.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
     for ends in by_error.values():
         count = sum(one.end in ends for each in found for one in each.seen)
-        yield _unusable(ends, count, rails, blame="node", action="repair")
+        yield _unusable(ends, count, rails, **NODE)
 
 
 def _without_gid(failure: RailFailure) -> bool:
@@ -313,7 +313,7 @@ def pkey(rails: Every[Rails]) -> Iterator[Finding]:
     """
     for each in _because(rails, "pkey"):
         problem = pkey_problem(*_told(each.tests[0]))
-        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}", blame="fabric", action="repair")
+        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}", **FABRIC)
 
 
 @check(
@@ -335,7 +335,7 @@ def mtu(rails: Every[Rails]) -> Iterator[Finding]:
         sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
         used = f"path MTU {sizes[0]}" if sizes else "path MTU not told"
         message = f"small messages pass and large ones do not on {counted(each)} ways ({used})"
-        yield _broken(each, rails, message, blame="fabric", action="repair")
+        yield _broken(each, rails, message, **FABRIC)
 
 
 @check(

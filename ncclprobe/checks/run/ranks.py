@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from statistics import median_low
 from typing import Any
 
+from ncclprobe.checks import JOB
 from ncclprobe.checks.run.conditions import groups_of_ranks, rungs_of_the_ladder
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.checks.sync.settings import MUST_AGREE, MUST_AGREE_ON_A_HOST, UNSET
@@ -114,8 +115,7 @@ def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
             yield fail(
                 f"rank {lost.rank}",
                 message,
-                blame="job",
-                action="fix-job",
+                **JOB,
                 evidence=seen("the job's store", "why it left"),
                 nodes=(lost.host,),
             )
@@ -259,8 +259,7 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
         yield tell(
             each.name,
             in_words(each),
-            blame="job",
-            action="fix-job",
+            **JOB,
             evidence=seen("the ranks", "what each would pass to its libraries, told before the first call"),
             nodes=tuple(dict.fromkeys(hosts[rank] for rank in odd)),
         )
@@ -306,9 +305,9 @@ def groups(measured: Groups) -> Iterator[Finding]:
         layout = f"{plural(row.groups, 'group')} of {row.size} ranks, {row.crossing} over several hosts"
         evidence = seen(f"{row.kind} groups", f"{layout}; alone {row.alone_us:.1f} us")
         for problem in row.problems:
-            yield fail(f"{row.kind} groups", problem, blame="job", action="fix-job", evidence=evidence)
+            yield fail(f"{row.kind} groups", problem, **JOB, evidence=evidence)
         for advised in row.advice:
-            yield warn(f"{row.kind} groups", advised, blame="job", action="fix-job", evidence=evidence)
+            yield warn(f"{row.kind} groups", advised, **JOB, evidence=evidence)
 
 
 _ONE = LadderRow(
@@ -386,8 +385,7 @@ def _of_script(script: ScriptRungs | Absent) -> Iterator[Finding]:
             yield fail(
                 f"rank {row.rank} on {row.host}",
                 f"the script ended with {code} after {row.seconds:.0f} s, on {where}{said}",
-                blame="job",
-                action="fix-job",
+                **JOB,
                 confidence=Certainty("high", "how its process ended"),
                 evidence=seen("the last line of the script", row.said),
                 remedy=f"read what this rank wrote: `ncclprobe accept --ladder --keep DIR -- CMD` keeps it, and "

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ncclprobe.checks import JOB
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.copies import judged
@@ -62,8 +63,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
             yield warn(
                 where,
                 f"carried bytes of {each.op} that were to go over {meant}",
-                blame="job",
-                action="fix-job",
+                **JOB,
                 confidence=Certainty("high", "counted by the NIC itself, before and after"),
                 evidence=[
                     *map(_counted, nics),
@@ -248,8 +248,7 @@ def affinity(measured: Affinities) -> Iterator[Finding]:
             yield warn(
                 f"rank {row.rank}",
                 f"takes {row.ratio:.2f} times as long on processors {row.cpus} as on {row.better_cpus}",
-                blame="job",
-                action="fix-job",
+                **JOB,
                 confidence=Certainty("high", "both ways in turn, in one run"),
                 evidence=seen(
                     "calls on both sets of processors",

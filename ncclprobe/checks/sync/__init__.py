@@ -9,11 +9,12 @@ A fabric manager whose version differs from the driver's concerns one node: ``nv
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every, Job, Vote
@@ -63,6 +64,16 @@ def differing(
     headline = f"{what} {', '.join(told)}".strip()
     message = f"{before}{describe(ballot, say)}{after}"
     return {"message": message, "headline": headline, "nodes": ballot.outliers}
+
+
+def unlike(
+    ballot: Vote[K], say: Callable[[K], str] = str, what: str = "", *, subject: str = "",
+    tell: Callable[..., Finding] = warn, before: str = "", after: str = "", **details: Any,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield what :func:`differing` says where nodes differ, as a finding on them, or on `subject`."""
+    if not ballot.agreed:
+        told = differing(ballot, say, what, before, after)
+        yield tell(subject or named(ballot.outliers), **told, **details)
 
 
 def _cut(text: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from ncclprobe.checks import several
+from ncclprobe.checks import FABRIC, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN
 from ncclprobe.checks.ib import taken
@@ -123,7 +123,7 @@ def address_twice(
         used_by = [holder.node for holder in twice if holder.used]
         tell, why = (fail, "") if len(used_by) > 1 else (note, "; NCCL would not use it on more than one of them")
         message = f"is the address of {len(nodes)} nodes: {fold(nodes)} (on {where}){why}"
-        yield tell(address, message, blame="fabric", action="repair", nodes=nodes, evidence="getifaddrs(3)")
+        yield tell(address, message, **FABRIC, nodes=nodes, evidence="getifaddrs(3)")
 
 
 class _Holder(Struct, frozen=True):

@@ -4,14 +4,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import and_
+from typing import Any
 
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, JOB, NODE, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, port
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -60,16 +61,11 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
     for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
         ballot = vote(part)
-        if ballot.agreed:
-            continue
-        outliers = ballot.outliers
-        fewer = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
-        blamed = {"blame": "node", "action": "repair"} if fewer else {"blame": "unknown", "action": "repair"}
-        told = differing(ballot, "{} GPUs".format, after=" (--mixed-gpus)" * job.mixed_gpus)
-        if job.mixed_gpus:
-            yield note(named(outliers), evidence="nvmlDeviceGetCount", **told)
-            continue
-        yield fail(named(outliers), evidence="nvmlDeviceGetCount", **told, **blamed)
+        details: dict[str, Any] = {"tell": note, "after": " (--mixed-gpus)"}
+        if not job.mixed_gpus:
+            fewer = bool(ballot.outliers) and all(part[node] < ballot.usual for node in ballot.outliers)
+            details = {"tell": fail, "blame": "node" if fewer else "unknown", "action": "repair"}
+        yield from unlike(ballot, "{} GPUs".format, evidence="nvmlDeviceGetCount", **details)
 
 
 @check(
@@ -91,15 +87,17 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
         raise Unlearned("neither the machine nor the GPUs of any node are known")
     ballot = vote(kind)
     if not ballot.agreed:
-        told = differing(ballot, lambda each: ", ".join(filter(None, each)) or "a machine that is not known")
         products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
-        yield warn(named(ballot.outliers), blame="job", action="fix-job", evidence=products, **told)
+        yield from unlike(ballot, _kind_in_words, evidence=products, **JOB)
         return
     sizes = {node: _smallest(each) for node, each in gpus.items() if isinstance(each, Gpus) and _smallest(each)}
     if sizes and max(sizes.values()) > _MEMORY_SPREAD * min(sizes.values()):
         memory = vote({node: nbytes >> 30 for node, nbytes in sizes.items()})
-        told = differing(memory, "{} GiB per GPU".format)
-        yield warn(named(memory.outliers), blame="job", action="fix-job", evidence="nvmlDeviceGetMemoryInfo", **told)
+        yield from unlike(memory, "{} GiB per GPU".format, evidence="nvmlDeviceGetMemoryInfo", **JOB)
+
+
+def _kind_in_words(kind: tuple[str, str]) -> str:
+    return ", ".join(filter(None, kind)) or "a machine that is not known"
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -218,7 +216,7 @@ def _uneven(
         return warn(named(short), blame="link", action="repair", evidence=evidence, **told)
     told["message"] = message
     if fewer and outliers:
-        return fail(named(outliers), blame="node", action="repair", evidence=evidence, **told)
+        return fail(named(outliers), **NODE, evidence=evidence, **told)
     tell = warn if ballot.settled else fail
     return tell(named(outliers), blame="unknown", action="repair", evidence=evidence, **told)
 
@@ -268,11 +266,8 @@ def kernel_cmdline(
     """
     values = {node: each.devices for node, each in options.items()}
     for part in of_one_kind(values, kinds(machines, gpus)):
-        ballot = vote(part)
-        if not ballot.agreed:
-            say = partial(_besides, set.intersection(*map(set, part.values())))
-            told = differing(ballot, say, "kernel command line:")
-            yield warn("kernel command line", blame="image", action="fix-image", evidence=CMDLINE, **told)
+        say, line = partial(_besides, set.intersection(*map(set, part.values()))), "kernel command line"
+        yield from unlike(vote(part), say, f"{line}:", subject=line, evidence=CMDLINE, **IMAGE)
 
 
 def _besides(common: Collection[str], words: Sequence[str]) -> str:
@@ -321,13 +316,12 @@ def topology(
         tell = note if any(is_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
         placed = vote({node: shape.roots for node, shape in part.items()})
-        seen = ("/sys/devices/system/node", "/sys/bus/pci/devices")
+        more: dict[str, Any] = {"tell": tell, "action": "repair"}
+        more |= {"evidence": ("/sys/devices/system/node", "/sys/bus/pci/devices")}
         if not numa.agreed:
-            told = differing(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors")
-            yield tell(named(numa.outliers), action="repair", evidence=seen, **told)
+            yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors", **more)
         elif not placed.agreed:
-            told = differing(placed, partial(_unlike, reduce(and_, map(Counter, placed.groups))))
-            yield tell(named(placed.outliers), action="repair", evidence=seen, **told)
+            yield from unlike(placed, partial(_own_roots, reduce(and_, map(Counter, placed.groups))), **more)
 
 
 def _devices(tree: Pci) -> tuple[int, int]:
@@ -350,7 +344,7 @@ def _listed(sizes: tuple[int, ...]) -> str:
     return " and ".join(str(count) for count in sorted(set(sizes)))
 
 
-def _unlike(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], ...]) -> str:
+def _own_roots(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], ...]) -> str:
     """Return the root buses that not every node has."""
     own = Counter(roots) - common
     shown = [f"{times} x {' with '.join(what)}" for what, times in own.items()]
@@ -406,10 +400,9 @@ def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) ->
     told = differing(
         ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}", f"{subject}:"
     )
-    blamed = {"blame": "image", "action": "fix-image", **told}
     low = tuple(node for node in short if values[node] < enough)
-    blamed["nodes"] = (low or short) if ballot.settled else ()
-    yield (warn if low else note)(subject, evidence=evidence, **blamed)
+    told["nodes"] = (low or short) if ballot.settled else ()
+    yield (warn if low else note)(subject, evidence=evidence, **told, **IMAGE)
 
 
 def _rounded(nbytes: int) -> int:
@@ -443,9 +436,7 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
         ):
             rates = {node: _most(each, model, field) for node, each in gpus.items()}
             ballot = vote({node: rate for node, rate in rates.items() if rate})
-            if not ballot.agreed:
-                told = differing(ballot, what.format, before=f"{model}: ")
-                yield warn(named(ballot.outliers), blame="image", action="fix-image", evidence=source, **told)
+            yield from unlike(ballot, what.format, before=f"{model}: ", evidence=source, **IMAGE)
 
 
 def _most(gpus: Gpus, model: str, field: str) -> int:

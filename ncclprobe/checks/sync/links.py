@@ -1,15 +1,16 @@
 """What the ends of links must have in common: rate, MTU, partition, RoCE's marks, NVLink domain."""
 
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv6Address
 from typing import Any
 
-from ncclprobe.checks import several
+from ncclprobe.checks import FABRIC, IMAGE, JOB, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib import active, listed, taken
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus
+from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
 from ncclprobe.checks.sync.addresses import data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex
@@ -77,14 +78,10 @@ def rate(
     }
     for part in of_one_kind(best, kinds(machines, gpus)):
         ballot = vote(part)
-        if ballot.agreed:
-            continue
-        outliers = ballot.outliers
-        lower = bool(outliers) and all(part[node] < ballot.usual for node in outliers)
-        tell = warn if ballot.settled and not lower else fail
-        blamed = {"blame": "link" if lower else "fabric", "action": "repair"}
-        seen = "/sys/class/infiniband/*/ports/*/rate"
-        yield tell(named(outliers), **differing(ballot, "NICs of {:g} Gb/s".format), evidence=seen, **blamed)
+        lower = bool(ballot.outliers) and all(part[node] < ballot.usual for node in ballot.outliers)
+        details: dict[str, Any] = {"tell": warn if ballot.settled and not lower else fail, "action": "repair"}
+        details |= {"blame": "link" if lower else "fabric", "evidence": "/sys/class/infiniband/*/ports/*/rate"}
+        yield from unlike(ballot, "NICs of {:g} Gb/s".format, **details)
 
 
 _DARK: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
@@ -186,8 +183,8 @@ def mtu(
         if ballot.agreed or (outliers, name) in reported:  # one interface may have several uses
             continue
         reported.add((outliers, name))
-        told, seen = differing(ballot, "MTU {}".format, name), (f"/sys/class/net/{name}/mtu", use)
-        yield warn(name, blame="image", action="fix-image", evidence=seen, **told)
+        seen = (f"/sys/class/net/{name}/mtu", use)
+        yield from unlike(ballot, "MTU {}".format, name, subject=name, evidence=seen, **IMAGE)
 
 
 _LIMITED = _changed(_FAST, pkeys={0: 0x7FFF})
@@ -208,7 +205,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
     seen = "/sys/class/infiniband/*/ports/*/pkeys"
-    blamed = {"blame": "fabric", "action": "repair", "evidence": seen}
+    blamed = {**FABRIC, "evidence": seen}
     keys: dict[str, frozenset[int]] = {}
     empty: dict[int, list[str]] = {}
     for node, ports in _ports(fabrics, settings).items():
@@ -221,13 +218,12 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
             keys[node] = frozenset(table[index] for table in tables)
     for index, nodes in empty.items():
         message = f"is {index}, an index at which the tables of partitions on {named(nodes)} are empty"
-        yield fail("NCCL_IB_PKEY", message, nodes=tuple(nodes), blame="job", action="fix-job", evidence=seen)
+        yield fail("NCCL_IB_PKEY", message, nodes=tuple(nodes), **JOB, evidence=seen)
     partitions = vote({node: frozenset(key & ~_FULL_MEMBER for key in found) for node, found in keys.items()})
     limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
     if not partitions.agreed:
-        outliers = partitions.outliers
-        told = differing(partitions, lambda found: "partition " + ", ".join(f"{key:#06x}" for key in sorted(found)))
-        yield fail(named(outliers), **told, **blamed)
+        say = partial(map, "{:#06x}".format)
+        yield from unlike(partitions, lambda found: f"partition {', '.join(say(sorted(found)))}", tell=fail, **blamed)
     elif len(limited) > 1:
         message = f"{len(limited)} of {len(keys)} nodes are limited members only, which cannot talk to each other"
         yield fail(named(limited), message, nodes=tuple(limited), **blamed)
@@ -278,7 +274,7 @@ def subnet_prefix(
                 same.setdefault(told["message"], (told, []))[1].append(rail)
     for told, names in same.values():
         seen = f"/sys/class/infiniband/{names[0].replace(':', '/ports/')}/gids/0"
-        yield warn(listed(names), blame="fabric", action="repair", evidence=seen, **told)
+        yield warn(listed(names), **FABRIC, evidence=seen, **told)
 
 
 def _prefix(port: Port) -> str:
@@ -328,11 +324,9 @@ def _told(marks: RoceMarks) -> bool:
 
 def _compared(name: str, ports: dict[str, RoceMarks]) -> Iterator[Finding]:
     ballot = vote({node: _words(each) for node, each in ports.items()})
-    if not ballot.agreed:
-        outliers = ballot.outliers
-        seen = ("/sys/class/infiniband/*/tc/*/traffic_class", "/sys/class/net/*/ecn")
-        where = f"{named(outliers)} {name}" if outliers else name
-        yield warn(where, blame="image", action="fix-image", evidence=seen, **differing(ballot, what=f"{name} marks"))
+    seen = ("/sys/class/infiniband/*/tc/*/traffic_class", "/sys/class/net/*/ecn")
+    where = f"{named(ballot.outliers)} {name}" if ballot.outliers else name
+    yield from unlike(ballot, what=f"{name} marks", subject=where, evidence=seen, **IMAGE)
 
 
 def _words(marks: RoceMarks) -> str:
@@ -407,42 +401,39 @@ def _version(software: Every[Software | Absent], node: str) -> tuple[int, int, i
     return loaded(software.by_node.get(node, Absent("not asked")))
 
 
+_SEEN = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
+
+
 def _cliques(cluster: str, domains: dict[str, frozenset[tuple[str, int]]]) -> Iterator[Finding]:
     ballot = vote({node: tuple(sorted({clique for _, clique in found})) for node, found in domains.items()})
-    if not ballot.agreed:
-        before = f"of cluster {cluster[:8]}: "
-        told = differing(ballot, lambda cliques: f"NVLink clique {' and '.join(map(str, cliques))}", before=before)
-        blamed: dict[str, Any] = {"blame": "fabric", "action": "repair", **told}
-        seen = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
-        yield warn(named(ballot.outliers), evidence=seen, **blamed)
+    more = {"before": f"of cluster {cluster[:8]}: ", "evidence": _SEEN, **FABRIC}
+    yield from unlike(ballot, lambda each: f"NVLink clique {' and '.join(map(str, each))}", **more)
 
 
 def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster, where others share one: every byte of theirs goes over the NICs."""
-    seen = "nvmlDeviceGetGpuFabricInfo (nvidia-smi -q: Fabric)"
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
         message = "alone in its NVLink cluster, where the others share one: its traffic goes over the NICs"
-        yield warn(named(single), message, blame="job", action="fix-job", nodes=tuple(single), evidence=seen)
+        yield warn(named(single), message, **JOB, nodes=tuple(single), evidence=_SEEN)
     elif len(clusters) > 1:
-        yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=seen)
+        yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=_SEEN)
 
 
 def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Interfaces | Absent]) -> Iterator[Finding]:
     known = {node: each for node, each in services.items() if isinstance(each, Imex)}
-    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image"}
     lists = {node: tuple(sorted(each.nodes)) for node, each in known.items() if isinstance(each.nodes, tuple)}
     ballot = vote(lists)
     if not ballot.agreed:
-        told = differing(ballot, _listed, "IMEX is told of other nodes:", "IMEX is told of other nodes: ")
-        yield fail(named(ballot.outliers), evidence=NODES, **told, **blamed)
+        what = "IMEX is told of other nodes:"
+        yield from unlike(ballot, _listed, what, before=f"{what} ", tell=fail, evidence=NODES, **IMAGE)
     elif lists and (missing := _unlisted(lists, interfaces)):
         message = f"IMEX of {len(lists)} nodes is not told of any of its addresses"
-        yield fail(named(missing), message, nodes=missing, evidence=NODES, **blamed)
+        yield fail(named(missing), message, nodes=missing, evidence=NODES, **IMAGE)
     late = {node: each.state for node, each in known.items() if isinstance(each.state, str) and each.state != "READY"}
     if late:
         message = f"nvidia-imex is {' or '.join(sorted(set(late.values())))}, not READY"
-        yield fail(named(late), message, nodes=tuple(late), evidence="nvidia-imex-ctl -q", **blamed)
+        yield fail(named(late), message, nodes=tuple(late), evidence="nvidia-imex-ctl -q", **IMAGE)
 
 
 def _listed(addresses: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.checks import JOB
 from ncclprobe.checks.sync import describe, named
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.placement import GROUP, HOST, OWN, REGION, SLURM, ZONE, Placement
@@ -64,11 +65,8 @@ def _apart(known: Placements) -> Iterator[Finding]:
         if not ballot.agreed:
             nodes = ballot.outliers or tuple(told)
             message = f"not in one {kind}: {describe(ballot)}"
-            yield warn(named(nodes), message, nodes=nodes, evidence=_sources(told.values()), **_JOB)
+            yield warn(named(nodes), message, nodes=nodes, evidence=_sources(told.values()), **JOB)
             return
-
-
-_JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 
 
 def _alone(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]:
@@ -97,7 +95,7 @@ def _by_itself(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[str,
     if groups == 2 and len(alone) == 1:
         ((other, count),) = others
         message = f"alone below {kind} {levels[alone[0]].name}; the other {plural(count, 'node')} are below {other}"
-        return warn(named(alone), message, **_JOB, **more)
+        return warn(named(alone), message, **JOB, **more)
     where = first_of([f"{node} below {level.name}" for node, level in levels.items()], 4)
     return note(named(alone), f"each alone below its {kind}, of {groups} that the job has: {where}", **more)
 

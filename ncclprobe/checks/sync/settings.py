@@ -1,9 +1,8 @@
 """Variables that NCCL, its plugins, torch and gloo read, wherever each node has them from."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import having, setting
 from ncclprobe.checks.env.values import default_of
@@ -98,17 +97,16 @@ def _compared(name: str, entries: dict[str, Setting | None], version: Version | 
     told = differing(ballot, lambda meaning: written[meaning], f"{name} is")
     given = [entry for node in outliers or entries if (entry := entries[node])] or [e for e in entries.values() if e]
     from_files = all(entry.origin != "environment" for entry in given)
-    blamed = {"blame": "image", "action": "fix-image"} if from_files else {"blame": "job", "action": "fix-job"}
-    blamed |= {"remedy": _alike(name, outliers, {entries[node] for node in outliers})}
-    evidence = as_evidence(given[0])
+    remedy = _alike(name, outliers, {entries[node] for node in outliers})
+    details = {**told, **(IMAGE if from_files else JOB), "remedy": remedy, "evidence": as_evidence(given[0])}
     if name in OWN_BUSINESS or parameter is None or not parameter.is_read or not is_read_by(name, job):
         if ballot.settled:  # as many values as nodes is how it is meant
-            yield note(name, evidence=evidence, **told, **blamed)
+            yield note(name, **details)
     elif name in MUST_AGREE:
-        told["message"] += f" ({parameter.hazard})"
-        yield fail(name, evidence=evidence, **told, **blamed)
+        details["message"] += f" ({parameter.hazard})"
+        yield fail(name, **details)
     else:
-        yield warn(name, evidence=evidence, **told, **blamed)
+        yield warn(name, **details)
 
 
 def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]) -> str:
@@ -183,5 +181,4 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
         if len(set(machines.values())) > 1:
             entry = next(iter(settings.by_node[node] for node in machines)).effective["NCCL_HOSTID"]
             message = f"is {value!r} on {len(set(machines.values()))} machines: {named(machines)}"
-            blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": as_evidence(entry)}
-            yield fail("NCCL_HOSTID", message, nodes=tuple(machines), **blamed)
+            yield fail("NCCL_HOSTID", message, nodes=tuple(machines), evidence=as_evidence(entry), **JOB)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from ncclprobe.checks import several
+from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
-from ncclprobe.checks.sync import differing, named, several_with_gpus
+from ncclprobe.checks.sync import named, several_with_gpus, unlike
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import ClockOffset, Gathering
-from ncclprobe.facts.software import Code, Software, Torch
+from ncclprobe.facts.software import Code, Software, Torch, Version
 from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
@@ -51,13 +51,15 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
         raise Unlearned("no libnccl with a known version was found on any node, in this interpreter's environment")
     ballot = vote(versions)
     if not ballot.agreed:
-        outliers = ballot.outliers
-        few = list(outliers or versions)[:_SHOWN]
+        few = list(ballot.outliers or versions)[:_SHOWN]
         shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
-        told = differing(ballot, lambda each: f"NCCL {'.'.join(map(str, each))}" if each else "no libnccl")
-        yield fail(named(outliers), blame="image", action="fix-image", evidence=shown, **told)
+        yield from unlike(ballot, _in_words, tell=fail, evidence=shown, **IMAGE)
     elif unread:
         raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
+
+
+def _in_words(version: Version | None) -> str:
+    return f"NCCL {'.'.join(map(str, version))}" if version else "no libnccl"
 
 
 def _built(torch: str, cuda: str) -> Software:
@@ -86,9 +88,9 @@ def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterato
         "CUDA of torch": _cuda_of_torch,
     }
     for name, ask in words.items():
-        yield from _unlike(name, {node: ask(each) for node, each in software.items()}, "installed distributions")
+        yield from _versions(name, {node: ask(each) for node, each in software.items()}, "installed distributions")
     drivers = {node: each.driver if isinstance(each, Gpus) else each for node, each in gpus.items()}
-    yield from _unlike("driver", drivers, "nvmlSystemGetDriverVersion")
+    yield from _versions("driver", drivers, "nvmlSystemGetDriverVersion")
 
 
 def _cuda_of_torch(software: Software) -> str | Absent:
@@ -98,10 +100,9 @@ def _cuda_of_torch(software: Software) -> str | Absent:
     return software.torch or Absent("torch is not installed")
 
 
-def _unlike(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
+def _versions(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
     ballot = vote({node: version for node, version in said.items() if isinstance(version, str)})
-    if not ballot.agreed:
-        yield warn(what, blame="image", action="fix-image", evidence=evidence, **differing(ballot, what=what))
+    yield from unlike(ballot, what=what, subject=what, evidence=evidence, **IMAGE)
 
 
 def _flashed(version: str) -> Fabric:
@@ -133,11 +134,8 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
             if versions := frozenset(text for text in every if isinstance(text, str) and text):
                 boards.setdefault(board, {})[node] = versions
     for board, said in boards.items():
-        ballot = vote(said)
-        if not ballot.agreed:
-            told = differing(ballot, lambda versions: " and ".join(sorted(versions)), f"{board}: firmware")
-            seen = "/sys/class/infiniband/*/fw_ver"
-            yield warn(board, blame="image", action="fix-image", evidence=seen, **told)
+        say, seen = (lambda versions: " and ".join(sorted(versions))), "/sys/class/infiniband/*/fw_ver"
+        yield from unlike(vote(said), say, f"{board}: firmware", subject=board, evidence=seen, **IMAGE)
 
 
 _PARTS = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p")
@@ -164,10 +162,9 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
     ballot = vote(known)
     if not ballot.agreed:
-        outliers = ballot.outliers
-        shown = [seen(f"network of {n}", choices.by_node[n].network.why) for n in list(outliers or known)[:_SHOWN]]
-        told = differing(ballot, what="NCCL's network is")
-        yield fail(named(outliers), blame="image", action="fix-image", evidence=shown, **told)
+        few = list(ballot.outliers or known)[:_SHOWN]
+        shown = [seen(f"network of {node}", choices.by_node[node].network.why) for node in few]
+        yield from unlike(ballot, what="NCCL's network is", tell=fail, evidence=shown, **IMAGE)
         return
     unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
     if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
@@ -205,18 +202,14 @@ def code(codes: Every[Code]) -> Iterator[Finding]:
     one lock file.
     """
     yield from _trees(codes)
-    names = sorted({name for _, each in codes.items() for name in each.packages})
-    unlike = []
+    names, seen = sorted({name for _, each in codes.items() for name in each.packages}), "installed distributions"
+    found: list[Finding] = []
     for name in (each for each in names if not each.startswith(_OTHERS_BUSINESS)):
-        ballot = vote({node: each.packages.get(name, "not installed") for node, each in codes.items()})
-        if not ballot.agreed:
-            unlike.append((name, ballot))
-    for name, ballot in unlike[:_MOST_NAMED]:
-        seen = "installed distributions"
-        yield warn(name, blame="image", action="fix-image", evidence=seen, **differing(ballot, what=name))
-    if more := unlike[_MOST_NAMED:]:
-        listed = first_of((name for name, _ in more), _MOST_NAMED)
-        yield note("packages", f"{len(more)} more differ: {listed}", evidence="installed distributions")
+        found += _versions(name, {n: e.packages.get(name, "not installed") for n, e in codes.items()}, seen)
+    yield from found[:_MOST_NAMED]
+    if more := found[_MOST_NAMED:]:
+        listed = first_of((each.subject for each in more), _MOST_NAMED)
+        yield note("packages", f"{len(more)} more differ: {listed}", evidence=seen)
     if cut := [node for node, each in codes.items() if each.cut or each.unread]:
         why = codes.by_node[cut[0]].cut or f"{codes.by_node[cut[0]].unread} of its files cannot be read"
         raise Unlearned(f"not all of the code of {named(cut)} is known: {why}")
@@ -224,14 +217,11 @@ def code(codes: Every[Code]) -> Iterator[Finding]:
 
 def _trees(codes: Every[Code]) -> Iterator[Finding]:
     ballot = vote({node: each.digest for node, each in codes.items()})
-    if ballot.agreed:
-        return
     said = {each.digest: _told(each) for _, each in codes.items()}
     commits = {each.commit for _, each in codes.items()}
     same = "; the commit is the same: files were changed after it" if len(commits) == 1 and commits != {""} else ""
-    told = differing(ballot, said.__getitem__, "code:", after=same)
     seen = "a digest of the names and contents of code files"
-    yield fail(named(ballot.outliers), blame="job", action="fix-job", evidence=seen, **told)
+    yield from unlike(ballot, said.__getitem__, "code:", after=same, tell=fail, evidence=seen, **JOB)
 
 
 def _told(code: Code) -> str:
@@ -275,8 +265,7 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     unsure = dict.fromkeys(ahead, 0.0) | {node: each.rtt_s / 2 for node, each in known.items()}
     apart = {node: s - ahead[middle] for node, s in ahead.items()}
     off = {node: s for node, s in apart.items() if abs(s) > _APART_S + unsure[node] + unsure[middle]}
-    seen = "pings to rank 0, the shortest round trip of several"
-    blamed = {"blame": "image", "action": "fix-image", "evidence": seen}
+    blamed = {**IMAGE, "evidence": "pings to rank 0, the shortest round trip of several"}
     if 2 * len(off) < len(ahead):
         if off:
             words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
