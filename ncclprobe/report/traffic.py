@@ -2,23 +2,49 @@
 affinity, groups, steps and the ladder, a table each.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from ncclprobe.layout import table, wrap
+from ncclprobe import layout
+from ncclprobe.layout import wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import (
-    AffinityRow,
-    CopyRow,
-    GroupRow,
-    LadderRow,
-    NicBytes,
-    OperationTraffic,
-    ScriptRung,
-    StepRow,
-)
+from ncclprobe.model.traffic import GroupRow, LadderRow, ScriptRung, StepRow
 from ncclprobe.report.rows import ROOM_FOR_ALL
 from ncclprobe.units import size, three_digits
+
+Column = tuple[str, Callable[[Any], object]]
+"""A title, and what a row shows below it."""
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
+    """Return rows below their titles, flush right; what a row has not is shown as ``-``."""
+    cells = ([_shown(show(row)) for _, show in columns] for row in rows)
+    return layout.table([[title for title, _ in columns], *cells], right=True)
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _digits(value: float | None) -> str | None:
+    return None if value is None else three_digits(value)
+
+
+def _ms(us: float | None) -> str | None:
+    return None if us is None else f"{us / 1e3:.1f}"
+
+
+def _times(factor: float | None) -> str | None:
+    return None if factor is None else f"{factor:.2f} x"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
+
+
+def _megabytes(nbytes: int | None) -> str:
+    return "?" if nbytes is None else f"{nbytes / 1e6:.1f} MB"
 
 
 def blocks(report: Report, width: int) -> Iterator[list[str]]:
@@ -26,13 +52,13 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if lines := list(_transports(report.measurements, width)):
         yield lines
     if report.nic_traffic:
-        yield table([_NICS, *(_nic(row, nic) for row in report.nic_traffic for nic in row.nics)], right=True)
+        yield _table(_NICS, [(row, nic) for row in report.nic_traffic for nic in row.nics])
     if report.copies:
         several = len({row.node for row in report.copies}) > 1
-        columns = (*(["host"] if several else []), *(_COPIES if width >= ROOM_FOR_ALL else _NARROW_COPIES))
-        yield table([columns, *([_copy(row)[name] for name in columns] for row in report.copies)], right=True)
+        left_out = {*(() if several else ("host",)), *(() if width >= ROOM_FOR_ALL else ("min", "max", "threshold"))}
+        yield _table([column for column in _COPIES if column[0] not in left_out], report.copies)
     if report.affinity:
-        yield table([_AFFINITY, *(_affinity(row) for row in report.affinity)], right=True)
+        yield _table(_AFFINITY, report.affinity)
         ways = dict.fromkeys(row.words for row in report.affinity if row.words)
         yield from (wrap("affinity: ", way, width, 2) for way in ways)
 
@@ -67,24 +93,16 @@ def words(transport: Transport) -> str:
     return ", ".join(filter(None, (transport.network, direct, choice, channels)))
 
 
-_NICS = ("counted", "bytes", "node", "nic", "sent", "received", "share", "expected")
-
-
-def _nic(row: OperationTraffic, nic: NicBytes) -> tuple[str, ...]:
-    return (
-        row.op,
-        size(row.nbytes),
-        nic.node,
-        nic.nic,
-        "?" if nic.sent is None else f"{nic.sent / 1e6:.1f} MB",
-        "?" if nic.received is None else f"{nic.received / 1e6:.1f} MB",
-        "-" if nic.share is None else f"{nic.share:.1%}",
-        {None: "-", True: "yes", False: "no"}[nic.expected],
-    )
-
-
-_COPIES = ("copy", "device", "memory", "concurrent", "size", "GB/s", "min", "max", "threshold", "verdict")
-_NARROW_COPIES = ("copy", "device", "memory", "concurrent", "size", "GB/s", "verdict")
+_NICS: Sequence[Column] = (
+    ("counted", lambda of: of[0].op),
+    ("bytes", lambda of: size(of[0].nbytes)),
+    ("node", lambda of: of[1].node),
+    ("nic", lambda of: of[1].nic),
+    ("sent", lambda of: _megabytes(of[1].sent)),
+    ("received", lambda of: _megabytes(of[1].received)),
+    ("share", lambda of: None if of[1].share is None else f"{of[1].share:.1%}"),
+    ("expected", lambda of: {None: "-", True: "yes", False: "no"}[of[1].expected]),
+)
 _KINDS = {
     "h2d": "host to GPU",
     "d2h": "GPU to host",
@@ -93,41 +111,30 @@ _KINDS = {
     "device": "within GPU",
     "host": "within host",
 }
-
-
-def _copy(row: CopyRow) -> Mapping[str, str]:
-    """Return what is shown of a row, by column."""
-    numa = "-" if row.numa is None else f"NUMA {row.numa}"
-    near = {None: "", True: ", near", False: ", far"}[row.near]
-    return {
-        "host": row.node,
-        "copy": _KINDS[row.kind],
-        "device": f"{row.device} to {row.peer}" if row.peer else row.device,
-        "memory": numa + near,
-        "concurrent": "yes" if row.concurrent else "no",
-        "size": size(row.nbytes),
-        "GB/s": three_digits(row.GBps),
-        "min": three_digits(row.min_GBps),
-        "max": three_digits(row.max_GBps),
-        "threshold": "-" if row.threshold_GBps is None else three_digits(row.threshold_GBps),
-        "verdict": row.status,
-    }
-
-
-_AFFINITY = ("rank", "node", "cpus", "better", "as is us", "better us", "ratio", "interval")
-
-
-def _affinity(row: AffinityRow) -> tuple[str, ...]:
-    return (
-        str(row.rank),
-        row.node,
-        row.cpus,
-        row.better_cpus,
-        f"{row.as_is_us:.1f}",
-        f"{row.better_us:.1f}",
-        f"{row.ratio:.2f}",
-        "-" if row.interval is None else f"{row.interval[0]:.2f} to {row.interval[1]:.2f}",
-    )
+_NEAR = {None: "", True: ", near", False: ", far"}
+_COPIES: Sequence[Column] = (
+    ("host", lambda row: row.node),
+    ("copy", lambda row: _KINDS[row.kind]),
+    ("device", lambda row: f"{row.device} to {row.peer}" if row.peer else row.device),
+    ("memory", lambda row: ("-" if row.numa is None else f"NUMA {row.numa}") + _NEAR[row.near]),
+    ("concurrent", lambda row: "yes" if row.concurrent else "no"),
+    ("size", lambda row: size(row.nbytes)),
+    ("GB/s", lambda row: three_digits(row.GBps)),
+    ("min", lambda row: three_digits(row.min_GBps)),
+    ("max", lambda row: three_digits(row.max_GBps)),
+    ("threshold", lambda row: _digits(row.threshold_GBps)),
+    ("verdict", lambda row: row.status),
+)
+_AFFINITY: Sequence[Column] = (
+    ("rank", lambda row: row.rank),
+    ("node", lambda row: row.node),
+    ("cpus", lambda row: row.cpus),
+    ("better", lambda row: row.better_cpus),
+    ("as is us", lambda row: f"{row.as_is_us:.1f}"),
+    ("better us", lambda row: f"{row.better_us:.1f}"),
+    ("ratio", lambda row: f"{row.ratio:.2f}"),
+    ("interval", lambda row: f"{row.interval[0]:.2f} to {row.interval[1]:.2f}" if row.interval else None),
+)
 
 
 def of_training(
@@ -135,22 +142,21 @@ def of_training(
 ) -> Iterator[list[str]]:
     """The table of groups, that of steps, and that of the ladder."""
     if groups:
-        yield table([_GROUPS, *(_group(row) for row in groups)], right=True)
+        yield _table(_GROUPS, groups)
     if steps:
-        yield table([_STEPS, *(_step(row) for row in steps)], right=True)
+        yield _table(_STEPS, steps)
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
-        yield [*table([_LADDER, *(_rung(row) for row in rungs)], right=True), *wrap("ladder: ", said, width, 2)]
+        yield [*_table(_LADDER, rungs), *wrap("ladder: ", said, width, 2)]
 
 
 def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
     """The table of the user's own script, and what its numbers mean; empty: there was none."""
     if not rungs:
         return []
-    lines = table([_SCRIPT, *(_of_script(row) for row in rungs)], right=True)
     more = "" if all((row.efficiency or 0.0) <= _MOST for row in rungs) else f"; {_TOO_GOOD}"
-    return [*lines, *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
+    return [*_table(_SCRIPT, rungs), *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
 
 
 _MOST = 1.1
@@ -166,87 +172,55 @@ BY = {
     "metric": "compared by the number that it printed, taken for the whole job's; --ladder-per-rank: for one rank's",
     "metric per rank": "compared by the number that it printed, taken for one rank's",
 }
-_SCRIPT = ("script on", "ranks", "nodes", "seconds", "printed", "speed-up", "efficiency", "ended")
-
-
-def _of_script(row: ScriptRung) -> tuple[str, ...]:
-    return (
-        RUNGS[row.rung],
-        str(row.ranks),
-        str(row.nodes),
-        f"{row.seconds:.1f}",
-        "-" if row.metric is None else f"{row.metric:.4g}",
-        "-" if row.speedup is None else f"{row.speedup:.2f} x",
-        "-" if row.efficiency is None else f"{row.efficiency:.0%}",
-        row.ended,
-    )
-
-
-_GROUPS = ("kind", "op", "size", "ranks", "groups", "across nodes", "alone us", "GB/s",
-           "concurrent us", "GB/s", "slower")  # fmt: skip
-_STEPS = (
-    "step of",
-    "overlap",
-    "calls",
-    "bytes",
-    "compute ms",
-    "calls ms",
-    "step ms",
-    "predicted",
-    "exposed",
-    "efficiency",
+RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
+_SCRIPT: Sequence[Column] = (
+    ("script on", lambda row: RUNGS[row.rung]),
+    ("ranks", lambda row: row.ranks),
+    ("nodes", lambda row: row.nodes),
+    ("seconds", lambda row: f"{row.seconds:.1f}"),
+    ("printed", lambda row: None if row.metric is None else f"{row.metric:.4g}"),
+    ("speed-up", lambda row: _times(row.speedup)),
+    ("efficiency", lambda row: _percent(row.efficiency)),
+    ("ended", lambda row: row.ended),
+)
+_GROUPS: Sequence[Column] = (
+    ("kind", lambda row: row.kind),
+    ("op", lambda row: row.op),
+    ("size", lambda row: size(row.nbytes)),
+    ("ranks", lambda row: row.size),
+    ("groups", lambda row: row.groups),
+    ("across nodes", lambda row: row.crossing),
+    ("alone us", lambda row: f"{row.alone_us:.1f}"),
+    ("GB/s", lambda row: three_digits(row.alone_busbw_GBps)),
+    ("concurrent us", lambda row: None if row.together_us is None else f"{row.together_us:.1f}"),
+    ("GB/s", lambda row: _digits(row.together_busbw_GBps)),
+    ("slower", lambda row: _times(row.slowdown)),
+)
+_STEPS: Sequence[Column] = (
+    ("step of", lambda row: row.strategy),
+    ("overlap", lambda row: "yes" if row.overlap else "no"),
+    ("calls", lambda row: row.calls),
+    ("bytes", lambda row: size(row.call_bytes)),
+    ("compute ms", lambda row: _ms(row.compute_us)),
+    ("calls ms", lambda row: _ms(row.calls_us)),
+    ("step ms", lambda row: _ms(row.step_us)),
+    ("predicted", lambda row: _ms(row.predicted_us)),
+    ("exposed", lambda row: _ms(row.exposed_us)),
+    ("efficiency", lambda row: _percent(row.efficiency)),
+)
+_LADDER: Sequence[Column] = (
+    ("rung", lambda row: RUNGS[row.rung]),
+    ("ranks", lambda row: row.ranks),
+    ("groups", lambda row: row.groups),
+    ("step ms", lambda row: _ms(row.step_us)),
+    ("speed-up", lambda row: _times(row.speedup)),
+    ("efficiency", lambda row: _percent(row.efficiency)),
+    ("between", lambda row: _between(row.interval) if row.rung != "rank" else None),
+    ("GB/s", lambda row: _digits(row.busbw_GBps)),
+    ("expected", lambda row: _digits(row.expectation.value if row.expectation else None)),
+    ("status", lambda row: row.status),
 )
 
 
-_LADDER = ("rung", "ranks", "groups", "step ms", "speed-up", "efficiency", "between", "GB/s", "expected", "status")
-RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
-
-
-def _rung(row: LadderRow) -> tuple[str, ...]:
-    return (
-        RUNGS[row.rung],
-        str(row.ranks),
-        str(row.groups),
-        _ms(row.step_us),
-        "-" if row.speedup is None else f"{row.speedup:.2f} x",
-        "-" if row.efficiency is None else f"{row.efficiency:.0%}",
-        f"{row.interval[0]:.0%} to {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "-",
-        "-" if row.busbw_GBps is None else three_digits(row.busbw_GBps),
-        three_digits(row.expectation.value) if row.expectation else "-",
-        row.status,
-    )
-
-
-def _group(row: GroupRow) -> tuple[str, ...]:
-    return (
-        row.kind,
-        row.op,
-        size(row.nbytes),
-        str(row.size),
-        str(row.groups),
-        str(row.crossing),
-        f"{row.alone_us:.1f}",
-        three_digits(row.alone_busbw_GBps),
-        "-" if row.together_us is None else f"{row.together_us:.1f}",
-        "-" if row.together_busbw_GBps is None else three_digits(row.together_busbw_GBps),
-        "-" if row.slowdown is None else f"{row.slowdown:.2f} x",
-    )
-
-
-def _step(row: StepRow) -> tuple[str, ...]:
-    return (
-        row.strategy,
-        "yes" if row.overlap else "no",
-        str(row.calls),
-        size(row.call_bytes),
-        _ms(row.compute_us),
-        _ms(row.calls_us),
-        _ms(row.step_us),
-        "-" if row.predicted_us is None else _ms(row.predicted_us),
-        _ms(row.exposed_us),
-        f"{row.efficiency:.0%}",
-    )
-
-
-def _ms(us: float) -> str:
-    return f"{us / 1e3:.1f}"
+def _between(interval: tuple[float, float] | None) -> str | None:
+    return f"{interval[0]:.0%} to {interval[1]:.0%}" if interval else None
