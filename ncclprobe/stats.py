@@ -24,7 +24,6 @@ verdict
 """
 
 import math
-import random
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -92,21 +91,3 @@ def precision(samples: Sequence[float]) -> float:
     low, high = median_interval(samples)
     middle = statistics.median(samples)
     return (high - low) / 2 / middle if middle > 0 else math.inf
-
-
-def bootstrap(
-    samples: Sequence[float],
-    statistic: Callable[[Sequence[float]], float] = statistics.median,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 1,
-) -> tuple[float, float]:
-    """The percentile bootstrap interval of `statistic`: where it would lie had we drawn the samples again.
-
-    The same samples give the same interval (`seed`), so that a report can be reproduced.
-    """
-    draw = random.Random(seed)
-    drawn = [statistic(draw.choices(samples, k=len(samples))) for _ in range(resamples)]
-    tail = (1 - confidence) / 2 * 100
-    return percentile(drawn, tail), percentile(drawn, 100 - tail)

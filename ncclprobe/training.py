@@ -212,15 +212,6 @@ def step(strategy: Strategy, model: Model) -> Step:
     return tuple(passes[strategy](model))
 
 
-def total_bytes(items: Step) -> dict[str, int]:
-    """Return the bytes of all calls, by operation."""
-    found: dict[str, int] = {}
-    for item in items:
-        if isinstance(item, Call):
-            found[item.op] = found.get(item.op, 0) + item.nbytes
-    return found
-
-
 def buckets(model: Model) -> tuple[int, ...]:
     """Return the bytes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
     size = model.bucket_bytes or DDP_BUCKET_BYTES

@@ -57,7 +57,7 @@ from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.composed import system_in
 from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.tuner import dumps
-from ncclprobe.facts import ibstat, nccl_conf, nvlink, topo_matrix
+from ncclprobe.facts import nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
 from ncclprobe.facts.files.ras import read_answer
 from ncclprobe.facts.launcher import Flags, detect, half_given
@@ -135,7 +135,6 @@ def _made_of(seeds: Sequence[str], taken: Sequence[str], draw: random.Random) ->
 def _of_texts() -> Iterator[Reader]:
     topo = captured(("run", "nvidia-smi", "topo", "-m"))
     yield _of("topology matrix", lambda each: topo_matrix.parse(each), topo)
-    yield _of("ibstat", ibstat.parse, literals("facts/test_ibstat.py"))
     yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/test_nvlink_status.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)

@@ -33,7 +33,7 @@ from oracle import impossible
 from oracle_gloo_cases import world
 
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, partings, refusals, unseen
+from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, partings
 
 SERVER = ROOT / "scripts" / "oracle_gloo_server.py"
 REPORT = ROOT / "reports" / "oracle-gloo.md"
@@ -126,11 +126,11 @@ def judge(seen: list[Any], case: dict[str, Any], said: list[dict[str, Any]]) -> 
 
 def outcome(nodes: dict[str, Node], case: dict[str, Any]) -> str:
     """Return what is predicted: ``up``, ``refused``, ``parted``, ``no way`` (the network), or ``unknown``."""
-    if dict(refusals(nodes)):
+    if any(isinstance(each, Refused) for node in nodes.values() for each in node.devices):
         return "refused"
     if list(partings(nodes)):
         return "parted"
-    if dict(unseen(nodes)):
+    if any(isinstance(each, Unseen) for node in nodes.values() for each in node.devices):
         return "unknown"
     pairs = [(one, other) for one in nodes.values() for other in nodes.values() if one is not other]
     ways = [way(one, other) for one, other in pairs]

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from ncclprobe import bounds
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.blocks import blocks, lines
 from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, listed, number, several, text, unsupported
 from ncclprobe.host import Host
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
+_QUOTE = "> \t\u00a0|#"
 _GPU = re.compile(r"GPU ([0-9]{1,4}): (.*)")
 _LINK = re.compile(r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)")
 
@@ -72,6 +72,22 @@ def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
             raise ParseError(f"nvidia-smi nvlink -s: {line[:80]!r}")
     complaint = next((line for line in (behind.strip(), *body) if line.startswith("NVML: ")), "")
     return GpuLinks(name, uuid, links, complaint)
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines that say anything, without blanks and quotation marks around them: mails and forms add some."""
+    return [line for line in (raw.lstrip(_QUOTE).rstrip() for raw in text.splitlines()) if line]
+
+
+def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
+    """Return each line that is a `heading` with the lines below it, up to the next; what is above all is left out."""
+    found: list[tuple[re.Match[str], list[str]]] = []
+    for line in lines:
+        if match := heading.fullmatch(line):
+            found.append((match, []))
+        elif found:
+            found[-1][1].append(line)
+    return found
 
 
 State = Literal["inactive", "active", "sleep", "traffic-disabled"]

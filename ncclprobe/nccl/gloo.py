@@ -215,22 +215,6 @@ class Parted(Struct, frozen=True):
     why: str
 
 
-def refusals(nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
-    """Yield each node on which torch ends before it calls another, with the cause."""
-    for name, node in nodes.items():
-        refused = [each for each in node.devices if isinstance(each, Refused)]
-        if refused:
-            yield name, refused[0].why
-
-
-def unseen(nodes: Mapping[str, Node]) -> Iterator[tuple[str, str]]:
-    """Yield each node of which it is not known what gloo listens on, with the cause."""
-    for name, node in nodes.items():
-        hidden = [each for each in node.devices if isinstance(each, Unseen)]
-        if hidden:
-            yield name, hidden[0].why
-
-
 def partings(nodes: Mapping[str, Node]) -> Iterator[Parted]:
     """Yield the pairs of nodes that are certain not to be connected, each once. What is not known parts none."""
     for (one, first), (other, second) in combinations(nodes.items(), 2):

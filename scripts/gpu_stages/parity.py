@@ -144,7 +144,7 @@ def compared(op: str, nbytes: int, place: str, times: Times) -> dict[str, Any]:
 
     pairs = list(zip(times.ours, times.theirs, strict=False))
     ratios = [ours / theirs for ours, theirs in pairs if theirs > 0]
-    low, high = stats.bootstrap(ratios)
+    low, high = stats.median_interval(ratios)
     middle, more = statistics.median(ratios), statistics.median(ours - theirs for ours, theirs in pairs)
     fair = (low <= HIGH and high >= LOW) or abs(more) <= MOST_US
     said = f"{op} of {nbytes} B {machine.PLACES[place]}: {middle:.3f} [{low:.3f}, {high:.3f}], {more:+.2f} us a call"

@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zoo.ibstat import Adapter, Ibstat, IbstatPort, parse
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.ibstat import Adapter, Ibstat, IbstatPort, parse
 
 IBSTAT = """\
 CA 'mlx5_0'

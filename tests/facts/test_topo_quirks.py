@@ -6,9 +6,10 @@ common damage, stands in `fake_topo` and is played in `test_topo_matrix`.
 
 import pytest
 from fake_topo import Printed, plain
+from zoo import ibstat
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts import ibstat, nvlink
+from ncclprobe.facts import nvlink
 from ncclprobe.facts.topo_matrix import parse
 
 

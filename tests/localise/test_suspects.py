@@ -64,7 +64,7 @@ def test_what_is_slow_is_named_by_its_kind(slow: Callable[[End, End], bool], nam
     assert sorted(causes(found)) == named
     assert all(suspect.ratio == pytest.approx(0.5) for suspect in found.confirmed)
     assert all(suspect.confidence >= 0.99 and suspect.retests for suspect in found.confirmed)
-    assert not found.unsure
+    assert all(suspect.confidence <= 0.5 for suspect in found.suspects)
 
 
 def test_one_rail_of_a_node_is_not_the_node() -> None:

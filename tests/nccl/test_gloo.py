@@ -28,8 +28,6 @@ from ncclprobe.nccl.gloo import (
     of_interface,
     parted,
     partings,
-    refusals,
-    unseen,
 )
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "gloo" / "groups.jsonl"
@@ -70,7 +68,8 @@ def test_every_rank_listens_where_torch_did(number: int) -> None:
 def test_a_group_that_is_certain_not_to_come_up_did_not(number: int) -> None:
     row = vectors()[number]
     nodes = nodes_of(row)
-    hopeless = bool(dict(refusals(nodes)) or list(partings(nodes)))
+    refused = any(isinstance(each, Refused) for node in nodes.values() for each in node.devices)
+    hopeless = refused or bool(list(partings(nodes)))
     assert hopeless == (row["expected"] in ("refused", "parted"))
     if hopeless or row["expected"] == "up":
         assert all(said.get("joined") for said in row["said"]) is not hopeless
@@ -141,7 +140,7 @@ def test_without_a_loopback_address_there_is_no_fallback() -> None:
 def test_an_interface_that_is_down_is_not_known_to_serve() -> None:
     down = Interfaces((LO, replace(ETH0, flags=frozenset())))
     assert isinstance(of_interface(down, "eth0"), Unseen)
-    assert dict(unseen({"n0": Node(down, devices(down, "eth0", "n0", ()))})).keys() == {"n0"}
+    assert any(isinstance(each, Unseen) for each in devices(down, "eth0", "n0", ()))
 
 
 def test_the_greater_address_calls_so_that_one_loopback_node_may_join_a_lower_network() -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from ncclprobe.facts.ibstat import Adapter
 from ncclprobe.model.values import replace
 from zoo import changes, parts
 from zoo.changes import Change
 from zoo.description import Firmware, Machine, Nic, Processors, Root
+from zoo.ibstat import Adapter
 
 
 def with_ports(name: str, adapters: Sequence[Adapter]) -> tuple[Machine, tuple[Change, ...]]:

@@ -39,13 +39,7 @@ def vars(launch: Launch) -> Iterator[Finding]:
     """
     for problem in launch.problems:
         tell = warn if problem.harmless else fail
-        yield tell(
-            problem.subject,
-            problem.message,
-            **JOB,
-            evidence="environment",
-            remedy=problem.remedy,
-        )
+        yield tell(problem.subject, problem.message, evidence="environment", remedy=problem.remedy, **JOB)
 
 
 @check(

@@ -166,11 +166,6 @@ class Localisation(Struct, frozen=True):
     layout: Layout = field(default_factory=Layout)
 
     @property
-    def unsure(self) -> tuple[Suspect, ...]:
-        """Return the suspects that are more likely than not at fault, and still not certain enough."""
-        return tuple(suspect for suspect in self.suspects if suspect.confidence > 0.5)
-
-    @property
     def kind(self) -> Kind | Literal["everything", "several", "none"]:
         """Return the localisation in one word."""
         if self.all_slow:

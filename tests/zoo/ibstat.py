@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ncclprobe.errors import ParseError
-from ncclprobe.facts.blocks import blocks, fields, lines
+from ncclprobe.facts.nvlink import blocks, lines
 from ncclprobe.model.values import Struct, grouped
 
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")
@@ -12,6 +12,7 @@ _PORT = re.compile(r"Port ([0-9]{1,4}):")
 _STATUS = re.compile(r"Infiniband device '([^']{1,64})' port ([0-9]{1,4}) status:")
 _NUMBER = re.compile(r"(0x[0-9a-fA-F]{1,8}|[0-9]{1,8}(?:\.[0-9]{1,3})?)(?: Gb/sec .*)?")
 _NUMBERED = re.compile(r"[0-9]+: ")
+_REMARK = re.compile(r"\s{2,}|\s*(?://|←)")
 
 
 class IbstatPort(Struct, frozen=True):
@@ -58,6 +59,16 @@ def parse(text: str) -> Ibstat:
         raise ParseError("ibstat: a device comes twice: two outputs may be interleaved")
     counts = {name: fields(body).get("number of ports") for name, body, _ in found}
     return Ibstat(tuple(adapters), failures, tuple(_lacking(adapters, counts)))
+
+
+def fields(lines: Sequence[str]) -> dict[str, str]:
+    """Return the lines of the form ``key: value``, the first of each key; wide blanks and ``//`` begin a remark."""
+    found: dict[str, str] = {}
+    for line in lines:
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key.strip().lower(), _REMARK.split(value.strip(), maxsplit=1)[0])
+    return found
 
 
 def _adapter(name: str, body: Sequence[str], ports: Sequence[tuple[re.Match[str], Sequence[str]]]) -> Adapter:
