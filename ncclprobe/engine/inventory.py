@@ -14,7 +14,7 @@ from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.placement import GROUP, ZONE, Placement
 from ncclprobe.facts.process import SharedMemory
@@ -170,11 +170,8 @@ def _nvlink(facts: Mapping[type, Any]) -> str:
     known = [gpu for gpu in links.gpus if isinstance(gpu, tuple)]
     most = max(map(len, known), default=0)
     some = f" of {len(known)} GPUs" if len(known) < len(links.gpus) else ""
-    return f"NVLink {min(map(_active, known))}/{most}{some}" if most else ""
-
-
-def _active(links: Sequence[NvLink]) -> int:
-    return sum(link.state == "active" for link in links)
+    active = (sum(link.state == "active" for link in row) for row in known)
+    return f"NVLink {min(active)}/{most}{some}" if most else ""
 
 
 def _pcie(facts: Mapping[type, Any]) -> str:

@@ -298,11 +298,8 @@ def _gbps(interface: Interface) -> float:
 def _topology(facts: Facts, nics: Mapping[str, str]) -> Topology | None:
     if isinstance(facts.pci, Absent) or isinstance(facts.gpus, Absent):
         return None
-    return of_devices(facts.pci, facts.gpus, facts.nvlinks, {name: _address(pci) for name, pci in nics.items()})
-
-
-def _address(pci: str) -> str:
-    return normal(pci) if pci else ""
+    addresses = {name: normal(pci) if pci else "" for name, pci in nics.items()}
+    return of_devices(facts.pci, facts.gpus, facts.nvlinks, addresses)
 
 
 def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:

@@ -392,76 +392,13 @@ def _gpu(host: Host, index: int) -> Gpu:
         )
     except Failed as error:
         return Gpu(index=index, lost=str(error))
-    parts = (_memory, _pcie, _modes, _use, _pace)
-    gpu = replace(gpu, **{name: field for part in parts for name, field in part(host, index).items()})
+    told: dict[str, Any] = {}
+    for names, parse, function, *more in _OF_NVML:
+        found = learn(host, parse, function, index, *more, older=_OLDER.get(function, ""))
+        one_each = zip(names, found, strict=True) if names[1:] and not isinstance(found, Absent) else ()
+        told |= dict(one_each) or dict.fromkeys(names, found)
+    gpu = replace(gpu, **told)
     return replace(gpu, lost=_why_lost(gpu))
-
-
-def _memory(host: Host, index: int) -> dict[str, Any]:
-    size = learn(host, _total_and_used, "nvmlDeviceGetMemoryInfo", index)
-    return {
-        **_both(("memory_bytes", "memory_used_bytes"), size),
-        **_both(("remap_pending", "remap_failed"), learn(host, _remaps, "nvmlDeviceGetRemappedRows", index)),
-        **_both(("ecc", "ecc_pending"), learn(host, _now_and_next, "nvmlDeviceGetEccMode", index)),
-        "ecc_since_reset": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _VOLATILE),
-        "ecc_ever": learn(host, number, "nvmlDeviceGetTotalEccErrors", index, _UNCORRECTED, _AGGREGATE),
-        "sram_worn": learn(host, _worn, "nvmlDeviceGetSramEccErrorStatus", index),
-        "bar1_bytes": learn(host, _bar1, "nvmlDeviceGetBAR1MemoryInfo", index),
-    }
-
-
-def _pcie(host: Host, index: int) -> dict[str, Any]:
-    return {
-        "pcie_generation": learn(host, number, "nvmlDeviceGetCurrPcieLinkGeneration", index),
-        "pcie_width": learn(host, number, "nvmlDeviceGetCurrPcieLinkWidth", index),
-        "pcie_max_generation": learn(host, number, "nvmlDeviceGetMaxPcieLinkGeneration", index),
-        "pcie_max_width": learn(host, number, "nvmlDeviceGetMaxPcieLinkWidth", index),
-    }
-
-
-def _modes(host: Host, index: int) -> dict[str, Any]:
-    return {
-        "compute_mode": learn(host, _compute_mode, "nvmlDeviceGetComputeMode", index),
-        **_both(("mig", "mig_pending"), learn(host, _now_and_next, "nvmlDeviceGetMigMode", index)),
-        "persistence": learn(host, _on, "nvmlDeviceGetPersistenceMode", index),
-        "fabric": learn(host, _fabric, "nvmlDeviceGetGpuFabricInfoV", index, older="nvmlDeviceGetGpuFabricInfo"),
-        "compute": learn(host, _capability, "nvmlDeviceGetCudaComputeCapability", index),
-    }
-
-
-def _use(host: Host, index: int) -> dict[str, Any]:
-    """Return what the GPU is doing, and where on the machine it sits.
-
-    Not nvmlDeviceGetNumaNodeId: that is the node of the GPU's own memory, where that is one (Grace).
-    """
-    reasons = "nvmlDeviceGetCurrentClocksEventReasons"
-    return {
-        "throttle": learn(host, _reasons, reasons, index, older="nvmlDeviceGetCurrentClocksThrottleReasons"),
-        "processes": learn(host, _processes, "nvmlDeviceGetComputeRunningProcesses", index),
-        "cpus": learn(host, members, "nvmlDeviceGetCpuAffinity", index, _WORDS),
-        "numa_nodes": learn(host, members, "nvmlDeviceGetMemoryAffinity", index, _WORDS, 0),
-    }
-
-
-def _pace(host: Host, index: int) -> dict[str, Any]:
-    """Return what holds a GPU back, whether or not it works now."""
-    return {
-        "power_limit_W": learn(host, _watts, "nvmlDeviceGetEnforcedPowerLimit", index),
-        "power_default_W": learn(host, _watts, "nvmlDeviceGetPowerManagementDefaultLimit", index),
-        "clock_MHz": learn(host, number, "nvmlDeviceGetApplicationsClock", index, _SM),
-        "temperature_C": learn(host, number, "nvmlDeviceGetTemperature", index, _OF_THE_CHIP),
-        "slowdown_C": learn(host, number, "nvmlDeviceGetTemperatureThreshold", index, _SLOWDOWN),
-        "pcie_replays": learn(host, number, "nvmlDeviceGetPcieReplayCounter", index),
-        "hot_s": learn(host, _violated_s, "nvmlDeviceGetViolationStatus", index, _THERMAL),
-    }
-
-
-def _watts(milliwatts: Any) -> int:
-    return round(number(milliwatts) / 1000)
-
-
-def _violated_s(status: dict[str, Any]) -> int:
-    return round(_heated(status))
 
 
 def _heated(status: dict[str, Any]) -> float:
@@ -476,31 +413,6 @@ def heated_s(host: Host) -> dict[int, float]:
     return {index: seconds for index, seconds in told.items() if not isinstance(seconds, Absent)}
 
 
-def _both(names: tuple[str, str], pair: Any) -> dict[str, Any]:
-    """Return two fields that one question answers, or refuses."""
-    return dict.fromkeys(names, pair) if isinstance(pair, Absent) else dict(zip(names, pair, strict=True))
-
-
-def _bus_id(pci: dict[str, Any]) -> str:
-    return text(pci["busId"])
-
-
-def _total_and_used(memory: dict[str, Any]) -> tuple[int, int]:
-    return number(memory["total"]), number(memory["used"])
-
-
-def _bar1(sizes: dict[str, Any]) -> int:
-    return number(sizes["bar1Total"])
-
-
-def _compute_mode(value: Any) -> ComputeMode:
-    return _COMPUTE_MODES[number(value)]
-
-
-def _on(mode: Any) -> bool:
-    return bool(number(mode))
-
-
 def _capability(version: list[int]) -> tuple[int, int]:
     major, minor = map(number, version)
     return major, minor
@@ -509,10 +421,6 @@ def _capability(version: list[int]) -> tuple[int, int]:
 def _now_and_next(modes: list[int]) -> tuple[bool, bool]:
     current, pending = map(number, modes)
     return bool(current), bool(pending)
-
-
-def _worn(status: dict[str, Any]) -> bool:
-    return bool(number(status["bThresholdExceeded"]))
 
 
 def _remaps(counts: list[int]) -> tuple[bool, bool]:
@@ -524,10 +432,6 @@ def _reasons(mask: Any) -> tuple[str, ...]:
     """Return the names of the bits set; bits that this version does not know are called by their place."""
     bits = [bit for bit in range(64) if number(mask) >> bit & 1]
     return tuple(_REASONS[bit] if bit < len(_REASONS) else f"bit-{bit}" for bit in bits)
-
-
-def _processes(used: list[int | None]) -> tuple[int | None, ...]:
-    return tuple(None if nbytes is None else number(nbytes) for nbytes in used)
 
 
 def _fabric(info: dict[str, Any]) -> GpuFabric:
@@ -547,6 +451,59 @@ def _troubles(mask: int) -> tuple[str, ...]:
     configuration = mask >> 8 & 0xF  # 0: not supported, 1: none wrong, else which
     wrong = (f"incorrect-configuration-{configuration}",) if configuration > 1 else ()
     return tuple(name for shift, name in _TROUBLES.items() if mask >> shift & 3 == 1) + wrong
+
+
+def _watts(milliwatts: Any) -> int:
+    return round(number(milliwatts) / 1000)
+
+
+def _processes(used: list[int | None]) -> tuple[int | None, ...]:
+    return tuple(None if nbytes is None else number(nbytes) for nbytes in used)
+
+
+def _bus_id(pci: dict[str, Any]) -> str:
+    return text(pci["busId"])
+
+
+# The fields of a GPU, with what makes them of the answer, and the question. Where a GPU is on the machine: not by
+# nvmlDeviceGetNumaNodeId, which is the node of the GPU's own memory, where that is one (Grace).
+_OF_NVML: tuple[tuple[Any, ...], ...] = (
+    (
+        ("memory_bytes", "memory_used_bytes"),
+        lambda memory: (number(memory["total"]), number(memory["used"])),
+        "nvmlDeviceGetMemoryInfo",
+    ),
+    (("remap_pending", "remap_failed"), _remaps, "nvmlDeviceGetRemappedRows"),
+    (("ecc", "ecc_pending"), _now_and_next, "nvmlDeviceGetEccMode"),
+    (("ecc_since_reset",), number, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
+    (("ecc_ever",), number, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _AGGREGATE),
+    (("sram_worn",), lambda status: bool(number(status["bThresholdExceeded"])), "nvmlDeviceGetSramEccErrorStatus"),
+    (("bar1_bytes",), lambda sizes: number(sizes["bar1Total"]), "nvmlDeviceGetBAR1MemoryInfo"),
+    (("pcie_generation",), number, "nvmlDeviceGetCurrPcieLinkGeneration"),
+    (("pcie_width",), number, "nvmlDeviceGetCurrPcieLinkWidth"),
+    (("pcie_max_generation",), number, "nvmlDeviceGetMaxPcieLinkGeneration"),
+    (("pcie_max_width",), number, "nvmlDeviceGetMaxPcieLinkWidth"),
+    (("compute_mode",), lambda mode: _COMPUTE_MODES[number(mode)], "nvmlDeviceGetComputeMode"),
+    (("mig", "mig_pending"), _now_and_next, "nvmlDeviceGetMigMode"),
+    (("persistence",), lambda mode: bool(number(mode)), "nvmlDeviceGetPersistenceMode"),
+    (("fabric",), _fabric, "nvmlDeviceGetGpuFabricInfoV"),
+    (("compute",), _capability, "nvmlDeviceGetCudaComputeCapability"),
+    (("throttle",), _reasons, "nvmlDeviceGetCurrentClocksEventReasons"),
+    (("processes",), _processes, "nvmlDeviceGetComputeRunningProcesses"),
+    (("cpus",), members, "nvmlDeviceGetCpuAffinity", _WORDS),
+    (("numa_nodes",), members, "nvmlDeviceGetMemoryAffinity", _WORDS, 0),
+    (("power_limit_W",), _watts, "nvmlDeviceGetEnforcedPowerLimit"),
+    (("power_default_W",), _watts, "nvmlDeviceGetPowerManagementDefaultLimit"),
+    (("clock_MHz",), number, "nvmlDeviceGetApplicationsClock", _SM),
+    (("temperature_C",), number, "nvmlDeviceGetTemperature", _OF_THE_CHIP),
+    (("slowdown_C",), number, "nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),
+    (("pcie_replays",), number, "nvmlDeviceGetPcieReplayCounter"),
+    (("hot_s",), lambda status: round(_heated(status)), "nvmlDeviceGetViolationStatus", _THERMAL),
+)
+_OLDER = {
+    "nvmlDeviceGetGpuFabricInfoV": "nvmlDeviceGetGpuFabricInfo",
+    "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
+}
 
 
 def _why_lost(gpu: Gpu) -> str:
@@ -589,10 +546,10 @@ def _pairs(host: Host, gpus: Sequence[int], capability: int) -> Pairs:
     for gpu in gpus:
         peers = [peer for peer in gpus if peer != gpu]
         if peers:
-            row = several(host, _status, len(peers), ASK, gpu, listed(peers), capability)
+            row = several(host, _p2p_status, len(peers), ASK, gpu, listed(peers), capability)
             pairs |= {(gpu, peer): status for peer, status in zip(peers, row, strict=True)}
     return pairs
 
 
-def _status(code: Any) -> P2pStatus:
+def _p2p_status(code: Any) -> P2pStatus:
     return _STATUSES[number(code)]

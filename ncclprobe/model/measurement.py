@@ -286,6 +286,11 @@ class Conditions(Struct, frozen=True):
     backend: str
 
 
+def operation(op: str, redop: str | None) -> str:
+    """Return the operation, with its reduction unless that is a sum."""
+    return op if redop in (None, "sum") else f"{op} {redop}"
+
+
 def conditions(row: Measurement) -> Conditions:
     """Those of `row`."""
     return Conditions(row.ranks, row.nodes, row.dtype, row.redop, row.place, row.mode, row.backend)

@@ -154,7 +154,8 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.nbytes / line.algbw / 1e3, line.algbw, line.busbw
     if op is None:
         return line.time_us, line.algbw, line.busbw
-    algbw, busbw = op.bandwidth(_shape(line), setup.ranks, line.time_us * 1e-6)
+    shape = Shape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
+    algbw, busbw = op.bandwidth(shape, setup.ranks, line.time_us * 1e-6)
     for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
         most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
         if most > _SURE_GBps and abs(printed - derived) > _APART * most + _rounded(printed):
@@ -170,10 +171,6 @@ def _rounded(printed: float) -> float:
     one rank reaches in place, where nothing is to be done.
     """
     return 10.0 ** math.floor(math.log10(printed)) / 2 if printed >= 1e6 else 0.0
-
-
-def _shape(line: Line) -> Shape:
-    return Shape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
 
 
 def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:

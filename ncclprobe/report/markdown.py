@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ncclprobe import page
 from ncclprobe.model.causes import Cause, Moment
 from ncclprobe.model.findings import Severity
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Measurement, operation
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.report import causes, digest, pairs, traffic
@@ -236,7 +236,7 @@ def _line_of(cells: Iterable[object]) -> str:
 
 def _row(row: Measurement) -> str:
     cells = (
-        row.op if row.redop in (None, "sum") else f"{row.op} {row.redop}",
+        operation(row.op, row.redop),
         size(row.nbytes),
         row.place,
         f"{row.time_us.typical:.2f}",

@@ -99,7 +99,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     kept = sorted(seen.items(), key=lambda item: (item[0][0], item[1].nbytes, item[0][2]))[:MOST_SERIES]
     speeds = [(key, row.busbw_GBps * 1e9) for key, row in kept]
     yield _gauge("busbw", "Bus bandwidth as nccl-tests counts it, from the median time.", speeds, _ROW, _PER_S)
-    times = [(key, _typical_us(row) / 1e6) for key, row in kept]
+    times = [(key, row.time_us.typical / 1e6) for key, row in kept]
     yield _gauge("latency", "Time of one call: the median over batches, else the mean.", times, _ROW, "seconds")
     judged = [((*key, e.basis), e) for key, row in kept if (e := row.expectation) and e.unit == "GB/s"]
     by = (*_ROW, "basis")
@@ -126,10 +126,6 @@ def _command(line: str) -> str:
     """Return ``doctor`` for ``ncclprobe doctor --local``; empty where the line says none."""
     word = next(iter(line.split()[1:2]), "")
     return word if word.isascii() and word.isalpha() and len(word) <= _MOST_CHARACTERS else ""
-
-
-def _typical_us(row: Measurement) -> float:
-    return row.time_us.typical
 
 
 def _began_s(text: str) -> float | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ncclprobe.layout import Style, unstyled, wrap
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.measurement import Measurement, operation
 from ncclprobe.model.values import Struct
 from ncclprobe.units import plural, size
 
@@ -39,10 +39,6 @@ def _us(value: float) -> str:
     return f"{value:.2f}" if value < 1e4 else f"{value:.1f}" if value < 1e6 else f"{value:.0f}"
 
 
-def _op(m: Measurement) -> str:
-    return f"{m.op} {m.redop}" if m.redop not in (None, "sum") else m.op
-
-
 def _expected(m: Measurement) -> str:
     return f"{m.expectation.value:.4g}" if m.expectation else "-"
 
@@ -60,7 +56,7 @@ def judged(m: Measurement) -> str:
 
 
 _COLUMNS = (
-    _Column("op", "", -14, _op, "the operation, and its reduction unless it is a sum"),
+    _Column("op", "", -14, lambda m: operation(m.op, m.redop), "the operation, and its reduction unless it is a sum"),
     _Column("size", "", 7, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
     _Column("at", "", -3, lambda m: m.place, "in: the result is where the input was; out: elsewhere, out of place"),
     _Column("time", "(us)", 8, lambda m: _us(m.time_us.typical),

@@ -11,7 +11,7 @@ from itertools import pairwise
 from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Severity, Status, nodes_of
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions
+from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions, operation
 from ncclprobe.model.report import Report, looked_at, placed, when
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
@@ -156,15 +156,11 @@ def series(history: Sequence[Past]) -> list[Series]:
     for (op, like, nbytes), points in found.items():
         if points[-1].place == len(history) - 1:
             kind = next(name for most, name in CLASSES if nbytes <= most)
-            one = Series(_called(op, like), kind, nbytes, like, tuple(points))
+            one = Series(operation(op, like.redop), kind, nbytes, like, tuple(points))
             chosen[one.op, kind] = max(chosen.get((one.op, kind), one), one, key=_weight)
     order = [name for _, name in CLASSES]
     ops = list(dict.fromkeys(op for op, _ in chosen))
     return sorted(chosen.values(), key=lambda each: (ops.index(each.op), -order.index(each.kind)))
-
-
-def _called(op: str, like: Conditions) -> str:
-    return f"{op} {like.redop}" if like.redop not in (None, "sum") else op
 
 
 def _weight(one: Series) -> tuple[int, int]:

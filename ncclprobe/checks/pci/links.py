@@ -248,15 +248,11 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
             message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
             evidence = (
                 f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
-                f"the rate of {_names(ports)}",
+                f"the rate of {', '.join(port.name for port in ports)}",
             )
             tell = note if len(ports) > 1 and link.gbps >= max(map(_rate, ports)) * 1.2 else warn
             yield tell(", ".join(card), message, blame="node", action="none", evidence=evidence)
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_speed")
-
-
-def _names(ports: Sequence[Port]) -> str:
-    return ", ".join(port.name for port in ports)
 
 
 _LARGE = PcieSettings(4096, 256, True)

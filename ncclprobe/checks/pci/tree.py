@@ -116,17 +116,14 @@ def _ports_between(pci: Pci) -> tuple[str, ...]:
     ends = [device for device in pci.devices.values() if device.identity.kind in ("gpu", "nic")]
     ports: dict[str, None] = {}
     for one, other in combinations(ends, 2):
-        if isinstance(one.place, Absent) or isinstance(other.place, Absent) or "gpu" not in _kinds(one, other):
+        kinds = {one.identity.kind, other.identity.kind}
+        if isinstance(one.place, Absent) or isinstance(other.place, Absent) or "gpu" not in kinds:
             continue
         ways = one.place.bridges, other.place.bridges
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ways, strict=False)))
         if shared >= 2:  # an upper port at least: below a common root port alone there is no switch
             ports |= dict.fromkeys(port for way in ways for n, port in enumerate(way) if n >= shared and n % 2 == 0)
     return tuple(ports)
-
-
-def _kinds(*devices: Device) -> set[str | None]:
-    return {device.identity.kind for device in devices}
 
 
 @check(

@@ -308,7 +308,8 @@ def topology(
     Fix: compare the firmware's settings and lspci -tv with a healthy neighbour's.
     """
     # Of nodes that have more or fewer devices than others, the counts have something to say.
-    devices = {node: _devices(tree) for node, tree in trees.items() if node in cpus.by_node}
+    counted = {node: (len(tree.of("gpu")), len(tree.of("nic"))) for node, tree in trees.items()}
+    devices = {node: each for node, each in counted.items() if node in cpus.by_node}
     kind = kinds(machines, gpus)
     shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
     for part in of_one_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
@@ -322,10 +323,6 @@ def topology(
             yield from unlike(numa, lambda sizes: f"{len(sizes)} NUMA nodes of {_listed(sizes)} processors", **more)
         elif not placed.agreed:
             yield from unlike(placed, partial(_own_roots, reduce(and_, map(Counter, placed.groups))), **more)
-
-
-def _devices(tree: Pci) -> tuple[int, int]:
-    return len(tree.of("gpu")), len(tree.of("nic"))
 
 
 def _shape(tree: Pci, cpus: Cpus) -> _Shape:

@@ -5,13 +5,12 @@ is expected is drawn in steps where it is known, with gaps where not.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from markupsafe import Markup
 
-from ncclprobe.model.measurement import Measurement, conditions
+from ncclprobe.model.measurement import Measurement, conditions, operation
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.html import svg
@@ -93,19 +92,15 @@ def charts(rows: Sequence[Measurement], ghosts: Sequence[Ghost] = ()) -> tuple[l
 
     `ghosts`: points that stand behind the curves.
     """
-    by_op: dict[tuple[str, str], list[Measurement]] = defaultdict(list)
-    for row in rows:
-        redop = row.redop if row.redop not in (None, "sum") else ""
-        by_op[row.op, redop or ""].append(row)
+    by_op = grouped((operation(row.op, row.redop), row) for row in rows)
     shown = list(by_op.items())[:MOST_OPS]
-    made = [_chart(" ".join(filter(None, key)), each, _behind(key, ghosts)) for key, each in shown]
+    made = [_chart(name, each, _behind(name, ghosts)) for name, each in shown]
     return made, len(by_op) - len(shown)
 
 
-def _behind(key: tuple[str, str], ghosts: Sequence[Ghost]) -> list[Ghost]:
+def _behind(name: str, ghosts: Sequence[Ghost]) -> list[Ghost]:
     """Return the points behind the curves of one operation and reduction."""
-    mine = (ghost for ghost in ghosts if (ghost.op, "" if ghost.redop in (None, "sum") else ghost.redop) == key)
-    return list(islice(mine, MOST))
+    return list(islice((ghost for ghost in ghosts if operation(ghost.op, ghost.redop) == name), MOST))
 
 
 def _chart(op: str, rows: Curve, ghosts: Sequence[Ghost]) -> Chart:

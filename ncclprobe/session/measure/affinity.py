@@ -169,7 +169,7 @@ def alternate(
     sides: tuple[list[float], list[float]] = ([], [])
     for turn in range(ROUNDS):
         with context.phase(f"affinity, round {turn + 1} of {ROUNDS}"):
-            for side in _order(turn):
+            for side in (0, 1) if turn % 2 == 0 else (1, 0):
                 with bound(better) if side and better else nullcontext():
                     context.clock.barrier()
                     time_batch([call] * (1 + number // 2), plan.timing, context.clock)  # until the threads have moved
@@ -177,10 +177,6 @@ def alternate(
                     batch = time_batch([call] * number, plan.timing, context.clock)
                 sides[side].append(batch.seconds)
     return sides
-
-
-def _order(turn: int) -> Sequence[int]:
-    return (0, 1) if turn % 2 == 0 else (1, 0)
 
 
 def _calls(context: SweepContext, call: object) -> int:

@@ -2,9 +2,9 @@
 
 from ncclprobe.checks.run.pairs import _NONE, _said
 from ncclprobe.checks.run.ranks import _ASKED, _BY_NODE, _JOB, _NO_SCRIPT, _NODE, _ONE, _TWO
-from ncclprobe.checks.run.rows import ROW, _wrong
+from ncclprobe.checks.run.rows import _EIGHT, _ONE_SIZE, ROW
 from ncclprobe.checks.run.traffic import _BY_SLOT, _JUDGED, _MANY, _SLOW_COPY, _rails
-from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic
+from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic, Rows, Skipped
 from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import PAIRS, Blamed, Inside, WrongBytes
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
@@ -49,7 +49,7 @@ CASES = {
             _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
         ],
     ),
-    "run.data": Cases(bad=[_wrong(replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)))]),
+    "run.data": Cases(bad=[(_ONE_SIZE, _EIGHT, Skipped(), Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)))]),
     "run.nic-traffic": Cases(
         bad=[
             (NicTraffic((_WRONG,)),),
