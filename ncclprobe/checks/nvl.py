@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.checks import FABRIC, IMAGE, NODE
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
-from ncclprobe.checks.gpu import blanks, gpu_job, named
+from ncclprobe.checks.gpu import blanks, gpu_job, named, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
@@ -305,13 +305,9 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     Fix: wait while it is in progress, some minutes after a start; else `systemctl start nvidia-fabricmanager`, of the
     driver's own version (on racks: look at the switch trays), and reboot if the state stays.
     """
-    unknown: dict[str, Absent] = {}
     found: list[Finding] = []
     for name, gpu in named(gpus):
-        if isinstance(gpu.fabric, Absent):
-            if not unsupported(gpu.fabric):
-                unknown[name] = gpu.fabric
-        else:
+        if isinstance(gpu.fabric, GpuFabric):
             found += _registration(name, gpu, gpu.fabric, _leads_to_switches(gpu.index, links))
     if not any(each.severity is Severity.FAIL for each in found):
         _wait(gpus, log)
@@ -320,7 +316,7 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     if len({(fabric.cluster, fabric.clique) for fabric in fabrics if fabric.state == "completed"}) > 1:
         message = "they are not in one cluster and clique: NVLink does not connect them all"
         yield warn("GPUs", message, **FABRIC, evidence="nvmlDeviceGetGpuFabricInfo")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetGpuFabricInfo")
+    yield from unread(gpus, "fabric", "nvmlDeviceGetGpuFabricInfo")
 
 
 _LONG_S = 3600.0

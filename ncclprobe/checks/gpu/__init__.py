@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import normal
 from ncclprobe.model.findings import UNSEEN, Finding, Sources, note
 from ncclprobe.model.registry import applies
@@ -45,6 +45,13 @@ def at(address: str, gpus: Gpus | Absent) -> str:
 
 def _slot(address: str) -> str:
     return normal(address if "." in address else f"{address}.0").rpartition(".")[0]
+
+
+def unread(gpus: Gpus, field: str, evidence: Sources, lacking: bool = False) -> Iterator[Finding]:
+    """Yield as `blanks` does the GPUs that do not tell `field`; `lacking`: also those that have no such thing."""
+    gaps = {name: gap for name, gpu in named(gpus) if isinstance(gap := getattr(gpu, field), Absent)}
+    unknown = {name: gap for name, gap in gaps.items() if lacking or not unsupported(gap)}
+    yield from blanks(unknown, sum(1 for _ in named(gpus)), evidence)
 
 
 def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclprobe.checks import JOB, NODE
-from ncclprobe.checks.gpu import blanks, named, shown
+from ncclprobe.checks.gpu import blanks, named, shown, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
@@ -151,21 +151,17 @@ def ecc(gpus: Gpus) -> Iterator[Finding]:
     Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
     errors come again, or its SRAM threshold is exceeded.
     """
-    unknown = {}
     for name, gpu in named(gpus):
         if gpu.sram_worn is True:
             message = "its SRAM has had more uncorrectable errors than NVIDIA allows: it is to be replaced"
             yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **NODE)
-        if isinstance(gpu.ecc_since_reset, Absent):
-            if not unsupported(gpu.ecc_since_reset):
-                unknown[name] = gpu.ecc_since_reset
-        elif gpu.ecc_since_reset:
+        if isinstance(gpu.ecc_since_reset, int) and gpu.ecc_since_reset:
             message = f"{_errors(gpu.ecc_since_reset)} of its memory since its last reset"
             yield fail(name, message, evidence="nvmlDeviceGetTotalEccErrors (volatile)", **NODE)
-        elif isinstance(gpu.ecc_ever, int) and gpu.ecc_ever:
+        elif isinstance(gpu.ecc_since_reset, int) and isinstance(gpu.ecc_ever, int) and gpu.ecc_ever:
             message = f"{_errors(gpu.ecc_ever)} of its memory over its life, none since its last reset"
             yield note(name, message, evidence="nvmlDeviceGetTotalEccErrors (aggregate)")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetTotalEccErrors")
+    yield from unread(gpus, "ecc_since_reset", "nvmlDeviceGetTotalEccErrors")
 
 
 def _errors(count: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ncclprobe.checks import IMAGE, NODE
-from ncclprobe.checks.gpu import blanks, gpu_job, named, unstarted_gpu_job
+from ncclprobe.checks.gpu import blanks, gpu_job, named, unread, unstarted_gpu_job
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
@@ -70,18 +70,15 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
     Why: every collective waits for the slowest GPU; one that is held back before the job has begun holds back all.
     Fix: look at its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
     """
-    unknown = {}
     for name, gpu in named(gpus):
-        if isinstance(gpu.throttle, Absent):
-            unknown[name] = gpu.throttle
-            continue
-        reasons = [reason for reason in gpu.throttle if reason in _SLOWED]
+        told = () if isinstance(gpu.throttle, Absent) else gpu.throttle
+        reasons = [reason for reason in told if reason in _SLOWED]
         causes = [reason for reason in reasons if reason != "hw-slowdown"] or reasons  # which goes with its causes
         if causes:
-            evidence = seen("NVML's reasons for the clocks", ", ".join(gpu.throttle))
+            evidence = seen("NVML's reasons for the clocks", ", ".join(told))
             message = "; ".join(_SLOWED[reason] for reason in causes)
             yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrentClocksEventReasons")
+    yield from unread(gpus, "throttle", "nvmlDeviceGetCurrentClocksEventReasons", lacking=True)
 
 
 @check(
@@ -98,18 +95,14 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
     95; a failed one means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
     Fix: pending: `nvidia-smi --gpu-reset -i N`, or reboot the node, when it is free. Failed: have the GPU replaced.
     """
-    unknown = {}
     for name, gpu in named(gpus):
-        if isinstance(gpu.remap_failed, Absent):
-            if not unsupported(gpu.remap_failed):
-                unknown[name] = gpu.remap_failed
-        elif gpu.remap_failed:
+        if gpu.remap_failed is True:
             message = "a row of its memory could not be remapped"
             yield fail(name, message, **NODE, evidence="nvmlDeviceGetRemappedRows")
         elif gpu.remap_pending is True:
             message = "a row of its memory will be remapped at the next reset"
             yield warn(name, message, **NODE, evidence="nvmlDeviceGetRemappedRows")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetRemappedRows")
+    yield from unread(gpus, "remap_failed", "nvmlDeviceGetRemappedRows")
 
 
 @check(
@@ -168,7 +161,6 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
     Fix: for a job over several GPUs turn MIG off (`nvidia-smi -mig 0`, by the administrator) or take another node.
     """
     split = [name for name, gpu in named(gpus) if gpu.mig is True]
-    unknown = {n: g.mig for n, g in named(gpus) if isinstance(g.mig, Absent) and not unsupported(g.mig)}
     if split:
         others = [name for name, gpu in named(gpus) if gpu.mig is not True]
         several = (launch.local_world_size or 1) > 1
@@ -182,7 +174,7 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
     for name in changing:
         message = f"MIG will be turned {'off' if name in split else 'on'} by its next reset"
         yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode (pending)")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetMigMode")
+    yield from unread(gpus, "mig", "nvmlDeviceGetMigMode")
 
 
 @check(
@@ -200,14 +192,13 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
     """
     known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
-    unknown = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, Absent)}
     off = [name for name, on in known.items() if not on]
     if off and len(off) < len(known):
         message = "persistence mode is off, and on for the other GPUs"
         yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
     elif off:
         yield note("GPUs", "persistence mode is off for all", evidence="nvmlDeviceGetPersistenceMode")
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetPersistenceMode")
+    yield from unread(gpus, "persistence", "nvmlDeviceGetPersistenceMode", lacking=True)
 
 
 @check(
@@ -224,21 +215,19 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
     it; in "exclusive-process" it fails while another process computes (nvmlComputeMode_t in nvml.h).
     Fix: `nvidia-smi -i N -c 0` as root.
     """
-    unknown = {}
     for name, gpu in named(gpus):
-        if isinstance(gpu.compute_mode, Absent):
-            unknown[name] = gpu.compute_mode
-        elif gpu.compute_mode == "prohibited":
+        mode = "" if isinstance(gpu.compute_mode, Absent) else gpu.compute_mode
+        if mode == "prohibited":
             message = "its compute mode is prohibited"
             yield fail(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetComputeMode")
-        elif gpu.compute_mode.startswith("exclusive") and not isinstance(gpu.processes, Absent) and not job.running:
+        elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent) and not job.running:
             held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
             if held:
-                message = f"its compute mode is {gpu.compute_mode}, and another process has it: it takes no second one"
+                message = f"its compute mode is {mode}, and another process has it: it takes no second one"
                 shown = ("nvmlDeviceGetComputeMode", "NVML processes")
                 tell = warn if None in held else fail
                 yield tell(name, message, action="retest", confidence=ONCE, evidence=shown)
-    yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetComputeMode")
+    yield from unread(gpus, "compute_mode", "nvmlDeviceGetComputeMode", lacking=True)
 
 
 _LESS = 0.95
@@ -292,7 +281,7 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
                 yield warn(name, message, blame="node", action="retest", confidence=ONCE,
                            evidence="nvmlDeviceGetTemperature")  # fmt: skip
     yield from _was_hot(every)
-    yield from _not_told(every, "power_limit_W", POWER)
+    yield from unread(gpus, "power_limit_W", POWER)
 
 
 def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
@@ -304,11 +293,6 @@ def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
             message = f"heat has held it back for {hot_s:,} s since the driver was loaded, {usual:,.0f} s is usual here"
             evidence = "nvmlDeviceGetViolationStatus (thermal)"
             yield warn(name, message, blame="node", action="retest", evidence=evidence)
-
-
-def _not_told(gpus: dict[str, Gpu], field: str, source: str) -> Iterator[Finding]:
-    unknown = {n: gap for n, gpu in gpus.items() if isinstance(gap := getattr(gpu, field), Absent)}
-    yield from blanks({n: gap for n, gap in unknown.items() if not unsupported(gap)}, len(gpus), source)
 
 
 def _limited(gpus: dict[str, Gpu], field: str, what: str, source: str) -> Iterator[Finding]:
@@ -368,4 +352,4 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
             yield note(name, f"{count} packets were sent again over its PCIe link", evidence=source)
-    yield from _not_told(dict(named(gpus)), "pcie_replays", source)
+    yield from unread(gpus, "pcie_replays", source)
