@@ -133,8 +133,7 @@ HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_
 
 
 def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` itself (``-b -e
-    -f``).
+    """Return the sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` (``-b -e -f``).
 
     Raises UsageError where no sweep could come of it.
     """

@@ -10,8 +10,7 @@ _FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_size(text: str) -> int:
-    """Return bytes in `text`: digits with an optional binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and
-    -e.
+    """Return bytes in `text`: digits with a binary K, M or G (``4M`` is 4194304), as nccl-tests reads -b and -e.
 
     nccl-tests has no T either. Raises UsageError.
     """

@@ -25,7 +25,7 @@ from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.report import Area, Scope
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.values import grouped
 from ncclprobe.units import plural, size
 
@@ -121,7 +121,7 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
     here, wanted = len(snapshots), max(expected or 1, len(snapshots))
     if wanted == 1:
         return ""
-    rows = [row for s in snapshots if isinstance(paths := s.facts.get(Paths), Paths) for row in paths.rows]
+    rows = [row for s in snapshots if (tried := learned(s.facts, Paths)) for row in tried.rows]
     open_ = sum(row.outcome == "ok" for row in rows)
     paths = f" · {'all' if open_ == len(rows) else f'{open_:,} of'} {plural(len(rows), 'path')}" if rows else ""
     return f"{here:,} of {wanted:,}{paths}{_placed(snapshots)}"
@@ -129,7 +129,7 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
 
 def _placed(snapshots: Sequence[Snapshot]) -> str:
     """Return the zone, group and switch right above the nodes, or how many there are; empty: nothing tells."""
-    known = [where for s in snapshots if isinstance(where := s.facts.get(Placement), Placement)]
+    known = [where for s in snapshots if (where := learned(s.facts, Placement))]
     found = [{each.name: each for where in known if (each := where.get(kind))} for kind in (ZONE, GROUP)]
     found.append({"/".join(each.name for each in where.tree): where.tree[-1] for where in known if where.tree})
     parts = []
@@ -142,7 +142,7 @@ def _placed(snapshots: Sequence[Snapshot]) -> str:
 
 def _rails(snapshots: Sequence[Snapshot]) -> str:
     """Return how much was tried of the rails: ``8 × 4 nodes · 252 tests``; empty: they were not asked for."""
-    seen = [rails for s in snapshots if isinstance(rails := s.facts.get(Rails), Rails)]
+    seen = [rails for s in snapshots if (rails := learned(s.facts, Rails))]
     if not seen:
         return ""
     counts = Counter(len(each.ports) for each in seen)
@@ -152,8 +152,7 @@ def _rails(snapshots: Sequence[Snapshot]) -> str:
 
 
 def _gpus(facts: Mapping[type, Any]) -> str:
-    gpus = facts.get(Gpus)
-    if not isinstance(gpus, Gpus):
+    if not (gpus := learned(facts, Gpus)):
         return ""
     if not gpus.all:
         return "none"
@@ -164,8 +163,7 @@ def _gpus(facts: Mapping[type, Any]) -> str:
 
 def _nvlink(facts: Mapping[type, Any]) -> str:
     """Return how many links the worst GPU has up, of how many the best has at all: ``NVLink 18/18``."""
-    links = facts.get(NvLinks)
-    if not isinstance(links, NvLinks):
+    if not (links := learned(facts, NvLinks)):
         return ""
     known = [gpu for gpu in links.gpus if isinstance(gpu, tuple)]
     most = max(map(len, known), default=0)
@@ -176,8 +174,8 @@ def _nvlink(facts: Mapping[type, Any]) -> str:
 
 def _pcie(facts: Mapping[type, Any]) -> str:
     """Return generation and lanes of the GPUs' links at their best, or which of them differ."""
-    gpus = facts.get(Gpus)
-    found = Counter(filter(None, map(_pcie_of, gpus.all))) if isinstance(gpus, Gpus) else Counter()
+    gpus = learned(facts, Gpus)
+    found = Counter(filter(None, map(_pcie_of, gpus.all))) if gpus else Counter[str]()
     return ", ".join(f"{number} × {link}" if found.total() > number else link for link, number in found.most_common())
 
 
@@ -189,8 +187,7 @@ def _pcie_of(gpu: Gpu) -> str:
 
 
 def _nics(facts: Mapping[type, Any]) -> str:
-    fabric = facts.get(Fabric)
-    if not isinstance(fabric, Fabric):
+    if not (fabric := learned(facts, Fabric)):
         return ""
     ports = [port for device in fabric.devices for port in device.ports]
     if not ports:
@@ -204,8 +201,8 @@ def _nics(facts: Mapping[type, Any]) -> str:
 
 def _per_gpu(facts: Mapping[type, Any], ports: int) -> str:
     """Return how many NICs each GPU has, or how many GPUs share one, where that comes out even."""
-    gpus = facts.get(Gpus)
-    number = len(gpus.all) if isinstance(gpus, Gpus) else 0
+    gpus = learned(facts, Gpus)
+    number = len(gpus.all) if gpus else 0
     if not number or not ports or max(number, ports) % min(number, ports):
         return ""
     return f" · {ports // number} per GPU" if ports >= number else f" · 1 for {number // ports} GPUs"
@@ -219,9 +216,9 @@ def _port(port: Port) -> str:
 
 def _transport(facts: Mapping[type, Any]) -> str:
     """Return which way the bytes of several nodes go: ``NCCL → IB 8 × 400 Gb/s, GPUDirect``."""
-    choices = facts.get(Choices)
-    if not isinstance(choices, Choices) or choices.network.chosen is None:
-        return f"not known: {choices.network.why}" if isinstance(choices, Choices) else ""
+    choices = learned(facts, Choices)
+    if not choices or choices.network.chosen is None:
+        return f"not known: {choices.network.why}" if choices else ""
     if not choices.network.chosen:
         return f"NCCL has none: {choices.network.why}"
     (network,) = choices.network.chosen
@@ -247,8 +244,7 @@ def _direct(choices: Choices) -> str:
 
 def _sockets(facts: Mapping[type, Any]) -> str:
     """Return the interfaces by which sockets can go: physical ones that are up, with their rate where they say it."""
-    found = facts.get(Interfaces)
-    if not isinstance(found, Interfaces):
+    if not (found := learned(facts, Interfaces)):
         return ""
     up = [i for i in found.all if i.addresses and "RUNNING" in i.flags and "LOOPBACK" not in i.flags and not i.virtual]
     shown = [f"{i.name} {(i.speed_mbps or 0) / 1000:g} Gb/s".replace(" 0 Gb/s", "") for i in up]
@@ -256,14 +252,13 @@ def _sockets(facts: Mapping[type, Any]) -> str:
 
 
 def _host(facts: Mapping[type, Any]) -> str:
-    cpus, memory, shm = (facts.get(kind) for kind in (Cpus, Memory, SharedMemory))
     parts = []
-    if isinstance(cpus, Cpus):
+    if cpus := learned(facts, Cpus):
         numa = f" in {plural(len(cpus.numa), 'NUMA node')}" if cpus.numa else ""
         parts.append(plural(len(cpus.online), "processor") + numa)
-    if isinstance(memory, Memory):
+    if memory := learned(facts, Memory):
         parts.append(f"{_whole(memory.total_bytes)} memory")
-    if isinstance(shm, SharedMemory):
+    if shm := learned(facts, SharedMemory):
         parts.append(f"{_whole(shm.total_bytes)} /dev/shm")
     return " · ".join(parts)
 
@@ -274,8 +269,8 @@ def _whole(nbytes: int) -> str:
 
 
 def _nccl(facts: Mapping[type, Any]) -> str:
-    software, parts = facts.get(Software), [_settings(facts)]
-    if isinstance(software, Software):
+    parts = [_settings(facts)]
+    if software := learned(facts, Software):
         version = ".".join(map(str, software.nccl_version or ())) or "none found"
         torch = software.packages.get("torch", "")
         parts.insert(0, f"{version} (torch {torch})" if torch else version)
@@ -284,8 +279,7 @@ def _nccl(facts: Mapping[type, Any]) -> str:
 
 def _settings(facts: Mapping[type, Any]) -> str:
     """Return the names that are set of what NCCL, gloo, torch and plugins read."""
-    settings = facts.get(Settings)
-    if not isinstance(settings, Settings):
+    if not (settings := learned(facts, Settings)):
         return ""
     names = [each.name for each in settings.named(*_SETTINGS) if each.name not in _OURS]
     return f"{plural(len(names), 'setting')}: {first_of(names, _MOST_SETTINGS)}" if names else "no setting"
@@ -293,8 +287,8 @@ def _settings(facts: Mapping[type, Any]) -> str:
 
 def _data(facts: Mapping[type, Any]) -> str:
     """Name each path of --path with its file system; the rest is counted."""
-    paths = facts.get(DataPaths)
-    rows = paths.rows if isinstance(paths, DataPaths) else ()
+    paths = learned(facts, DataPaths)
+    rows = paths.rows if paths else ()
     kinds = {row.path: "not known" if isinstance(row.mount, Absent) else row.mount.kind for row in rows}
     told = [f"{path} on {kind}" for path, kind in list(kinds.items())[:_MOST_KINDS]]
     return " · ".join([*told, *([f"{len(kinds) - _MOST_KINDS} more"] if len(kinds) > _MOST_KINDS else [])])

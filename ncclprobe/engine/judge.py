@@ -39,8 +39,7 @@ def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> 
 def judge(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
 ) -> tuple[Verdict, ...]:
-    """Return what every check says of every node, in the order of `checks`, node by node; then what the comparisons
-    say.
+    """Return what every check says of every node, in the order of `checks`, node by node; then the comparisons.
 
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
@@ -322,8 +321,7 @@ def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:
     """Return the status of a run and the exit code a gate should see (docs/reference/exit-codes.md).
 
-    `inconclusive`: the caller knows of something required that was not looked at: a missing node, a number that
-    nothing judges.
+    `inconclusive`: the caller knows of something required that was not looked at: a missing node, an unjudged number.
     """
     found = {verdict.status for verdict in verdicts}
     blind = any(v.status is Status.UNKNOWN and v.required for v in verdicts)
@@ -386,8 +384,7 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
 def _compared(verdicts: Iterable[Verdict]) -> set[Status]:
     """Return what comparisons say of a node that none of their findings names.
 
-    One that found something has looked at this node too, and found nothing there, unless it says in `why` of whom it
-    knows nothing.
+    One that found something has looked at this node too, and found nothing, unless `why` says of whom it knows nothing.
     """
     joint = [verdict for verdict in verdicts if verdict.node is None]
     looked = {Status.PASS for v in joint if v.status in (Status.PASS, Status.WARN, Status.FAIL) and not v.why}

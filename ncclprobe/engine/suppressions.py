@@ -57,8 +57,7 @@ class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
 
     `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
-    `new_checks`: what checks may do that this
-    release brings; empty: the file does not say.
+    `new_checks`: what checks may do that this release brings; empty: the file does not say.
     """
 
     entries: tuple[Ignore, ...] = ()

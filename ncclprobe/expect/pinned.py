@@ -31,8 +31,7 @@ class Channels(Struct, frozen=True):
     kind: Literal["most", "fewest"]
 
     def changes(self, used: int | None, *, large: bool = False) -> bool:
-        """Return whether a call that employs `used` channels is another with it; null: not known how many, so it may
-        be.
+        """Return whether a call that employs `used` channels is another with it; null: not known how many, it may be.
 
         A `large` one, which bytes alone decide, loses nothing by more channels: two nodes of 8 H200 reach 485 GB/s with
         NCCL's own number and with NCCL_MIN_NCHANNELS=32 (public GitHub files 55056782127 and 55048705438).

@@ -436,8 +436,7 @@ def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recogn
 
 
 def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Absent:
-    """Return the machine as it should be: as its type, but for what no source states of the type; that is as `here`
-    seen.
+    """Return the machine as its type should be; what no source states of the type is as `here` seen.
 
     Of a board of any maker the NICs are the maker's choice, so they are those that are here.
     """
@@ -562,8 +561,7 @@ assert set(_FACTS) == {*Facts.__struct_fields__}
 class ExpectationContext(Struct, frozen=True):
     """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
 
-    `why` is one sentence for the reader, `nccl` the version found on the machine, `settings` what
-    NCCL would read there.
+    `why` is one sentence for the reader, `nccl` the version found there, `settings` what NCCL would read there.
     """
 
     system: NodeSystem | Absent

@@ -72,8 +72,7 @@ def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
 
 
 def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
-    """Return what a path of this job carries: the median of measured streams. None below three: then none is an
-    outlier.
+    """Return what a path of this job carries: the median of streams. None below three: then none is an outlier.
 
     The median and not the least, which would make the norm of the very path that is sick.
     """

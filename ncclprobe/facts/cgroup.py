@@ -98,8 +98,7 @@ def cgroup(host: Host) -> Cgroup:
 def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
     """Return where the limits of ``cpu``, ``memory`` and ``pids`` are, from the texts of two files under /proc/self.
 
-    A place without folders is one that is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises
-    ParseError.
+    A place without folders is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises ParseError.
     """
     own = _groups(groups)
     found = dict.fromkeys(("cpu", "memory", "pids"), NOWHERE)

@@ -147,8 +147,7 @@ def _place(found: tuple[bool, str] | Absent) -> tuple[bool | None, str]:
 
 
 def place(target: str) -> tuple[bool, str]:
-    """Return whether an interface is virtual, and the PCI function behind it, from where its link in /sys/class/net
-    points.
+    """Return whether an interface is virtual, and the PCI function behind it, by its link in /sys/class/net.
 
     ``../../devices/virtual/net/lo``, ``../../devices/pci0000:00/0000:00:1c.0/0000:02:00.0/net/eth0``.
     """

@@ -1,7 +1,6 @@
 """GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
 
-Where NVML cannot be asked (nvidia-ml-py that does not fit, a library that is not found) nvidia-smi is the second
-witness.
+Where NVML cannot be asked (nvidia-ml-py that does not fit, no library found) nvidia-smi is the second witness.
 
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 
@@ -36,8 +35,7 @@ NOT_ASKED = Absent("not asked")
 
 
 def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
-    """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` cannot make anything of
-    it.
+    """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` makes nothing of it.
 
     `parse` is a function of a module and makes a value that cannot change: equal GPUs, on one node and on all nodes of
     a fleet, give equal answers and share the value.
@@ -162,12 +160,11 @@ class Gpu(Struct, frozen=True):
     The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `mig_pending` and
     `ecc_pending` are what the next reset or reboot will bring. `ecc_since_reset` and `ecc_ever` count uncorrectable
     errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
-    than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …),
-    `processes` the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of
-    the machine that are nearest. `power_limit_W` is the least limit in force, `clock_MHz` what the processors' clock
-    may rise to, `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the
-    seconds in which heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's
-    rules go by.
+    than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …), `processes`
+    the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of the machine
+    that are nearest. `power_limit_W` is the least limit in force, `clock_MHz` what the processors' clock may rise to,
+    `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the seconds in
+    which heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
     """
 
     index: int

@@ -103,8 +103,7 @@ def _limit(host: Host, name: str) -> ResourceLimit:
 
 
 def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]:
-    """Return allowed processors, allowed memory nodes and effective capabilities of /proc/self/status. Raises
-    ParseError.
+    """Return processors, memory nodes and effective capabilities of /proc/self/status. Raises ParseError.
 
     A kernel without cpusets shows no memory nodes: none are listed then.
     """

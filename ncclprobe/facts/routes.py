@@ -1,7 +1,6 @@
 """Routes and policy rules: the main table from /proc/net, rules and further tables from ip(8) where it is installed.
 
-Everyone may read all of it. Rules are in no file: without iproute2 they are not known, and the main table may not be
-what decides.
+Everyone may read all of it. Rules are in no file: without iproute2 the main table may not be what decides.
 """
 
 import json

@@ -34,8 +34,7 @@ _WHEEL_FOLDER = "nvidia/nccl/lib"
 class NcclLibrary(Struct, frozen=True):
     """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
-    `version` is None where neither a wheel, the name of the file nor its constants tell it. `path` is the file, where
-    it is known.
+    `version` is None where neither a wheel, the file's name nor its constants tell it; `path` is the file, if known.
     """
 
     version: Version | None

@@ -1,8 +1,7 @@
 """`nvidia-smi topo -m`, `-mp` and `-p2p`: how GPUs and NICs reach each other, of this machine or from a saved text.
 
 The two legends below a matrix say which words of links it explains, and what it calls the NICs. nvidia-smi prints one
-entry a line, ``  PHB  = ...`` and ``  NIC0: mlx5_0``. People write others, with arrows and
-comments, or two on a line.
+entry a line, ``  PHB  = ...`` and ``  NIC0: mlx5_0``. People write others, with arrows and comments, or two on a line.
 
 A text that should hold a matrix and does not is refused with the cause, in words that help.
 """

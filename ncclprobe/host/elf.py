@@ -298,8 +298,7 @@ def _string(data: bytes, start: int) -> str:
 
 
 def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
-    """Return the (soname, file) pairs of the loader's cache whose soname starts with one of `prefixes`, the preferred
-    first.
+    """Return (soname, file) of the loader's cache where the soname starts with a prefix, the preferred first.
 
     Raises OSError; Failed where the file is not what glibc writes.
     """

@@ -93,8 +93,7 @@ def _line(record: bytes) -> Line | None:
 
 
 def _journal(ring: HostError) -> list[Line]:
-    """Return the journal's kernel lines. `ring` is why the ring buffer could not be read, and is raised where this is
-    no help.
+    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised where this is no help.
 
     A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
     not: to be shown nothing is to be refused.

@@ -3,8 +3,7 @@
 A run log is a capture (docs/reference/capture.md) whose header says ``"run": 1`` instead of a node's name. Each further
 line is ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list
 of their values. Its last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half
-last line, which a killed process leaves, is dropped. Ranks that are found lost after the end are added with the end
-once more.
+last line, which a killed process leaves, is dropped. Ranks found lost after the end are added, with the end again.
 """
 
 import json

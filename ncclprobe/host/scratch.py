@@ -1,8 +1,7 @@
 """Folders for a run's own temporary files: removed at its end, or by the next run where this one was killed.
 
 A folder is locked (flock) for as long as a process of its run lives, however that ends: one that can be locked by
-another process is left behind. Only folders with our name and of this user are touched; where the file system cannot
-lock, none is.
+another process is left behind. Only folders with our name and of this user are touched; without locks, none is.
 """
 
 import contextlib

@@ -19,8 +19,7 @@ from ncclprobe.model.snapshot import Absent, Every, Ranks
 from ncclprobe.model.values import Struct, replace
 
 Source = Literal["machine", "run", "job", "files", "history"]
-"""Where facts come from: a machine, what a run measured, a running job, the files that a job left, a store of
-reports."""
+"""Where facts come from: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
 
 
 class Need(Struct, frozen=True):

@@ -150,8 +150,7 @@ def gdr_level(settings: Settings, version: Version | None) -> Level:
 
 
 def _counts_as(path: PathType, settings: Settings, version: Version | None) -> PathType:
-    """Return what a version makes of the path from a Grace's GPU to a NIC of its CPU, for the comparison with the
-    level.
+    """Return what a version makes of the path from a Grace's GPU to a NIC of its CPU, to be held against the level.
 
     P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C says so (the default from 2.27 on), else as far as the CPU is.
     """

@@ -171,8 +171,7 @@ def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
 
 
 def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[str, ...]:
-    """Return the devices that `entry` takes as a prefix although a device has exactly its name; none where `=` leads
-    the list.
+    """Return the devices that `entry` takes as a prefix though one has exactly its name; none where `=` leads.
 
     ``mlx5_1`` also means mlx5_10 and mlx5_11, where there is a mlx5_1.
     """

@@ -150,8 +150,7 @@ def _usable(interface: Interface, family: Family | None, version: Version | None
 
 
 def same_subnet(interface: Interface, address: str, version: Version | None = None) -> bool:
-    """Return whether NCCL takes numeric `address` to be in the subnet of `interface`: same family, masked bits, IPv6
-    scope.
+    """Return whether `address` is in the subnet of `interface` to NCCL: same family, masked bits, IPv6 scope.
 
     Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric. The 2.29
     releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet. Sources:

@@ -11,8 +11,7 @@ EFA's link layer as ``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_sho
 
 What the vendor of a network prescribes is right there, though it is a mistake elsewhere. The data is ``vendors.csv`` in
 this folder: for each vendor a row with its source and date, then a row per variable with the values that its documents
-give (``*``: any), over all their editions. `must`: it stands in every edition, so that a job without it has left the
-vendor's way.
+give (``*``: any), over all their editions. `must`: it stands in every edition, and a job has to set it.
 """
 
 import csv

@@ -69,8 +69,7 @@ class Carried(Struct, frozen=True):
 
 
 def least_bytes(op: str, nbytes: int, nodes: Sequence[str]) -> dict[str, Count]:
-    """Return the fewest bytes that any algorithm sends from, and brings to, each node for one call of `nbytes` as
-    printed.
+    """Return the fewest bytes that any algorithm sends from, and brings to, each node for a call of printed `nbytes`.
 
     `nodes` is the node of each rank. Of a reduction a node's own part leaves it, or the result does; of the rest, what
     the other nodes are to have. A ring of more than two nodes moves up to twice as much.

@@ -143,8 +143,7 @@ def nearest(name: str) -> str | None:
     """Return the name of which `name` is most likely a misspelling; None where there is none, or `name` is known.
 
     At most two letters inserted, dropped, replaced or swapped with their neighbour, one in a short name, within the
-    family of names with the same beginning. Names no longer read are not offered. The closest wins, then the first in
-    the alphabet.
+    family of names with one beginning. Names no longer read are not offered. The closest wins, then the alphabet.
     """
     prefix = _family(name)
     if prefix is None or name in table():

@@ -143,8 +143,7 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
 
 
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
-    """Return microseconds, algorithm and bus bandwidth: from the time, which has more digits than the bandwidths
-    printed.
+    """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
     Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
     is all there is. Raises ValueError where the two contradict each other: then this is another operation.

@@ -80,8 +80,7 @@ def free_bytes(device: torch.device, host: Host) -> int | None:
 
 
 def gpu_free_bytes(device: torch.device) -> int:
-    """Return what tensors may take of a GPU's memory: what is free, and what torch's allocator holds and would give
-    back.
+    """Return what tensors may take of a GPU's memory: what is free, and what torch's allocator would give back.
 
     NCCL allocates its own buffers too, so that much is left to it; of a GPU that is nearly full, half of what is
     free. What the allocator holds in parts (inactive_split) it cannot give back.

@@ -63,8 +63,7 @@ _NO_LOGINS = frozenset(_NO_LOGIN_WORDS.split())
 _NO_LOGIN_ENDING = re.compile(r"[a-z]{3,24}(?:ing|tions?|ments?)")
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
-"""Here every word is the kernel's: ``/proc/sys/vm`` has nothing to do with a host called vm. (But users name
-cgroups.)"""
+"""Here every word is the kernel's: ``/proc/sys/vm`` is no host called vm. (But users name cgroups.)"""
 
 _NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,63}){1,4}"
 _WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")

@@ -30,8 +30,7 @@ class Training(Struct, frozen=True):
 class Options(Struct, frozen=True, kw_only=True):
     """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
 
-    `what` are the parts of the run in the order in which they are measured. What a command has no option for keeps its
-    default here.
+    `what` are the parts of the run in the order of measuring. What a command has no option for keeps its default.
 
     `sizes` are the bytes of collectives in the order in which they are measured; with `open_end` the largest is not
     given, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones that can

@@ -116,8 +116,7 @@ def topology(
 
 
 def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
-    """Return the distances between the GPUs and RDMA devices that a machine shows, by their names (``GPU0``,
-    ``mlx5_0``).
+    """Return the distances between the GPUs and RDMA devices of a machine, by name (``GPU0``, ``mlx5_0``).
 
     A lost GPU whose address is not known is left out.
     """

@@ -197,11 +197,10 @@ def forced_algo(
 
     Right: NCCL is free to choose algorithm and protocol.
     Why: NCCL chooses by size, and what is forced for one size is slow at others; of a list it chooses still, but never
-    what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an
-    algorithm fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter.
-    Without a protocol it fails in every release ("no algorithm/protocol available", src/enqueue.cc).
-    LL128 allowed by hand, also by excluding others, is used where NCCL does not consider it safe, and may corrupt data
-    (env.rst).
+    what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when it is
+    called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it fails
+    in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
+    others, is used where NCCL does not consider it safe, and may corrupt data (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)

@@ -88,8 +88,7 @@ def _seen(port: Port) -> str:
 
 
 def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., Finding], str, Blame]:
-    """Return how bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: they do
-    not.
+    """Return how bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: no.
 
     `stranded`: the job goes to other nodes, and no port is active.
     """

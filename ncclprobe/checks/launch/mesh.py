@@ -1,5 +1,4 @@
-"""Whether every node can connect to every other on ports that the kernel chooses, and whether those who met are the
-job's own."""
+"""Whether all nodes connect to each other on ports that the kernel chooses, and whether those who met are the job's."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

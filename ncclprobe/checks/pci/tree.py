@@ -1,5 +1,4 @@
-"""What turns traffic between a GPU and a NIC off its short way, errors of the bus, and whether the driver tells the
-same."""
+"""What turns traffic between GPU and NIC off its short way, errors of the bus, and whether the driver agrees."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -177,8 +176,7 @@ def peers_over_pcie(choices: Choices | Absent) -> str:
 
 
 def _direct(gpus: Gpus | Absent, fabric: Fabric | Absent, peers: PeerAccess | Absent) -> bool:
-    """Return whether devices reach each other over PCIe: a NIC and a GPU with GPUDirect, or GPUs that NVLink does not
-    join.
+    """Return whether devices reach each other over PCIe: NIC and GPU with GPUDirect, or GPUs without NVLink.
 
     A Grace's GPU and NIC meet in the processor, which translates on purpose.
     """

@@ -4,8 +4,7 @@
 (variables, from any source), ``links`` (ports, marks of RoCE, NVLink between machines), ``placement`` (zones,
 switches), ``addresses`` (also of the interfaces that carry data) and ``roster`` (nodes that are missing or were lost).
 A majority may be wrong: nodes that differ are named, and blamed only where they have less than the others. Of two nodes
-neither is blamed.
-A fabric manager whose version differs from the driver's concerns one node: ``nvl.fm-service``.
+neither is blamed. A fabric manager whose version differs from the driver's concerns one node: ``nvl.fm-service``.
 """
 
 from collections import Counter
@@ -51,8 +50,7 @@ def differing(
 ) -> dict[str, Any]:
     """Return message, headline and nodes of a finding about nodes that differ.
 
-    `say` puts a value into words, which tell what it is of where `what` is empty; `before` and `after` frame the
-    message.
+    `say` puts a value into words, which tell its kind where `what` is empty; `before` and `after` frame the message.
     """
     shown = list(ballot.groups.items())[: _MOST_GROUPS if len(ballot.groups) <= _MOST_GROUPS else _MOST_GROUPS - 1]
     groups = [(value, fold(nodes)) for value, nodes in shown]

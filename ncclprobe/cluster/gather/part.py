@@ -80,8 +80,7 @@ class Part(Struct, frozen=True):
     """Who this process is in the assembly, and what it needs for it.
 
     `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
-    what each node leaves, by its name. `progress` shows what is under way. `rails`: what is to be tried of rails;
-    None: nothing.
+    what each node leaves, by its name. `progress` shows what is under way. `rails`: what is tried of rails, if any.
     """
 
     launch: Launch

@@ -100,9 +100,8 @@ class Coordinator:
     async def gather(self, deadline: float, came: Callable[[int], None] = lambda number: None) -> Gathering:
         """Wait until every node rank has come, at most until `deadline`; refuse nodes afterwards.
 
-        `came` hears how many are here, at least twice a second.
-        Where as many nodes came as are expected, but two with one node rank, wait only a little longer for the missing
-        one.
+        `came` hears how many are here, at least twice a second. Where as many nodes came as are expected, but two with
+        one node rank, wait only a little longer for the missing one.
         """
         started = time.monotonic()
         while not self._all_joined() and (left_s := deadline - time.monotonic()) > 0:

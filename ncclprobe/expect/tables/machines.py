@@ -167,26 +167,14 @@ class MachineType(Struct, frozen=True):
     def system(self) -> NodeSystem:
         """Return the machine as the cost model sees it."""
         gpu, links = gpus.table()[self.gpu], self.links
+        known = {name: getattr(links, name) for name in links.__struct_fields__ if name in NodeSystem.__struct_fields__}
+        known |= {"nics": links.nics or 0, "nic_gbps": links.nic_gbps or 0.0}
         return NodeSystem(
             name=self.name,
             gpu=gpu.name,
             compute_capability=gpu.compute_capability,
-            gpus=links.gpus,
-            nvlinks=links.nvlinks,
             nvlink_GBps=gpu.nccl_nvlink_GBps if links.nvlinks else 0.0,
-            fabric=links.fabric,
-            domain_gpus=links.domain_gpus,
-            nvls=links.nvls,
-            pcie_GBps=links.pcie_GBps,
-            p2p=links.p2p,
-            processor=links.processor,
-            sockets=links.sockets,
-            nics=links.nics or 0,
-            nic_gbps=links.nic_gbps or 0.0,
-            nic_path=links.nic_path,
-            network=links.network,
-            gdr=links.gdr,
-            source=links.source,
+            **known,
         )
 
 

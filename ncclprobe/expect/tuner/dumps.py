@@ -121,8 +121,7 @@ def _whole(found: Mapping[str, Graph], path: str, source: str) -> Graphs:
 
 
 def pattern_lines(text: str, path: str) -> Graphs:
-    """Return the graphs of the first communicator of an INFO log with the GRAPH subsystem. Raises UsageError without
-    any.
+    """Return the graphs of the first communicator of an INFO log (subsystem GRAPH). Raises UsageError without any.
 
     Several processes write one log; all of one communicator agree, so that the first of each kind speaks for it.
     """

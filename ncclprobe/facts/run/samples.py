@@ -310,8 +310,7 @@ class MeasuredPairs(Struct, frozen=True):
     """All that was measured of pairs, without conclusions: the rows, and the transfers that brought nothing.
 
     `ranks`: where they are. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
-    measured no more, from then on; a rank may be there twice, and the last counts. `complete`: all that was planned
-    was tried.
+    measured no more, from then on; of a rank that is there twice the last counts. `complete`: all planned was tried.
     """
 
     ranks: RankNics

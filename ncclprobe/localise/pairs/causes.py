@@ -1,7 +1,6 @@
 """List what could be wrong, and weigh how strongly samples speak for it.
 
-Each cause names the pairs it would make slow: weighed is how many of its samples are slow, and how often healthy ones
-are.
+Each cause names the pairs it would make slow: weighed is how many of its samples are slow, and how many healthy ones.
 
 A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
 whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same

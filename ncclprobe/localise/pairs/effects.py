@@ -64,8 +64,7 @@ def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
 def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
     """Fit the samples of a round-robin. Without samples everything is empty.
 
-    Where some ways are much noisier than others (crowded uplinks, both directions at once) the ends are fitted by the
-    quiet ones.
+    Where some ways are much noisier than others (crowded uplinks, both directions) the quiet ones fit the ends.
     """
     level = levels(samples, layout)
     ways = [way(sample, layout) for sample in samples]

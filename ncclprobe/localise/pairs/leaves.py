@@ -22,8 +22,7 @@ NodePair = tuple[str, str]
 Groups = tuple[frozenset[str], ...]
 
 _FEWEST = 6
-"""Of fewer nodes noise alone splits some fleets cleanly: the fastest two pairs of four have disjoint ends one time in
-five."""
+"""Of fewer nodes noise alone splits some fleets: the fastest two pairs of four have disjoint ends one time in five."""
 _MOST_GAPS = 16
 """Splits are tried at so many of the widest gaps between the rates at which groups merge."""
 _GROUPED = 0.75
@@ -35,8 +34,7 @@ FEWEST_EQUAL, SAME_LOSS = 3, math.log(1.04)
 _AS_FAST = 0.25
 """Every group is as fast inside as the others, up to this share of the split: of two slow nodes none is."""
 _LEAST, _NOISE = math.log(1.02), 4.5
-"""Groups this close in rate need no levels of their own; nor those closer than so many median deviations of what is
-near."""
+"""Groups this close in rate need no levels of their own; nor those within so many median deviations of their like."""
 
 
 class Split(Struct, frozen=True):

@@ -34,8 +34,7 @@ _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "
 
 class Table(Struct, frozen=True):
     """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
-    is a status where the first head is ``State``. `more`: rows that are in the JSON report alone. `muted`: what holds
-    for all rows.
+    is a status where the first head is ``State``. `more`: rows of the JSON report alone. `muted`: what all rows share.
     """
 
     title: str

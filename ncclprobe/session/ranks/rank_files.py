@@ -36,8 +36,7 @@ class RankState(Struct, frozen=True):
     """The phase of a rank, now or when it ended.
 
     `exit_reason` is set where it left because of another rank, with the `exit_code` that says whether that is known to
-    be lost (4) or time ran out (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that
-    it received.
+    be lost (4) or time ran out (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that it received.
     """
 
     rank: int

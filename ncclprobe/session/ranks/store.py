@@ -78,8 +78,7 @@ class Exchange:
     """The ranks' values to rank 0, and rank 0's decisions to all, over the store: never over the measured group.
 
     Each wait has `deadline_s` and names the ranks that did not answer. Every rank must make the same calls in order.
-    Rank 0 may go on without some ranks: it never waits again for one that is `excluded`, and ignores what it still
-    sends.
+    Rank 0 may go on without some ranks: it waits for no `excluded` one again, and ignores what that still sends.
     """
 
     def __init__(self, store: Store, identity: RankIdentity, deadline_s: float, until: float = math.inf) -> None:
