@@ -21,6 +21,7 @@ from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
+from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.nccl_selection import Choices, DirectChoice, Part
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
@@ -29,7 +30,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from ncclprobe.topology.paths import layout, ranges
+from ncclprobe.topology.paths import layout
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)
@@ -321,7 +322,7 @@ def test_interfaces_without_rdma_have_paths_too_and_soft_roce_has_no_place() -> 
     ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8, 10, 11), "0-2,8,10-11"), ((1, 0), "0-1")]
 )
 def test_numbers_are_written_as_the_kernel_writes_them(numbers: tuple[int, ...], text: str) -> None:
-    assert ranges(numbers) == text
+    assert fold_numbers(numbers) == text
 
 
 # Reports.

@@ -21,6 +21,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Memlock, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
@@ -420,7 +421,7 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
-    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {_listed(process.cpus)}")
+    allowed = seen("/proc/self/status", f"Cpus_allowed_list: {fold_numbers(process.cpus)}")
     if few < _BUSY_THREADS * (ranks if shared else 1):
         yield _crowded(process, cpus, launch, ranks, one_rank=not shared, evidence=allowed)
     if job.backend == "nccl" and isinstance(gpus, Gpus):
@@ -452,22 +453,11 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
     if far and (shared or len(far) == len(known)):
         for index in far:
-            message = f"is near processors {_listed(known[index])}, of which this process may use none"
+            message = f"is near processors {fold_numbers(known[index])}, of which this process may use none"
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
         yield note(", ".join(unknown), "which processors are near is not known", evidence="NVML")
-
-
-def _listed(cpus: tuple[int, ...]) -> str:
-    """Return processors in the kernel's list format."""
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 @check(

@@ -5,7 +5,7 @@ How fast each path of --path was from this node: samples of --path-rates, which 
 
 import json
 import re
-import threading
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeVar
 
@@ -16,6 +16,7 @@ from ncclprobe.errors import NotCaptured, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
+from ncclprobe.host.patience import at_once
 from ncclprobe.model.measurement import PathRate, RateKind
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
@@ -199,16 +200,7 @@ def data_paths(host: Host) -> DataPaths:
     def work(each: AskedPath) -> None:
         seen[each] = _seen(host, each, mounts)
 
-    threads = []
-    for each in asked.paths:
-        thread = threading.Thread(target=work, args=(each,), daemon=True)
-        try:
-            thread.start()
-            threads.append(thread)
-        except RuntimeError:  # no thread is left to this process: one after the other, then
-            work(each)
-    for thread in threads:
-        thread.join()
+    at_once([partial(work, each) for each in asked.paths])
     return DataPaths(tuple(seen[each] for each in asked.paths), asked.rate_bytes)
 
 

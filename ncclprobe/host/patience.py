@@ -3,9 +3,10 @@
 import _thread
 import math
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -101,6 +102,20 @@ def outcome(deadline: float, work: Callable[[], T]) -> tuple[T | None, BaseExcep
         return done.get(timeout=max(0.0, deadline - time.monotonic()))
     except Empty:
         raise TimeoutError from None
+
+
+def at_once(work: Sequence[Callable[[], None]]) -> None:
+    """Run each on a thread, and wait for all: each has a deadline of its own."""
+    threads = []
+    for each in work:
+        thread = threading.Thread(target=each, daemon=True)
+        try:
+            thread.start()
+            threads.append(thread)
+        except RuntimeError:  # no thread is left to this process: one after the other, then
+            each()
+    for thread in threads:
+        thread.join()
 
 
 def _hired(what: str) -> _Worker:

@@ -66,8 +66,8 @@ def fold(names: Iterable[str]) -> str:
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return ``0-2,5``."""
-    return fold(map(str, numbers)).strip("[]")
+    """Return ``0-2,5``, as the kernel lists processors."""
+    return _runs(sorted(set(numbers)), 0)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -77,11 +77,10 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 
 
 def _folded(stem: str, width: int, numbers: list[int]) -> str:
-    def text(number: int) -> str:
-        return str(number).zfill(width)
+    text = _runs(numbers, width)
+    return f"{stem}{text}" if len(numbers) == 1 else f"{stem}[{text}]"
 
-    if len(numbers) == 1:
-        return stem + text(numbers[0])
+
+def _runs(numbers: list[int], width: int) -> str:
     runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    ranges = [text(run[0]) if len(run) == 1 else f"{text(run[0])}-{text(run[-1])}" for run in runs]
-    return f"{stem}[{','.join(ranges)}]"
+    return ",".join("-".join(str(end).zfill(width) for end in dict.fromkeys((run[0], run[-1]))) for run in runs)

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import combinations, groupby, pairwise, product, takewhile
+from itertools import combinations, pairwise, product, takewhile
 from typing import Literal, NamedTuple, TypeVar
 
 from ncclprobe.errors import ParseError
@@ -23,6 +23,7 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import Struct, field, replace
@@ -350,7 +351,7 @@ def layout(snapshot: Snapshot) -> NodeTopology:
     return NodeTopology(
         gpus=None if isinstance(gpus, Absent) else tuple(_gpus(gpus, pci)),
         nics=None if isinstance(fabric, Absent) else tuple(_nics(fabric, interfaces, pci)),
-        numa=None if isinstance(cpus, Absent) else tuple(NumaRow(node.id, ranges(node.cpus)) for node in cpus.numa),
+        numa=None if isinstance(cpus, Absent) else tuple(NumaRow(n.id, fold_numbers(n.cpus)) for n in cpus.numa),
         paths=paths,
         why="; ".join(dict.fromkeys(gaps)),
     )
@@ -396,17 +397,9 @@ def _other_nics(fabric: Fabric, interfaces: Interfaces | Absent) -> dict[str, st
 def _row(name: str, model: str, address: str | None, pci: Pci | Absent) -> DeviceRow:
     device = pci.devices.get(address) if isinstance(pci, Pci) and address else None
     numa = device.numa_node if device and isinstance(device.numa_node, int) else None
-    cpus = ranges(device.local_cpus) if device and not isinstance(device.local_cpus, Absent) else None
+    cpus = fold_numbers(device.local_cpus) if device and not isinstance(device.local_cpus, Absent) else None
     link = device.link if device and isinstance(device.link, PcieLink) else None
     return DeviceRow(name, model, address, numa, cpus, link.width if link else None, link.max_width if link else None)
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Return the kernel's list format: ``0-3,8,10-11``."""
-    runs = [
-        [number for _, number in run] for _, run in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(f"{run[0]}-{run[-1]}" if run[1:] else f"{run[0]}" for run in runs)
 
 
 def _paths(

@@ -41,6 +41,7 @@ from ncclprobe.facts.data_paths import (
     writes_to,
 )
 from ncclprobe.host.path_child import PathChild, digested
+from ncclprobe.host.patience import at_once
 from ncclprobe.model.measurement import PathRate, RateKind
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import Struct, asdict, replace
@@ -157,20 +158,6 @@ class PathWork:
             return {"failed": what, "why": str(error), "kind": "hung", "waited_s": round(patience_s, 3)}
         except HostError as error:
             return {"failed": what, "why": str(error), "kind": "refused"}
-
-
-def at_once(work: Sequence[Callable[[], None]]) -> None:
-    """Run each on a thread, and wait for all: each has a deadline of its own."""
-    threads = []
-    for each in work:
-        thread = threading.Thread(target=each, daemon=True)
-        try:
-            thread.start()
-            threads.append(thread)
-        except RuntimeError:  # no thread is left to this process: one after the other, then
-            each()
-    for thread in threads:
-        thread.join()
 
 
 _RATE_S = 1.0

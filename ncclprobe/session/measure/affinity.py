@@ -20,6 +20,7 @@ from ncclprobe import stats
 from ncclprobe.errors import HostError, ParseError, ProbeError
 from ncclprobe.facts.cpu import cpu
 from ncclprobe.host import Host
+from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import AffinityRow
 from ncclprobe.ops import DTYPES, OPS
@@ -29,7 +30,6 @@ from ncclprobe.probes.collectives import Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.ranks.identity import RankIdentity, pci_address
-from ncclprobe.topology.paths import ranges
 
 if TYPE_CHECKING:
     from ncclprobe.probes.plan import Exchange, SetPhase  # which imports torch
@@ -113,8 +113,8 @@ def measured(
     if not exchange.share(any(info["wrong"] for info in infos) if infos else None):
         return (), ALREADY
     sides = alternate(plan, better, exchange, set_phase)
-    words = "" if better is None else ranges(better)
-    received = exchange.collect([ranges(mine), words, len(nodes), *sides])
+    words = "" if better is None else fold_numbers(better)
+    received = exchange.collect([fold_numbers(mine), words, len(nodes), *sides])
     if not received or not infos:
         return (), ""
     return tuple(
