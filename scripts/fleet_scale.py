@@ -58,7 +58,7 @@ def timed(fleet: store.Store, tests: Iterator[list[Told]]) -> str:
 COPIES = (
     "INSERT INTO reports SELECT id + :day * :nodes, digest || ' ' || :day, started_s + :later, added_s + :later,"
     " added_by, source, command FROM reports WHERE id <= :nodes",
-    "INSERT INTO tests SELECT node, time_s + :later, report + :day * :nodes, unknown, machine, looked, faults"
+    "INSERT INTO tests SELECT node, time_s + :later, report + :day * :nodes, unknown, machine, looked, faults, counted"
     " FROM tests WHERE report <= :nodes AND time_s < 86400",
     "INSERT INTO readings SELECT series, time_s + :later, report + :day * :nodes,"
     " value * (1 + (:day * 37 % 11 - 5) / 300.0), noise, partners"

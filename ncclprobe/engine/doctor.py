@@ -1,6 +1,6 @@
 """The machines: looked at here or replayed from captures, judged, and what a report shows of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,10 +14,11 @@ from ncclprobe.engine.judge import conclude, judge, shares
 from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.placement import Placement
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.reach import Rails
@@ -124,7 +125,23 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
     settings = learned(snapshot.facts, Settings)
     rows: tuple[Setting, ...] = tuple(settings.effective.values()) if settings else ()
     where = learned(snapshot.facts, Placement) or Placement()
-    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels)
+    system = learned(snapshot.facts, System)
+    boot = (system.boot_id or "")[:8] if system else ""
+    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels, boot, dict(_counters(snapshot.facts)))
+
+
+def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
+    """Yield what counts links that went down, and errors of memory that nothing corrects."""
+    for port in (learned(facts, Fabric) or Fabric(())).ports:
+        if not isinstance(port.counters, Absent) and "link_downed" in port.counters:
+            yield f"{port.name} link_downed", port.counters["link_downed"]
+    for nic in (learned(facts, Interfaces) or Interfaces(())).all:
+        if nic.carrier_changes is not None:
+            yield f"{nic.name} carrier_changes", nic.carrier_changes
+    gpus = learned(facts, Gpus)
+    for gpu in gpus.all if gpus else ():
+        if isinstance(gpu, Gpu) and isinstance(gpu.ecc_ever, int):
+            yield f"GPU{gpu.index} uncorrectable ECC", gpu.ecc_ever
 
 
 def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ncclprobe import bounds
 from ncclprobe.layout import first_of
+from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import (
     STATES,
     Day,
@@ -33,6 +34,8 @@ from ncclprobe.units import plural, three_digits
 
 DAY_S = 86400.0
 FLAPS, WINDOW_S = 3, 30 * DAY_S
+COUNTER = "counter"
+"""In a check's place: what a node itself has counted between two looks, and which was over again."""
 _MOST_CAME = 64
 
 
@@ -51,7 +54,20 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
         elif known or len(faults) < bounds.FLEET_FAULTS:
             came = (*(known.came if known else ()), told.time_s)[-_MOST_CAME:]
             faults[key] = FaultCourse(fault, True, told.time_s, came=came)
-    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults)
+    for name, more in _risen(course, told):
+        key, fault = f"{COUNTER} {name}", Fault(COUNTER, name, Severity.WARN, "unknown", "", f"had risen by {more}")
+        since = faults[key].came if key in faults else ()
+        if since or len(faults) < bounds.FLEET_FAULTS:
+            faults[key] = FaultCourse(fault, False, told.time_s, came=(*since, told.time_s)[-_MOST_CAME:])
+    seen = (told.boot, told.counters) if told.counters else (course.boot, course.counters)
+    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, *seen)
+
+
+def _risen(before: NodeCourse | Told, told: Told) -> Iterator[tuple[str, int]]:
+    """Yield what was counted between two looks of one boot, in which no counter was set back."""
+    for name, count in told.counters.items() if told.boot == before.boot else ():
+        if count > before.counters.get(name, count):
+            yield name, count - before.counters[name]
 
 
 class Reason(NamedTuple):
@@ -109,6 +125,8 @@ def of_faults(course: NodeCourse) -> Iterator[Reason]:
             yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words, "finding", name)
         if len(came) >= FLAPS:
             words = f"{name} came {len(came)} times in 30 days, gone in between"
+            if each.fault.check == COUNTER:
+                words = f"{each.fault.subject} {each.fault.message} since the look before, {len(came)} times in 30 days"
             yield Reason("flapping", came[0], words, "finding", name)
 
 
@@ -171,6 +189,7 @@ def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
 def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
     """Yield what came, and what went because its check looked and found nothing."""
     there: dict[tuple[str, str], Fault] = {}
+    before = Told("", 0.0)
     for test in tests:
         told = {(each.check, each.subject): each for each in test.faults}
         for key, fault in told.items():
@@ -179,6 +198,8 @@ def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
         gone = [key for key in there if key not in told and key[0] in test.looked]
         yield from (NodeEvent(test.time_s, f"gone: {' '.join(key)}") for key in gone)
         there = {key: fault for key, fault in (there | told).items() if key not in gone}
+        yield from (NodeEvent(test.time_s, f"{name} had risen by {more}") for name, more in _risen(before, test))
+        before = test if test.counters else before
 
 
 def _lost(series: Sequence[Series]) -> Iterator[NodeEvent]:

@@ -364,7 +364,7 @@ class Store:
         course = read(row[1], NodeCourse) if row else NodeCourse()
         machine = self._interned(text_of(told.machine))
         test = (node, told.time_s, report, told.unknown, machine, self._interned(text_of(told.looked)),
-                text_of(told.faults))  # fmt: skip
+                text_of(told.faults), self._interned(text_of((told.boot, told.counters))))  # fmt: skip
         self._insert("tests", test)
         if told.time_s > course.last_s:
             course = standings.step(course, told)
@@ -533,14 +533,16 @@ class Store:
     def _tests(self, node: int, name: str) -> Iterator[Told]:
         """Yield what reports told of a node but for its numbers, oldest first."""
         rows = self._sql.execute(
-            "SELECT time_s, faults, looked.text, unknown, machine.text FROM tests JOIN reports ON reports.id = report"
-            " JOIN texts AS looked ON looked.id = looked JOIN texts AS machine ON machine.id = machine"
+            "SELECT time_s, faults, looked.text, unknown, machine.text, counted.text FROM tests"
+            " JOIN reports ON reports.id = report JOIN texts AS looked ON looked.id = looked"
+            " JOIN texts AS machine ON machine.id = machine JOIN texts AS counted ON counted.id = counted"
             " WHERE node = ? ORDER BY time_s, digest", (node,))  # fmt: skip
-        for time_s, faults, looked, unknown, machine in rows:
+        for time_s, faults, looked, unknown, machine, counted in rows:
+            boot, counters = read(counted, tuple[str, dict[str, int]])
             yield Told(
                 name, msgspec.convert(time_s, float), read(faults, tuple[Fault, ...]),
                 read(looked, tuple[str, ...]), bool(unknown),
-                machine=read(machine, dict[str, str]),
+                machine=read(machine, dict[str, str]), boot=boot, counters=counters,
             )  # fmt: skip
 
 

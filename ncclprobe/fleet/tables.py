@@ -10,7 +10,7 @@ import msgspec
 
 from ncclprobe.errors import UsageError
 
-APPLICATION, VERSION = 0x6E63_666C, 2
+APPLICATION, VERSION = 0x6E63_666C, 3
 """In the file's header (PRAGMA application_id, user_version): ``ncfl``, and which tables it has."""
 TABLES = (
     "CREATE TABLE texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
@@ -19,7 +19,7 @@ TABLES = (
     "CREATE TABLE nodes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, course TEXT NOT NULL,"
     " standing TEXT NOT NULL)",
     "CREATE TABLE tests (node INTEGER, time_s REAL, report INTEGER, unknown INTEGER NOT NULL,"
-    " machine INTEGER NOT NULL, looked INTEGER NOT NULL, faults TEXT NOT NULL,"
+    " machine INTEGER NOT NULL, looked INTEGER NOT NULL, faults TEXT NOT NULL, counted INTEGER NOT NULL,"
     " PRIMARY KEY (node, time_s, report)) WITHOUT ROWID",
     "CREATE TABLE series (id INTEGER PRIMARY KEY, node INTEGER NOT NULL, number INTEGER NOT NULL,"
     " first_s REAL NOT NULL, last_s REAL NOT NULL, drift TEXT NOT NULL,"

@@ -9,6 +9,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from statistics import median
 
 from ncclprobe import bounds
@@ -17,7 +18,7 @@ from ncclprobe.fleet.drift import PARTNERS
 from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, weight
 from ncclprobe.model.fleet import PAIRS, RAILS, Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.report import Report, looked_at, placed, when
+from ncclprobe.model.report import NodeEnvironment, Report, looked_at, placed, when
 from ncclprobe.model.values import replace
 from ncclprobe.redact.identifiers import PSEUDONYM
 from ncclprobe.units import printable, size
@@ -60,6 +61,7 @@ def told(report: Report, source: str) -> list[Told]:
         Told(
             node.name, time_s, tuple(faults[node.name][: bounds.FLEET_FAULTS]), tuple(sorted(looked[node.name])),
             node.status is Status.UNKNOWN, numbers[node.name], _machine(report, node.name),
+            *_counted(report.environment.get(node.name, NodeEnvironment())),
         )
         for node in report.nodes
     ]  # fmt: skip
@@ -86,6 +88,12 @@ def _cut(text: str, most: int = _SUBJECT) -> str:
 def _machine(report: Report, node: str) -> dict[str, str]:
     versions = report.environment[node].versions if node in report.environment else {}
     return {name: _cut(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
+
+
+def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int]]:
+    """Return which boot it is, and what is counted in it."""
+    first = dict(islice(seen.counters.items(), bounds.FLEET_NUMBERS))
+    return _cut(seen.boot), {_cut(name): count for name, count in first.items() if 0 <= count <= bounds.BYTES}
 
 
 def refuse(nodes: Sequence[Told], source: str, now_s: float) -> None:

@@ -66,7 +66,8 @@ class Told(Struct, frozen=True):
     """What one report tells of one node.
 
     `looked`: the checks that had something to judge there. `unknown`: something required could not be looked at.
-    `machine`: what may change on a node and be the cause of a change (driver, firmware, kernel …).
+    `machine`: what may change on a node and be the cause of a change (driver, firmware, kernel …). `counters`: of one
+    `boot`, what its links and GPUs count that should not happen.
     """
 
     node: str
@@ -76,6 +77,8 @@ class Told(Struct, frozen=True):
     unknown: bool = False
     numbers: dict[Number, Reading] = field(default_factory=dict)
     machine: dict[str, str] = field(default_factory=dict)
+    boot: str = ""
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 class Sum(Struct, frozen=True, omit_defaults=True):
@@ -151,6 +154,8 @@ class NodeCourse(Struct, frozen=True, omit_defaults=True):
     last_s: float = 0.0
     unknown: bool = False
     faults: dict[str, FaultCourse] = field(default_factory=dict)
+    boot: str = ""
+    counters: dict[str, int] = field(default_factory=dict)
 
 
 class History(Struct, frozen=True):

@@ -8,6 +8,7 @@ from ncclprobe.fleet import drift, standing
 from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Finding, Status, fail
 from ncclprobe.model.fleet import NodeCourse, NodeStanding, Number, Series, Told
+from ncclprobe.model.report import NodeEnvironment
 from ncclprobe.model.values import replace
 
 RATE = Number("", "all_reduce 1 GiB", "GB/s", "8 ranks")
@@ -52,6 +53,34 @@ def test_the_same_fault_again_and_again_is_flapping_also_while_it_is_not_there()
     assert found.evidence == "ib.state mlx5_3:1 came 3 times in 30 days, gone in between"
     assert after(days(*[[DOWN], []] * 2)).state == "ok"
     assert after(days(*[[DOWN], []] * 3, [DOWN])).evidence.endswith("(1 test, came 4 times in 30 days)")
+
+
+def counted(*counts: tuple[str, int], name: str = "mlx5_3:1 link_downed") -> list[Told]:
+    return [
+        Told("n1", FIRST_S + day * DAY_S, boot=boot, counters={name: count}) for day, (boot, count) in enumerate(counts)
+    ]
+
+
+def test_a_link_that_goes_down_between_looks_flaps_by_its_own_count() -> None:
+    found = after(counted(("a", 2), ("a", 3), ("a", 3), ("a", 7), ("a", 8)))
+    assert (found.state, found.since_s) == ("flapping", FIRST_S + DAY_S)
+    assert found.evidence == "mlx5_3:1 link_downed had risen by 1 since the look before, 3 times in 30 days"
+    assert after(counted(("a", 2), ("a", 3), ("a", 7))).state == "ok"
+
+
+def test_a_count_of_another_boot_and_one_that_was_set_back_have_not_risen() -> None:
+    assert after(counted(("a", 0), ("b", 9), ("c", 18), ("d", 27), ("e", 36))).state == "ok"
+    assert after(counted(("a", 9), ("a", 1), ("a", 0), ("a", 0))).state == "ok"
+    blind = [replace(each, counters={}) if day % 2 else each for day, each in enumerate(counted(*[("a", 5)] * 8))]
+    assert after(blind).state == "ok"
+    events = standing.events(counted(("a", 2), ("a", 4)), ())
+    assert [each.what for each in events][-1] == "mlx5_3:1 link_downed had risen by 2"
+
+
+def test_what_a_report_counts_is_told() -> None:
+    seen = NodeEnvironment({}, boot="1d82dc7e", counters={"mlx5_3:1 link_downed": 7, "GPU3 uncorrectable ECC": -1})
+    (node,) = told(day_of("n1", 0, environment={"n1": seen}), "r.json")
+    assert (node.boot, node.counters) == ("1d82dc7e", {"mlx5_3:1 link_downed": 7})
 
 
 def test_a_node_flaps_no_more_after_thirty_quiet_days() -> None:

@@ -312,7 +312,7 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        ("PRAGMA user_version = 3", "is a store of schema 3; this ncclprobe reads 2"),
+        ("PRAGMA user_version = 2", "is a store of schema 2; this ncclprobe reads 3"),
         ("CREATE TRIGGER t AFTER INSERT ON tests BEGIN DELETE FROM reports; END", "is damaged: its tables are not"),
         ("DROP TABLE readings", "is damaged: its tables are not those of a store"),
         ("UPDATE nodes SET standing = '{\"name\": 3}'", "is damaged: "),
