@@ -477,7 +477,7 @@ def _lost_others_before(log: JobLog, event: LogEvent) -> bool:
 
 _KERNEL = "a kernel of the program failed"
 _KERNEL_FAULTS = (
-    "an illegal memory access was encountered",
+    "an illegal memory access",
     "device-side assert triggered",
     "an illegal instruction was encountered",
     "misaligned address",

@@ -232,6 +232,8 @@ _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _OF_A_RANK = ("[Rank ", "[rank")
 _GLUED = re.compile(r"(?<=[^\s\[])(?=\[(?:Rank \d{1,7}\] |rank\d{1,7}\]:))")
 """Between the words of two ranks where the line of the first has no end of its own."""
+_BAR = re.compile(r"(?:it/s|s/it)(?:, [^\]]{0,120})?\](?=\S)")
+"""The end of tqdm's progress bar behind which another writer goes on in the same line."""
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
 _LOGGER = re.compile(
     r"\[(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\|)?[A-Za-z][\w.:/-]{0,80}\] "
@@ -323,6 +325,8 @@ def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B
         outer, texts = LogLine(""), _text(raw)
     if texts.startswith(_OF_A_RANK):
         texts = _GLUED.sub("\r", texts)
+    elif "it/s" in texts or "s/it" in texts:
+        texts = _BAR.sub("\\g<0>\r", texts)
     for text in texts.replace("\n", "\r").split("\r")[:_MOST_HEADS]:
         rank = None if text.startswith(_OF_A_RANK) else outer.rank
         outer = _prefixes(replace(outer, text=whole_words(text, 4 * MOST_TEXT), rank=rank), habit)
