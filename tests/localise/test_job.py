@@ -508,3 +508,9 @@ def test_time_without_memory_between_the_looks_is_evidence() -> None:
     assert "0.6 s without memory" in outside.evidence[0].text
     (outside, _) = waits_for_2(replace(SLEEPS, memory_s=7.0), later(SLEEPS, memory_s=7.0)).classes
     assert "memory" not in outside.evidence[0].text
+
+
+@pytest.mark.parametrize(("swapped", "said"), [(3 << 30, True), (1 << 20, False)])
+def test_a_rank_in_swap_is_told_as_that(swapped: int, said: bool) -> None:
+    (outside, _) = waits_for_2(SLEEPS, later(SLEEPS, swapped_bytes=swapped)).classes
+    assert ("3 GiB of it in swap" in outside.evidence[0].text) == said

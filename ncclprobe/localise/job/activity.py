@@ -18,6 +18,7 @@ _BUSY_CORES, _STARVED_CORES = 0.1, 0.02
 the second and waits for a processor for the rest of the first is at work too, on a node with more to do than it can."""
 _BUSY_BYTES_S = 64 << 10
 _WITHOUT_MEMORY_S = 0.1
+_MUCH_SWAP = 64 << 20
 _LOOP_FAULTS = 200
 """A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
 _ENDED = ("Z", "X")
@@ -217,7 +218,8 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         for_s = f"since {at.still_s:.0f} s" if at.still_s is not None and at.still_s >= 1 else ""
         first_s = at.memory_s if isinstance(rank.first, Absent) else rank.first.memory_s
         memory = f"{at.memory_s - first_s:.1f} s without memory" if at.memory_s - first_s >= _WITHOUT_MEMORY_S else ""
-        words = [f"state {at.state}", at.wchan, at.call, at.file, for_s, memory]
+        swapped = f"{size(at.swapped_bytes)} of it in swap" if at.swapped_bytes >= _MUCH_SWAP else ""
+        words = [f"state {at.state}", at.wchan, at.call, at.file, for_s, memory, swapped]
         yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
     if rank.silent and rank.process is not None:
         yield seen(f"{rank.node}:worker server", rank.silent)
