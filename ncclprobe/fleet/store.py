@@ -285,19 +285,25 @@ class Store:
         self._begin()
         reports: dict[int, tuple[float, list[str]]] = {}
         for name in sorted(names):
-            numbers = "SELECT series.id, text FROM series JOIN texts ON texts.id = number WHERE node = ?"
-            series = self._sql.execute(numbers, (self._node(name)[0],))
-            between = [one for one, text in series.fetchall() if read(text, Number).name.startswith(BETWEEN)]
-            rows = "SELECT report, time_s FROM readings WHERE series = ?"
-            found = [row for one in between for row in self._sql.execute(rows, (one,)).fetchall()]
-            for report, time_s in set(msgspec.convert(found, list[tuple[int, float]])):
+            rows = "SELECT report, time_s FROM tests JOIN nodes ON nodes.id = node WHERE name = ?"
+            for report, time_s in msgspec.convert(self._sql.execute(rows, (name,)).fetchall(), list[tuple[int, float]]):
                 reports.setdefault(report, (time_s, []))[1].append(name)
         often: dict[tuple[str, str], tuple[int, float]] = {}
-        for time_s, nodes in (each for each in reports.values() if len(each[1]) <= bounds.FLEET_TOGETHER):
-            for pair in combinations(nodes, 2):
-                times, last_s = often.get(pair, (0, 0.0))
-                often[pair] = times + 1, max(last_s, time_s)
+        for report, (time_s, nodes) in reports.items():
+            if 2 <= len(nodes) <= bounds.FLEET_TOGETHER and self._measured_between(nodes[0], report, time_s):
+                for pair in combinations(nodes, 2):
+                    times, last_s = often.get(pair, (0, 0.0))
+                    often[pair] = times + 1, max(last_s, time_s)
         return often
+
+    def _measured_between(self, name: str, report: int, time_s: float) -> bool:
+        """Return whether a report has a number of this node and others."""
+        rows = (
+            "SELECT text FROM series JOIN readings ON series = series.id JOIN texts ON texts.id = number"
+            " WHERE node = ? AND readings.time_s = ? AND report = ?"
+        )
+        numbers = self._sql.execute(rows, (self._node(name)[0], time_s, report)).fetchall()
+        return any(read(text, Number).name.startswith(BETWEEN) for (text,) in numbers)
 
     def _few(self) -> None:
         """Raise UsageError where there are more nodes than can be shown."""
