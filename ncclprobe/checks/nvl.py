@@ -3,13 +3,12 @@
 The links are NVML's, and where it does not tell them, those that ``nvidia-smi nvlink -s`` prints.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.checks import FABRIC, IMAGE, NODE
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
-from ncclprobe.checks.gpu import blanks, gpu_job, named, unread
+from ncclprobe.checks.gpu import blanks, gpu_job, most_frequent, named, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
@@ -159,7 +158,7 @@ def links(
 def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
     """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
     product = nvlink_products().get(gpu.product)
-    siblings = _usual([len(other.up) for other in seen.like(gpu)])
+    siblings = most_frequent([len(other.up) for other in seen.like(gpu)])
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
     if len(gpu.up) < siblings:
         yield _unlike_siblings(gpu, product, f"{message}; its siblings have {siblings}", seen)
@@ -190,11 +189,6 @@ def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Bo
         yield note(gpu.name, message, evidence=evidence)
 
 
-def _usual(values: Sequence[int]) -> int:
-    """Return the most frequent value; of several, the largest."""
-    return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
-
-
 def _listed(numbers: Sequence[int]) -> str:
     """Return ``link 5``, ``links 3, 5``; the first of many."""
     return f"link{'s' * (len(numbers) != 1)} {first_of(numbers, _MOST_NAMED)}"
@@ -221,7 +215,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
     }
     told = [gpu for gpu in seen.gpus if gpu.name not in silent]
     for gpu in told:
-        usual = _usual([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
+        usual = most_frequent([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
         slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}
         product = nvlink_products().get(gpu.product)
         if slow:

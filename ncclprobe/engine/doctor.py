@@ -32,7 +32,7 @@ from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.snapshot import Absent, Every, Snapshot, learned
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 
 def look_s(timeout_s: float) -> float:
@@ -163,10 +163,8 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
 
 def _firmware(fabric: Fabric | None) -> str:
     """Return the firmware of the RDMA devices, with their names where they differ; empty: none is known."""
-    found: dict[str, list[str]] = {}
-    for device in fabric.devices if fabric else ():
-        if device.firmware and not isinstance(device.firmware, Absent):
-            found.setdefault(device.firmware, []).append(device.name)
+    devices = fabric.devices if fabric else ()
+    found = grouped((each.firmware, each.name) for each in devices if isinstance(each.firmware, str) and each.firmware)
     named = (f"{version} ({fold(names)})" for version, names in sorted(found.items()))
     return next(iter(found)) if len(found) == 1 else ", ".join(named)
 

@@ -69,20 +69,12 @@ def areas(
 
     `expected`: how many nodes the job has, where that is known. `rows`: what was measured, in words.
     """
-    said = _by_prefix(verdicts)
+    said = grouped((name, each) for each in verdicts for name in (each.id.partition(".")[0], each.id))
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
     values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
     values = {"nodes": _nodes(snapshots, expected), **values, "rails": _rails(snapshots), "measured": rows}
     made = (_area(name, values.get(name, ""), said) for name in wanted)
     return tuple(area for area in made if area.values or area.ids)
-
-
-def _by_prefix(verdicts: Sequence[Verdict]) -> Mapping[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        found.setdefault(verdict.id.partition(".")[0], []).append(verdict)
-        found.setdefault(verdict.id, []).append(verdict)
-    return found
 
 
 def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area:

@@ -17,7 +17,7 @@ from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severit
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import Check, Need
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_DIFFERENT = 256
 """Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""
@@ -204,11 +204,8 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
     """Judge one comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
     verdict = _judge_one(check, None, partial(_of_all, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
-    gaps: dict[Absent, list[str]] = {}
-    for snapshot in snapshots:
-        for fact in (of_node(snapshot.facts, need) for need in needed):
-            if isinstance(fact, Absent):
-                gaps.setdefault(fact, []).append(snapshot.node)
+    facts = ((of_node(each.facts, need), each.node) for each in snapshots for need in needed)
+    gaps = grouped((fact, node) for fact, node in facts if isinstance(fact, Absent))
     if verdict.status not in (Status.PASS, Status.WARN, Status.FAIL) or not gaps:
         return verdict
     told = [replace(gap, why=f"not known of {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]

@@ -53,7 +53,7 @@ from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.traffic import CopyRow, LadderRow
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.selection import choose
 from ncclprobe.training import climbed, scaled
 from ncclprobe.units import plural, size
@@ -311,12 +311,9 @@ def notes(run: Facts) -> Iterator[str]:
 
 def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
     """What was not measured, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for each in rows:
-        if each.cause == "small":
-            yield f"{each.op} was skipped: {each.why}"
-        if each.cause in ("time", "lost", "alone", "unable"):
-            reasons.setdefault(each.why, []).append(f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}")
+    yield from (f"{each.op} was skipped: {each.why}" for each in rows if each.cause == "small")
+    left = [each for each in rows if each.cause in ("time", "lost", "alone", "unable")]
+    reasons = grouped((each.why, f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}") for each in left)
     for why, names in reasons.items():
         yield f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} left out: {why}"
 

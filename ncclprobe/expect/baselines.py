@@ -420,10 +420,8 @@ class RowDifference(Struct, frozen=True):
 
 def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     """The points of measured rows; those of one key are runs of the same thing. Wrong data counts for nothing."""
-    found: dict[RowKey, list[Measurement]] = {}
-    for row in rows:
-        if row.busbw_GBps >= bounds.LEAST_GBPS and not row.wrong:
-            found.setdefault((row.op, row.nbytes, conditions(row)), []).append(row)
+    sound = [row for row in rows if row.busbw_GBps >= bounds.LEAST_GBPS and not row.wrong]
+    found = grouped(((row.op, row.nbytes, conditions(row)), row) for row in sound)
     return {key: _point(same) for key, same in found.items()}
 
 

@@ -237,10 +237,8 @@ def _passed(report: Report, width: int, style: Style) -> list[str]:
 
 def _disturbed(measured: Sequence[Measurement], width: int) -> list[str]:
     """Return why rows are inconclusive, once for all rows of one reason."""
-    reasons: dict[str, list[str]] = {}
-    for m in measured:
-        if m.status == "inconclusive" and m.inconclusive_why:
-            reasons.setdefault(m.inconclusive_why, []).append(f"{m.op} {size(m.nbytes)}")
+    disturbed = [each for each in measured if each.status == "inconclusive" and each.inconclusive_why]
+    reasons = grouped((each.inconclusive_why, f"{each.op} {size(each.nbytes)}") for each in disturbed)
     return [
         line
         for why, names in reasons.items()
@@ -303,10 +301,8 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
     ]
     lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
     for name, part, shown in parts:
-        by_reason: dict[tuple[str, str], list[str]] = {}
-        for each in part.chosen or ():
-            verdict, subject = shown(each)
-            by_reason.setdefault((verdict, each.why), []).append(subject)
+        told = [(*shown(each), each.why) for each in part.chosen or ()]
+        by_reason = grouped(((verdict, why), subject) for verdict, subject, why in told)
         rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
         rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
         if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):

@@ -3,7 +3,6 @@
 The newest report is the one that is shown; of the others only what a series needs is kept.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -148,10 +147,8 @@ def series(history: Sequence[Past]) -> list[Series]:
 
     Rows are of one series where they were measured in the same way.
     """
-    found: dict[tuple[str, Conditions, int], list[Point]] = defaultdict(list)
-    for place, each in enumerate(history):
-        for row in {(row.op, conditions(row), row.nbytes): row for row in each.rows if row.nbytes > 0}.values():
-            found[row.op, conditions(row), row.nbytes].append(Point(place, row))
+    last = [{(row.op, conditions(row), row.nbytes): row for row in past.rows if row.nbytes > 0} for past in history]
+    found = grouped((key, Point(place, row)) for place, rows in enumerate(last) for key, row in rows.items())
     chosen: dict[tuple[str, str], Series] = {}
     for (op, like, nbytes), points in found.items():
         if points[-1].place == len(history) - 1:

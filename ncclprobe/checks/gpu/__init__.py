@@ -1,6 +1,7 @@
 """The GPUs and their driver, as they are found before a job starts."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
@@ -61,3 +62,8 @@ def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> I
         raise Unlearned(why or "no GPU could be looked at")
     if unknown:
         yield note(", ".join(unknown), f"{UNSEEN}{why}", evidence=evidence)
+
+
+def most_frequent(values: Iterable[int]) -> int:
+    """Return the most frequent value; of several, the largest; without any 0."""
+    return max(Counter(values).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]

@@ -20,6 +20,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import grouped
 from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.topology.paths import Topology, of_machine
@@ -261,8 +262,5 @@ def _too_far(
 
 def _alike(made: Sequence[Direct], gpus: Sequence[str]) -> dict[str, list[str]]:
     """Return the GPUs by what is said of the NIC that is nearest to them."""
-    found: dict[str, list[str]] = {}
-    for gpu in gpus:
-        known = [(direct.path, direct.why) for direct in made if direct.gpu == gpu and direct.path is not None]
-        found.setdefault(min(known, key=lambda pair: pair[0])[1], []).append(gpu)
-    return found
+    known = {gpu: [direct for direct in made if direct.gpu == gpu and direct.path is not None] for gpu in gpus}
+    return grouped((min(found, key=lambda direct: direct.path or 0).why, gpu) for gpu, found in known.items())

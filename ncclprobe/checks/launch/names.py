@@ -29,7 +29,7 @@ from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gloo import Device, Refused, named, of_hostname
 from ncclprobe.nccl.interfaces import find_by
 from ncclprobe.nccl.values import read_setting
@@ -346,12 +346,8 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
     Fix: start one agent per machine (check the host file or --nodes); give containers that are meant to be separate
     nodes an NCCL_HOSTID each.
     """
-    machines: dict[str, list[str]] = {}
-    hostnames: dict[str, list[str]] = {}
-    for node, system in systems.items():
-        hostnames.setdefault(system.hostname, []).append(node)
-        if system.boot_id:
-            machines.setdefault(system.boot_id, []).append(node)
+    hostnames = grouped((system.hostname, node) for node, system in systems.items())
+    machines = grouped((system.boot_id, node) for node, system in systems.items() if system.boot_id)
     seen = ("uname(2)", "/proc/sys/kernel/random/boot_id")
     for nodes in machines.values():
         names = {systems.by_node[node].hostname for node in nodes}

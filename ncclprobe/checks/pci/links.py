@@ -1,11 +1,10 @@
 """PCIe links of GPUs and NICs: lanes, speed, settings of requests, and whether a NIC fits its slot."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks import NODE
-from ncclprobe.checks.gpu import blanks, named
+from ncclprobe.checks.gpu import blanks, most_frequent, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards, same_slot
 from ncclprobe.errors import Unlearned
@@ -18,7 +17,6 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 
-T = TypeVar("T", int, float)
 _GPU, _NIC = Identity(0x030200, 0x10DE, 1), Identity(0x020700, 0x15B3, 1)
 METAL = Machine(virtual=False)
 WIDE = PcieLink(2.5, 16, 32.0, 16)
@@ -82,7 +80,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
                 yield fail(name, message, **NODE, evidence=evidence)
-        elif best < (usual := _usual(like)):
+        elif best < (usual := most_frequent(like)):
             message = f"x{best} at most, where {like.count(usual)} of {len(like)} reach x{usual}"
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
@@ -119,7 +117,9 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         if isinstance(now, Absent) or isinstance(best, Absent):
             unknown[name] = now if isinstance(now, Absent) else CHIP_TO_CHIP
             continue
-        usual = _usual([i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)])
+        usual = most_frequent(
+            [i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)]
+        )
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
             message = f"PCIe generation {best} at most, where its siblings reach {usual}"
@@ -133,11 +133,6 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
 
 def _like(gpu: Gpu, gpus: Gpus) -> list[Gpu]:
     return [other for _, other in named(gpus) if other.name == gpu.name]
-
-
-def _usual(values: Sequence[T]) -> T:
-    """Return the most frequent value; of several, the largest."""
-    return max(Counter(values).items(), key=lambda item: (item[1], item[0]))[0]
 
 
 def nic(number: int, link: PcieLink, gbps: float = 400.0, function: int = 0) -> tuple[RdmaDevice, Device]:

@@ -1,6 +1,5 @@
 """What turns traffic between GPU and NIC off its short way, errors of the bus, and whether the driver agrees."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import combinations, takewhile
 
@@ -22,7 +21,7 @@ from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import supported
 from ncclprobe.topology.paths import of_machine
 from ncclprobe.units import plural
@@ -318,11 +317,12 @@ def topology_agree(
     shared = _compared(matrix.links, own)
     if not shared and len(gpus.all) > 1:
         raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
-    differing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost} | _unread(links)  # NVML does not tell their NVLinks
-    for (one, other), (shown, said) in shared.items():
-        if shown != said and one < other and not lost & {one, other}:
-            differing[shown, said].append(f"{one} and {other}")
+    differing = grouped(
+        (words, f"{one} and {other}")
+        for (one, other), words in shared.items()
+        if words[0] != words[1] and one < other and not lost & {one, other}
+    )
     for (shown, said), pairs in differing.items():
         message = f"{shown} by sysfs and NVML, {said} by nvidia-smi"
         more = f", and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""

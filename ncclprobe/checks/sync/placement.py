@@ -13,6 +13,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.model.values import grouped
 from ncclprobe.units import plural
 
 Placements = Mapping[str, Placement]
@@ -75,10 +76,8 @@ def _alone(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]
     depth = max(map(len, told.values()), default=0)
     said: set[str] = set()
     for inner in range(depth - 1, -1, -1):  # levels further in; nodes may have more or fewer of those outside
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for node, tree in told.items():
-            if len(tree) > inner:
-                groups.setdefault(tuple(each.name for each in tree[: len(tree) - inner]), []).append(node)
+        outside = {node: tree[: len(tree) - inner] for node, tree in told.items() if len(tree) > inner}
+        groups = grouped((tuple(each.name for each in levels), node) for node, levels in outside.items())
         alone = [nodes[0] for nodes in groups.values() if len(nodes) == 1 and nodes[0] not in said]
         if not alone or len(groups) == 1:
             continue

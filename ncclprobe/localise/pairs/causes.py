@@ -387,10 +387,8 @@ def retest_noise(results: Iterable[Result], layout: Layout, rules: Rules) -> dic
 
     No fleet counts as quieter than the rules' floor; a way of which too little was repeated is not in it.
     """
-    logs: defaultdict[tuple[Way, End, End], list[float]] = defaultdict(list)
-    for result in results:
-        if isinstance(result, Sample):
-            logs[way(result, layout), result.src, result.dst].append(math.log(result.GBps))
+    samples = (each for each in results if isinstance(each, Sample))
+    logs = grouped(((way(each, layout), each.src, each.dst), math.log(each.GBps)) for each in samples)
     changes: defaultdict[Way, list[float]] = defaultdict(list)
     for (key, _, _), those in logs.items():
         changes[key] += [after - before for before, after in pairwise(those)]

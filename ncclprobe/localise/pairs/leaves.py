@@ -16,7 +16,7 @@ from statistics import median
 
 from ncclprobe.localise.pairs.effects import Effects
 from ncclprobe.localise.pairs.samples import Layout, Result, Rules, Sample
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 NodePair = tuple[str, str]
 Groups = tuple[frozenset[str], ...]
@@ -63,9 +63,8 @@ def measured_layout(samples: Iterable[Sample], layout: Layout) -> Layout:
 
 def equally_slow_nodes(effects: Effects, rules: Rules) -> tuple[str, ...]:
     """Return the nodes, FEWEST_EQUAL or more, that are slow both ways by one share: faults rarely agree, leaves do."""
-    ways: defaultdict[str, list[float]] = defaultdict(list)
-    for end in effects.out.keys() & effects.into.keys():
-        ways[end.node].append(max(effects.out[end], effects.into[end]))
+    both = effects.out.keys() & effects.into.keys()
+    ways = grouped((end.node, max(effects.out[end], effects.into[end])) for end in both)
     slow = sorted((median(logs), node) for node, logs in ways.items() if median(logs) < math.log(rules.slow_ratio))
     best: list[str] = []
     for place, (log, _) in enumerate(slow):
@@ -131,11 +130,8 @@ def _nearest(node: str, groups: Sequence[frozenset[str]], logs: Mapping[NodePair
 
 def _pair_logs(samples: Iterable[Sample]) -> dict[NodePair, float]:
     """Return the median of each pair of nodes, of all rails and both directions, while one sends at a time."""
-    rates: defaultdict[NodePair, list[float]] = defaultdict(list)
-    for sample in samples:
-        if not sample.both:
-            one, other = sorted((sample.src.node, sample.dst.node))
-            rates[one, other].append(math.log(sample.GBps))
+    ends = ((sorted((each.src.node, each.dst.node)), each.GBps) for each in samples if not each.both)
+    rates = grouped(((one, other), math.log(GBps)) for (one, other), GBps in ends)
     return {pair: median(those) for pair, those in rates.items()}
 
 

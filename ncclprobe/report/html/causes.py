@@ -64,10 +64,8 @@ def page(report: Report) -> str:
 
 def _ranks(report: Report) -> list[tuple[str, str, RankState]]:
     """Return ranks with their hosts, those of one state, collective and last words, numbers apart, as one row."""
-    groups: dict[tuple[str, str, str], list[RankState]] = {}
-    for each in report.ranks[:MOST_RANKS]:
-        said = each.last_event.text if each.last_event else ""
-        groups.setdefault((each.state, each.last_collective, _DIGITS.sub("0", said)), []).append(each)
+    ranks = [(each, each.last_event.text if each.last_event else "") for each in report.ranks[:MOST_RANKS]]
+    groups = grouped(((each.state, each.last_collective, _DIGITS.sub("0", said)), each) for each, said in ranks)
     return [
         (
             fold_numbers(each.rank for each in group),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from ncclprobe import page
 from ncclprobe.model.findings import OF_THE_RUN, Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.html.legible import folded, rate
@@ -77,10 +77,8 @@ class Cards(Struct, frozen=True):
 
 def cards(report: Report, since: Given) -> Cards:
     """Return the failures and warnings of `report`, what costs most first."""
-    groups: dict[tuple[Severity, str, str], list[Problem]] = {}
-    for problem in digest.problems(report):
-        if problem.finding.severity is not Severity.NOTE:
-            groups.setdefault((problem.finding.severity, problem.id, problem.finding.remedy), []).append(problem)
+    loud = [each for each in digest.problems(report) if each.finding.severity is not Severity.NOTE]
+    groups = grouped(((each.finding.severity, each.id, each.finding.remedy), each) for each in loud)
     number: dict[str, int] = {}
     made: list[Card] = []
     anchors: dict[tuple[str, str, str, str], str] = {}

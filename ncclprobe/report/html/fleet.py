@@ -377,11 +377,8 @@ def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Gr
 
 def _blind(report: Report) -> dict[str, tuple[str, ...]]:
     """Return the ids of the required checks that could not look, by node."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for verdict in report.checks:
-        if verdict.required and verdict.status is Status.UNKNOWN and verdict.node:
-            found[verdict.node].append(verdict.id)
-    return {name: tuple(ids) for name, ids in found.items()}
+    blind = [each for each in report.checks if each.required and each.status is Status.UNKNOWN and each.node]
+    return {name: tuple(ids) for name, ids in grouped((each.node or "", each.id) for each in blind).items()}
 
 
 def _sentence(card: Card) -> str:
@@ -413,9 +410,10 @@ def _group(
 def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[Kind], int, int]:
     """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
     marks = _marks(report, found, anchors)
-    groups: dict[tuple[str, tuple[tuple[str, tuple[Mark, ...]], ...]], list[str]] = defaultdict(list)
-    for name, topology in report.topology.items():
-        groups[repr(topology), tuple(sorted(marks.get(name, {}).items()))].append(name)
+    groups = grouped(
+        ((repr(topology), tuple(sorted(marks.get(name, {}).items()))), name)
+        for name, topology in report.topology.items()
+    )
     ranked = sorted(groups.items(), key=lambda each: (not each[0][1], -len(each[1])))
     chosen = ranked[:MOST_KINDS]
     healthy = next((each for each in ranked[MOST_KINDS:] if not each[0][1]), None)

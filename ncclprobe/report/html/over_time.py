@@ -78,9 +78,8 @@ def trends(history: Sequence[Past]) -> Trends | None:
 def _nodes(history: Sequence[Past]) -> tuple[tuple[NodeLine, ...], int, int]:
     """Return the nodes not always well, today's loudest first; how many always were, and how many are not shown."""
     shown = history[-MOST_COLUMNS:]
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name in dict.fromkeys(name for each in reversed(shown) for name in each.states):
-        groups.setdefault(tuple(each.states.get(name, "") for each in shown), []).append(name)
+    every = dict.fromkeys(name for each in reversed(shown) for name in each.states)
+    groups = grouped((tuple(each.states.get(name, "") for each in shown), name) for name in every)
     ailing = {states: names for states, names in groups.items() if not {*states}.isdisjoint(_LOUD)}
     ranked = sorted(ailing.items(), key=lambda each: (*map(_loudness, reversed(each[0])), -len(each[1])))
     lines = tuple(
