@@ -126,12 +126,13 @@ def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
 
 def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return what follows from each cause, by the id and subject of its finding."""
-    found = [(verdict.id, each) for verdict in report.checks for each in verdict.findings if not each.remedy]
-    return grouped(
-        ((cause.id, cause.subject), f"{name} {each.subject}: {each.message}")
-        for name, each in found
-        for cause in each.related
-    )
+    found: dict[tuple[str, str], list[str]] = {}
+    for verdict in report.checks:
+        for finding in verdict.findings:
+            for cause in finding.related if not finding.remedy else ():
+                line = f"{verdict.id} {finding.subject}: {finding.message}"
+                found.setdefault((cause.id, cause.subject), []).append(line)
+    return found
 
 
 def _likeness(name: str, f: Finding, nodes: Sequence[str]) -> tuple[object, ...]:
