@@ -31,14 +31,18 @@ def render(
     """
     report = _legible(report)
     width = max(width, 40)
+    found = digest.problems(report)
+    loud = [each for each in found if each.finding.severity is not Severity.NOTE]
+    shown = [each for each in found if verbose or _can_be_mended(each)]
+    notes = [each for each in shown if each.finding.severity is Severity.NOTE]  # which change no verdict
     blocks = [
         [accepted.line(report)] if accepted.begins(report) else [],
         [_about(report)],
         _answer(report, width, style),
-        *_problems(report, width, style),
+        *_problems(loud, report, width, style),
         _areas(report, width, style),
         _gaps(report, verbose, width, style),
-        *_notes(report, verbose, width, style),
+        *_problems(notes, report, width, style),
         _skipped(report, width, style) if verbose else [],
         _passed(report, width, style) if verbose else [],
         _environment(report, width) if verbose else [],
@@ -54,7 +58,7 @@ def render(
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],
-        _end(report, verbose, width, style),
+        _end(shown, report, verbose, width, style),
         [accepted.line(report)] if accepted.ends(report) else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -118,20 +122,11 @@ def _answer(report: Report, width: int, style: Style) -> list[str]:
     return labelled(word.upper(), digest.headline(report), width, style, room=max(6, len(word) + 2))
 
 
-def _problems(report: Report, width: int, style: Style) -> Iterator[list[str]]:
+def _problems(found: Sequence[Problem], report: Report, width: int, style: Style) -> Iterator[list[str]]:
     """Yield each problem; a remedy, and where to read more of a check, stand under the first one that has it."""
     given: dict[str, str] = {}
-    for problem in digest.problems(report):
-        if problem.finding.severity is not Severity.NOTE:
-            yield list(_problem(problem, report, given, width, style))
-
-
-def _notes(report: Report, verbose: bool, width: int, style: Style) -> Iterator[list[str]]:
-    """Yield each finding that changes no verdict: they come after what does."""
-    given: dict[str, str] = {}
-    for problem in digest.problems(report):
-        if problem.finding.severity is Severity.NOTE and (verbose or _can_be_mended(problem)):
-            yield list(_problem(problem, report, given, width, style))
+    for problem in found:
+        yield list(_problem(problem, report, given, width, style))
 
 
 def _can_be_mended(problem: Problem) -> bool:
@@ -264,14 +259,12 @@ def _seconds(value: float) -> str:
     return f"{value * scale:.3g} {unit}"
 
 
-def _end(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
+def _end(shown: Sequence[Problem], report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     """Return how much was checked, and the last sentence."""
     left = any(v.status in (Status.PASS, Status.SKIP) for v in report.checks) and not verbose
     named = " (-v names them)" if left else ""
     lines = wrap("checks: ", f"{digest.counts(report)}{named}", width)
-    shown = (problem.id for problem in digest.problems(report) if verbose or _can_be_mended(problem))
-    found = next(shown, "")
-    lines += [f"online: {page(found)}"] if found else []
+    lines += [f"online: {page(shown[0].id)}"] if shown else []
     last = wrap("", digest.conclusion(report), width)
     unjudged = report.status is Status.PASS and digest.none_judged(report)
     return [*lines, *(style(line, "skip" if unjudged else report.status.value) for line in last)]
