@@ -31,6 +31,7 @@ from on_cpu.cases import CASES, Case
 HOST = "n0"
 _FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 _REPORT_S = 60.0
+_KEPT = ("*.log", "report.json", "fr_trace_rank_*", "calls.*")
 _JOB = ROOT / "tests" / "cuda_stand_in" / "job.py"
 
 
@@ -66,7 +67,8 @@ def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
     env |= machine.variables(build.folder(tag) / "lib", work, case.gpus)
     env |= {"PATH": f"{python / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "TMPDIR": str(work), **_FAST}
     env |= {"NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_DUMP_TEMP_FILE": str(work / "fr_trace_rank_"), "HOME": str(work)}
-    env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), processes.MARK: str(work), **case.env}
+    env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), processes.MARK: str(work)}
+    env |= {name: value.replace("FOLDER", str(work)) for name, value in case.env.items()}
     words = [word.replace("JOB.py", str(_JOB)).replace("REPORT", str(work / "report.json")) for word in case.command]
     if case.launch == "alone":
         return [processes.run(machine.inside(["python", *words], HOST), work / "run.log", env, case.deadline_s)]
@@ -93,7 +95,7 @@ def keep(case: Case, ends: list[processes.End], torch: str, python: Path, work: 
     paths = {str(python): "/opt/python", str(build.CACHE): "/opt/cache", str(ROOT): "/opt/src", str(work): "/job"}
     paths = {f"{path}/": "" for path in build.CACHE.glob("source-*/src")} | paths  # as NCCL's own build names its files
     paths |= {str(Path(sys.base_prefix)): "/opt/base"}
-    for path in sorted([*work.glob("*.log"), *work.glob("report.json"), *work.glob("fr_trace_rank_*")]):
+    for path in sorted(each for name in _KEPT for each in work.glob(name)):
         data, fixed = path.read_bytes(), path.name.startswith("fr_")  # a pickle knows how long its words are
         for ours, theirs in paths.items():
             data = data.replace(ours.encode(), theirs.encode().ljust(len(ours) if fixed else 0, b"_"))

@@ -2,7 +2,7 @@
  * FAKE_NVML_…: those of cuda_stand_in/machine.h, LINKS (of each GPU), SWITCHED (links end at NVSwitches; else at other GPUs), NVLINK5,
  * CUDA (12080: what the driver has), CLUSTER (a multi-node fabric), FABRIC (its state), DOWN ("gpu:link"), LOST (a GPU), LOST_LATE (one that is lost once its
  * handle is out), BUSY (a GPU in use), REFUSE ("function=code,…"), ERROR (of nvmlInit), HANG, CRASH, CHATTY (it prints),
- * ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM), P2P (0: none),
+ * MIG, MODE, EVENTS (below), ECC (a GPU with 3 uncorrectable errors since its reset, of 5, and a worn SRAM), P2P (0: none),
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
  * Compiled with -DOLD it is an older library, without functions and fields that later ones added.
  * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
@@ -14,7 +14,7 @@
 
 #include "cuda_stand_in/machine.h"
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, GPU_IS_LOST = 15 };
 enum { LINK_GPU = 0, LINK_SWITCH = 2, FABRIC_NOT_SUPPORTED = 0, FABRIC_COMPLETED = 3 };
 enum { VALUE_UNSIGNED_INT = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 
@@ -166,7 +166,7 @@ int nvmlDeviceGetIndex(void *handle, unsigned int *index) {
 
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
     ENTER(handle);
-    snprintf(text, length, "%s", gpu_name());
+    name_of(index_of(handle), text, length);
     return SUCCESS;
 }
 
@@ -198,7 +198,7 @@ int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *pci) {
 
 int nvmlDeviceGetMemoryInfo(void *handle, memory_info *memory) {
     ENTER(handle);
-    memory->total = gpu_memory();
+    memory->total = memory_of(index_of(handle));
     memory->used = index_of(handle) == setting("FAKE_NVML_BUSY", -1) ? 5ULL << 30 : 1ULL << 20;
     memory->free = memory->total - memory->used;
     return SUCCESS;
@@ -228,11 +228,101 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 1) /* idle */
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, 16)
-NUMBER(nvmlDeviceGetComputeMode, 0)
+NUMBER(nvmlDeviceGetComputeMode, (unsigned int)setting("FAKE_NVML_MODE", 0))
 NUMBER(nvmlDeviceGetPersistenceMode, 1)
 TWO_NUMBERS(nvmlDeviceGetCudaComputeCapability, 9, 0)
-TWO_NUMBERS(nvmlDeviceGetMigMode, 0, 0)
+TWO_NUMBERS(nvmlDeviceGetMigMode, instances(index_of(handle)) > 0, instances(index_of(handle)) > 0)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, instances(index_of(handle)) ? 7 : 0)
+NUMBER(nvmlDeviceIsMigDeviceHandle, instance_of(index_of(handle)) >= 0)
+NUMBER(nvmlDeviceGetGpuInstanceId, (unsigned int)instance_of(index_of(handle)) + 7)
+NUMBER(nvmlDeviceGetComputeInstanceId, 0)
 TWO_NUMBERS(nvmlDeviceGetEccMode, 1, 1)
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned int index, void **instance) {
+    ENTER(handle);
+    if (index >= (unsigned int)instances(index_of(handle))) return NOT_FOUND;
+    *instance = (void *)(index_of(handle) + (index + 1L) * PART + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **gpu) {
+    ENTER(handle);
+    *gpu = (void *)(gpu_of(index_of(handle)) + 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    char known[41];
+    logged(__func__);
+    for (long gpu = 0; gpu < gpus(); gpu++)
+        for (long part = 0; part <= instances(gpu); part++) {
+            gpu_uuid_text(gpu + part * PART, known);
+            if (!strcmp(uuid, known)) return *handle = (void *)(gpu + part * PART + 1), SUCCESS;
+        }
+    return NOT_FOUND;
+}
+
+/* Events, of FAKE_NVML_EVENTS: a file with a line of each, "GPU TYPE DATA", which the fake CUDA adds to. */
+typedef struct {
+    long read;
+    unsigned long long types[PART];
+} event_set;
+
+typedef struct {
+    void *device;
+    unsigned long long type, data;
+    unsigned int gpu_instance, compute_instance;
+} event_data;
+
+int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) {
+    ENTER(handle);
+    *types = 0x1 | 0x2 | 0x8; /* ECC errors, single and double, and Xids */
+    return SUCCESS;
+}
+
+static int next_event(event_set *set, event_data *event) {
+    FILE *file = fopen(word("FAKE_NVML_EVENTS", ""), "r");
+    long gpu, found = 0;
+    if (!file) return 0;
+    fseek(file, set->read, SEEK_SET);
+    while (!found && fscanf(file, "%ld %llu %llu\n", &gpu, &event->type, &event->data) == 3) {
+        event->device = (void *)(gpu + 1);
+        event->gpu_instance = event->compute_instance = ~0U;
+        found = (set->types[gpu_of(gpu)] & event->type) != 0;
+        set->read = ftell(file);
+    }
+    fclose(file);
+    return (int)found;
+}
+
+int nvmlEventSetCreate(void **set) {
+    event_data ignored;
+    event_set *made = calloc(1, sizeof *made);
+    logged(__func__);
+    while (next_event(made, &ignored)) continue;
+    *set = made;
+    return refused(__func__);
+}
+
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) {
+    ENTER(handle);
+    ((event_set *)set)->types[gpu_of(index_of(handle))] |= types;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *set, event_data *event, unsigned int timeout_ms) {
+    logged(__func__);
+    for (unsigned int waited = 0;; waited += 10) {
+        if (next_event(set, event)) return SUCCESS;
+        if (waited >= timeout_ms) return TIMEOUT;
+        usleep(10000);
+    }
+}
+
+int nvmlEventSetFree(void *set) {
+    free(set);
+    return SUCCESS;
+}
 
 static int struck(void *handle) { return index_of(handle) == setting("FAKE_NVML_ECC", -1); }
 

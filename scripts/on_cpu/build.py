@@ -39,6 +39,8 @@ static inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t strea
 }
 """
 """What NCCL 2.23 calls in the way of CUDA 12."""
+_TRACED = SOURCES / "nccl_calls.cc"
+"""Belongs to NCCL's library; the other sources are the stand-in's."""
 _COMPILE_S, _DOWNLOAD_S, _LINK_S = 300.0, 600.0, 120.0
 _GXX = ["g++", "-std=c++17", "-w", "-fPIC"]
 _NCCL = """-DNVTX_NO_IMPL -DCUDA_MAJOR=13 -DCUDA_MINOR=0 -DNCCL_OS_LINUX -DNCCL_GIN_PROXY_ENABLE=1
@@ -251,7 +253,7 @@ def _stand_ins(work: Path, lib: Path, include: Path, jobs: int) -> None:
         f"static const struct {{\n  int code;\n  const char* name;\n}} ERRORS[] = {{\n{rows}}};\n"
     )
     flags = [*_GXX, "-O2", "-fpermissive", f"-I{work}", f"-I{include}", f"-I{include / 'cccl'}"]
-    sources = sorted(SOURCES.glob("*.cc"))
+    sources = sorted({*SOURCES.glob("*.cc")} - {_TRACED})
     with ThreadPoolExecutor(jobs) as pool:
         for task in [pool.submit(run, [*flags, "-c", path, "-o", work / f"{path.stem}.o"], work) for path in sources]:
             task.result()
@@ -293,7 +295,8 @@ def refusals(names: Sequence[str]) -> str:
 
 def _link_nccl(objects: Objects, work: Path, lib: Path) -> None:
     """NCCL's library; what is not built of it returns an error (DOCA) or traps (kernels)."""
-    files = sorted((objects.out / "objects").glob("*.o"))
+    run([*_GXX, "-O1", *objects.flags, "-c", _TRACED, "-o", work / "nccl_calls.o"], work)
+    files = [*sorted((objects.out / "objects").glob("*.o")), work / "nccl_calls.o"]
     libraries = [f"-L{lib}", f"-l:{CUDART}", "-lpthread", "-ldl", "-lrt"]
     link = ["g++", "-shared", *files, *libraries, "-Wl,-z,defs,--no-demangle"]
     log = work / "undefined.log"

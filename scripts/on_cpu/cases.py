@@ -9,7 +9,9 @@ Launch = Literal["torchrun", "alone", "hand", "one-gpu"]
 
 @dataclass(frozen=True)
 class Case:
-    """One job. `command`: Python's arguments; REPORT and JOB.py are replaced. `code`: the cause of what went wrong."""
+    """One job. `command`: Python's arguments; REPORT and JOB.py are replaced, as FOLDER in `env` is. `code`: the cause
+    of what went wrong.
+    """
 
     name: str
     launch: Launch
@@ -42,6 +44,7 @@ def _strike(what: str, rank: int = 1) -> dict[str, str]:
     return {"FAKE_CUDA_FAULT": what, "FAKE_CUDA_FAULT_RANK": str(rank)}
 
 
+_TRACE = {"FAKE_CUDA_TRACE": "FOLDER/calls"}
 _LITTLE = {"FAKE_NVML_MEMORY_MB": "3000"}
 _TRAIN = ("workload", "ddp", "--params", "200K", "--layers", "2", "--micro-batches", "1", "--compute", "0.01")
 HEALTHY = (
@@ -51,6 +54,10 @@ HEALTHY = (
     Case("bandwidth-hand", "hand", 2, _bandwidth()),
     Case("bandwidth-one-gpu-each", "one-gpu", 2, _bandwidth()),
     Case("bandwidth-graph", "torchrun", 2, _bandwidth("--graph")),
+    *(
+        Case(f"order-{mode}", "torchrun", n, _bandwidth("--op", "all", "--no-transport-detection", *options), _TRACE)
+        for mode, n, options in (("queued", 4, ()), ("graph", 2, ("--graph",)), ("blocking", 2, ("--mode", "blocking")))
+    ),
     Case("bandwidth-blocking", "torchrun", 2, _bandwidth("--mode", "blocking")),
     Case("bandwidth-bfloat16-avg", "torchrun", 2, _bandwidth("--dtype", "bfloat16", "--redop", "avg")),
     Case("bandwidth-int8-max", "torchrun", 2, _bandwidth("--dtype", "int8", "--redop", "max")),

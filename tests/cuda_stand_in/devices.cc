@@ -1,5 +1,11 @@
 // Devices, their properties, errors.
+#include <stddef.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "errors.inc"
 #include "fake_cuda.h"
@@ -15,29 +21,68 @@ cudaError_t refuse(cudaError_t error) { return last = error; }
 void break_context(cudaError_t error) { sticky = error; }
 cudaError_t broken() { return (cudaError_t)sticky.load(); }
 
-static long find(const std::string& name) {  // an index, or the begin of a UUID; -1: no GPU of this machine
+static cudaError_t take(long gpu) {  // for this process alone: the kernel gives a socket's name to one only
+  static std::mutex& lock = *new std::mutex;
+  static std::vector<long>& taken = *new std::vector<long>;
+  if (gpu == setting("FAKE_NVML_BUSY", -1)) return cudaErrorDevicesUnavailable;
+  std::lock_guard<std::mutex> held(lock);
+  if (std::find(taken.begin(), taken.end(), gpu) != taken.end()) return cudaSuccess;
+  sockaddr_un name{AF_UNIX, {}};
+  unsigned long machine = std::hash<std::string>{}(word("NCCL_TOPO_FILE", ""));
+  int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "fake-cuda-%lx-%ld", machine, gpu);
+  int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (bind(file, (sockaddr*)&name, (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)length))) {
+    close(file);
+    return cudaErrorDevicesUnavailable;
+  }
+  taken.push_back(gpu);
+  return cudaSuccess;
+}
+
+cudaError_t enter(int index) {
+  static const long mode = setting("FAKE_NVML_MODE", 0);
+  if (!mode || index >= (int)visible().size()) return cudaSuccess;
+  return mode == PROHIBITED ? cudaErrorDevicesUnavailable : take(gpu_of(visible()[index]));
+}
+
+static std::vector<long> all_devices() {  // in CUDA's own order; instances are found by their UUID, or one if there is no GPU
+  std::vector<long> found;
+  bool by_address = !strcmp(word("CUDA_DEVICE_ORDER", ""), "PCI_BUS_ID");
+  for (long i = 0; i < gpus(); i++) {
+    long gpu = by_address ? i : listed("FAKE_CUDA_ORDER", i, i);
+    if (!instances(gpu)) found.push_back(gpu);
+  }
+  if (found.empty() && instances(0)) found.push_back(PART);
+  return found;
+}
+
+static long find(const std::string& name) {  // an index, or the begin of one UUID; -1: none of this machine
   char* end;
   long index = strtol(name.c_str(), &end, 10);
-  if (!name.empty() && !*end) return index < gpus() ? index : -1;
-  for (long gpu = 0; gpu < gpus() && name.size() > 4; gpu++) {
+  auto all = all_devices();
+  if (!name.empty() && !*end) return index >= 0 && index < (long)all.size() ? all[index] : -1;
+  for (long gpu = 0; gpu < gpus(); gpu++)
+    for (long part = 1; part <= instances(gpu); part++) all.push_back(gpu + part * PART);
+  std::vector<long> named;
+  for (long each : all) {
     char uuid[41];
-    gpu_uuid_text(gpu, uuid);
-    if (!name.compare(0, name.size(), uuid, name.size() < 40 ? name.size() : 40)) return gpu;
+    gpu_uuid_text(each, uuid);
+    if (name.size() > 4 && !strncasecmp(name.c_str(), uuid, name.size())) named.push_back(each);
   }
-  return -1;
+  return named.size() == 1 ? named[0] : -1;
 }
 
 const std::vector<long>& visible() {
   static const std::vector<long>& all = *[] {
     auto* found = new std::vector<long>;
-    const char* listed = getenv("CUDA_VISIBLE_DEVICES");
-    for (long gpu = 0; !listed && gpu < gpus(); gpu++) found->push_back(gpu);
-    while (listed) {  // ends at the first that there is not, as CUDA's
-      const char* comma = strchr(listed, ',');
-      long gpu = find(comma ? std::string(listed, comma) : std::string(listed));
+    const char* list = getenv("CUDA_VISIBLE_DEVICES");
+    if (!list) *found = all_devices();
+    while (list) {  // ends at the first that there is not, as CUDA's; and at an instance, of which it takes one
+      const char* comma = strchr(list, ',');
+      long gpu = find(comma ? std::string(list, comma) : std::string(list));
       if (gpu < 0) break;
       found->push_back(gpu);
-      listed = comma ? comma + 1 : nullptr;
+      list = comma && instance_of(gpu) < 0 ? comma + 1 : nullptr;
     }
     return found;
   }();
@@ -97,7 +142,8 @@ cudaError_t cudaGetDevice(int* index) {
 cudaError_t cudaSetDevice(int index) {
   if (!exists(index)) return refuse(cudaErrorInvalidDevice);
   device = index;
-  return broken() ? refuse(broken()) : cudaSuccess;
+  LIVING;
+  return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = (int)setting("FAKE_CUDA_DRIVER", CUDART_VERSION);
@@ -144,7 +190,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int one, int other) {
-  *can = one != other && setting("FAKE_NVML_P2P", 1);
+  bool whole = exists(one) && exists(other) && instance_of(visible()[one]) < 0 && instance_of(visible()[other]) < 0;
+  *can = one != other && whole && setting("FAKE_NVML_P2P", 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned int) { return cudaSuccess; }

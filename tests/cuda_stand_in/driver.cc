@@ -70,15 +70,15 @@ CUresult cuDeviceGetUuid(CUuuid* out, CUdevice index) {
   gpu_uuid(visible()[index], (unsigned char*)out->bytes);
   return CUDA_SUCCESS;
 }
-CUresult cuDeviceGetName(char* text, int length, CUdevice) {
-  snprintf(text, length, "%s", gpu_name());
+CUresult cuDeviceGetName(char* text, int length, CUdevice index) {
+  name_of(visible()[index], text, (size_t)length);
   return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice index) {
   return (CUresult)cudaDeviceGetPCIBusId(text, length, index);
 }
-CUresult cuDeviceTotalMem(size_t* size, CUdevice) {
-  *size = gpu_memory();
+CUresult cuDeviceTotalMem(size_t* size, CUdevice index) {
+  *size = memory_of(visible()[index]);
   return CUDA_SUCCESS;
 }
 
@@ -93,7 +93,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 }
 CUresult cuCtxCreate(CUcontext* out, CUctxCreateParams*, unsigned int, CUdevice index) {
   *out = context_of(index);
-  return CUDA_SUCCESS;
+  return (CUresult)enter(index);
 }
 CUresult cuCtxDestroy(CUcontext) { return CUDA_SUCCESS; }
 CUresult cuCtxGetDevice(CUdevice* out) {
@@ -106,7 +106,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) 
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice index) {
   *out = context_of(index);
-  return CUDA_SUCCESS;
+  return (CUresult)enter(index);
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 }

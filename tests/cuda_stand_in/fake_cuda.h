@@ -15,17 +15,20 @@
 
 #include "machine.h"
 
+extern "C" void fake_cuda_trace(const char* format, ...);
+
 namespace fake {
 
 extern thread_local int device;      // as cudaSetDevice left it
 const std::vector<long>& visible();  // the GPUs of the machine that this process may use, in its order
 cudaError_t refuse(cudaError_t);     // and keep it for cudaGetLastError
+cudaError_t enter(int index);        // make this process's context on a device, where its compute mode lets it
 
 // An error after which CUDA fails every call of this process: an illegal address, ECC, a GPU that is lost.
 void break_context(cudaError_t);
 cudaError_t broken();
 #define LIVING \
-  if (cudaError_t dead = fake::broken()) return fake::refuse(dead)
+  if (cudaError_t dead = fake::broken() ? fake::broken() : fake::enter(fake::device)) return fake::refuse(dead)
 
 // ---- memory.cc
 size_t used_memory(int device);
@@ -69,6 +72,7 @@ struct Event {
   std::atomic<uint64_t> asked{0}, done{0};
   std::atomic<double> at_ms{0};
   bool timed = true, recorded = false;
+  unsigned long id = 0;
   std::weak_ptr<Graph> captured;
   void reach(uint64_t record);
   void await(uint64_t record);
@@ -77,6 +81,9 @@ struct Event {
 Stream* stream_of(cudaStream_t);  // the default one of this thread's device, too
 std::shared_ptr<Event>& event_of(cudaEvent_t);
 void issue(cudaStream_t, Work, bool now_if_idle = false);
+void compute(cudaStream_t, Work);  // a kernel or a graph of some: until its end the device is busy
+constexpr int MOST_DEVICES = 64;
+extern std::atomic<int> running[MOST_DEVICES];
 
 // Whether CUDA forbids `call` while this thread, or in the global mode any, captures: then the capture is invalid.
 bool forbidden(const char* call);

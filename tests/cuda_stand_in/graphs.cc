@@ -71,6 +71,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t given, cudaGraph_t* out) {
   graph->streams.clear();
   graph->active = false;
   if (graph->invalid) return refuse(cudaErrorStreamCaptureInvalidated);
+  fake_cuda_trace("captured %llu", graph->id);
   *out = (cudaGraph_t) new Handle(graph);
   return cudaSuccess;
 }
@@ -134,7 +135,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t given, cudaStream_t stream) {
   LIVING;
-  issue(stream, [graph = *(Handle*)given] {
+  fake_cuda_trace("launch graph %llu", (*(Handle*)given)->id);
+  compute(stream, [graph = *(Handle*)given] {
     for (auto& work : graph->works)
       if (!broken()) work();
   });
@@ -145,6 +147,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t given) {
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t given) {
+  fake_cuda_trace("destroy graph %llu", (*(Handle*)given)->id);
   delete (Handle*)given;
   return cudaSuccess;
 }

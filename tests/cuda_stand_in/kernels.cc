@@ -15,6 +15,19 @@ namespace fake {
 static std::mutex& lock = *new std::mutex;
 static std::map<const void*, const char*>& names = *new std::map<const void*, const char*>;
 
+// As the driver tells NVML: Xids and double ECC errors, and to which error of CUDA each belongs.
+static void tell_nvml(int code) {
+  static const struct {
+    int code, xid, type;
+  } KNOWN[] = {{cudaErrorIllegalAddress, 31, 8}, {cudaErrorECCUncorrectable, 48, 8}, {cudaErrorECCUncorrectable, 1, 2},
+               {cudaErrorUnknown, 79, 8}};
+  FILE* file = fopen(word("FAKE_NVML_EVENTS", ""), "a");
+  if (!file) return;
+  for (auto& each : KNOWN)
+    if (each.code == code) fprintf(file, "%ld %d %d\n", visible()[device], each.type, each.xid);
+  fclose(file);
+}
+
 // Whether this launch is the one at which something is to happen; then it has happened, and the kernel does not run.
 static bool fault_is_due() {
   static std::atomic<long> launched{0};
@@ -26,12 +39,13 @@ static bool fault_is_due() {
   if (what == "stop") raise(SIGSTOP);
   while (what == "hang") pause();
   if (what.compare(0, 4, "late") == 0) return usleep((unsigned int)(atof(what.c_str() + 4) * 1e6)), false;
-  if (int code = atoi(what.c_str())) break_context((cudaError_t)code);
+  if (int code = atoi(what.c_str())) tell_nvml(code), break_context((cudaError_t)code);
   return broken() != cudaSuccess;
 }
 
 static CUresult launch(CUfunction kernel, unsigned int grid, unsigned int block, CUstream stream, void** extra) {
   if (broken()) return (CUresult)broken();
+  fake_cuda_trace("kernel");
   const char* argument = nullptr;
   size_t size = 0;
   for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
@@ -39,7 +53,7 @@ static CUresult launch(CUfunction kernel, unsigned int grid, unsigned int block,
     if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) size = *(size_t*)extra[1];
   }
   auto copy = std::make_shared<std::vector<char>>(argument, argument + size);
-  issue(stream, [=] {
+  compute(stream, [=] {
     if (!fault_is_due()) run_kernel((void*)kernel, grid, block, copy->data(), copy->size());
   });
   return CUDA_SUCCESS;

@@ -79,7 +79,8 @@ static cudaError_t allocate(void** out, size_t asked, Kind kind) {
   if (!asked) return cudaSuccess;
   size_t size = (asked + PAGE - 1) / PAGE * PAGE;
   std::lock_guard<std::mutex> held(lock);
-  if (kind == ALLOCATED && used_locked(device) + size > gpu_memory()) return refuse(cudaErrorMemoryAllocation);
+  if (kind == ALLOCATED && used_locked(device) + size > memory_of(visible()[device])) return refuse(cudaErrorMemoryAllocation);
+  fake_cuda_trace("memory %lu", size);
   Memory* memory = create(size, device, kind == HOST);
   if (!memory) return refuse(cudaErrorMemoryAllocation);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory->file, 0);
@@ -152,7 +153,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { ret
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   LIVING;
-  *total = gpu_memory();
+  *total = memory_of(visible()[device]);
   *free = *total - std::min(*total, used_memory(device));
   return cudaSuccess;
 }
@@ -221,6 +222,7 @@ cudaError_t cudaIpcOpenMemHandle(void** out, cudaIpcMemHandle_t given, unsigned 
   int file = handle.magic == MAGIC ? open(path, O_RDWR | O_CLOEXEC) : -1;
   void* at = file < 0 ? MAP_FAILED : mmap(nullptr, handle.size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at == MAP_FAILED) return refuse(cudaErrorInvalidValue);
+  fake_cuda_trace("memory %lu", handle.size);
   std::lock_guard<std::mutex> held(lock);
   mappings[(uintptr_t)at] = {handle.size, IMPORTED, new Memory{file, handle.size, handle.device, false}};
   *out = at;
@@ -267,7 +269,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t size, const CUmem
   if (broken()) return (CUresult)broken();
   if (wish->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_SUPPORTED;
   bool host = wish->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-  if (!host && used_memory(wish->location.id) + size > gpu_memory()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!host && used_memory(wish->location.id) + size > memory_of(visible()[wish->location.id])) return CUDA_ERROR_OUT_OF_MEMORY;
   Memory* made = create(size, wish->location.id, host);
   *out = (CUmemGenericAllocationHandle)made;
   return made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -297,6 +299,7 @@ CUresult cuMemAddressFree(CUdeviceptr at, size_t size) {
 }
 CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long) {
   auto* memory = (Memory*)handle;
+  fake_cuda_trace("memory %lu", size);
   std::lock_guard<std::mutex> held(lock);
   void* there = mmap((void*)at, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file, (off_t)offset);
   if (there == MAP_FAILED) return CUDA_ERROR_INVALID_VALUE;

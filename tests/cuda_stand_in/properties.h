@@ -8,10 +8,10 @@ static inline void show_properties(struct cudaDeviceProp* shown, long gpu) {
   unsigned int domain, bus, slot;
   gpu_address(gpu, &domain, &bus, &slot);
   memset(shown, 0, sizeof *shown);
-  snprintf(shown->name, sizeof shown->name, "%s", gpu_name());
+  name_of(gpu, shown->name, sizeof shown->name);
   gpu_uuid(gpu, (unsigned char*)shown->uuid.bytes);
   shown->pciDomainID = (int)domain, shown->pciBusID = (int)bus, shown->pciDeviceID = (int)slot;
-  shown->totalGlobalMem = gpu_memory();
+  shown->totalGlobalMem = memory_of(gpu);
   shown->major = (int)setting("FAKE_CUDA_SM", 90) / 10, shown->minor = (int)setting("FAKE_CUDA_SM", 90) % 10;
   shown->multiProcessorCount = 132, shown->warpSize = 32, shown->maxThreadsPerMultiProcessor = 2048;
   shown->maxThreadsPerBlock = shown->maxThreadsDim[0] = shown->maxThreadsDim[1] = 1024, shown->maxThreadsDim[2] = 64;

@@ -13,6 +13,8 @@ static std::mutex& registry = *new std::mutex;
 static std::map<cudaStream_t, std::shared_ptr<Stream>>& streams = *new std::map<cudaStream_t, std::shared_ptr<Stream>>;
 static std::map<int, Stream*>& defaults = *new std::map<int, Stream*>;
 
+std::atomic<int> running[MOST_DEVICES];
+
 static void nap(int turn) { usleep(turn < 100 ? 20 : 200); }
 
 static Stream* create_locked(unsigned long long id) {
@@ -86,6 +88,13 @@ void issue(cudaStream_t given, Work work, bool now_if_idle) {
     stream->add(std::move(work), now_if_idle);
 }
 
+void compute(cudaStream_t given, Work work) {
+  if (stream_of(given)->graph) return issue(given, std::move(work));
+  auto& count = running[stream_of(given)->device];
+  count++;
+  issue(given, [&count, work = std::move(work)] { work(), count--; });
+}
+
 std::shared_ptr<Event>& event_of(cudaEvent_t given) { return *(std::shared_ptr<Event>*)given; }
 
 void Event::reach(uint64_t record) {
@@ -146,6 +155,7 @@ cudaError_t cudaStreamGetId(cudaStream_t given, unsigned long long* id) {
 }
 cudaError_t cudaDeviceSynchronize() {
   NOT_WHILE_CAPTURING("cudaDeviceSynchronize");
+  fake_cuda_trace("synchronise");
   std::vector<std::shared_ptr<Stream>> own;
   {
     std::lock_guard<std::mutex> held(registry);
@@ -170,6 +180,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned int flags) {
   LIVING;
   auto* made = new std::shared_ptr<Event>(new Event);
   (*made)->timed = !(flags & cudaEventDisableTiming);
+  static std::atomic<unsigned long> ids{0};
+  (*made)->id = ++ids;
   *out = (cudaEvent_t)made;
   return cudaSuccess;
 }
@@ -188,6 +200,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t given, cudaStream_t stream, uns
   }
   event->captured.reset();
   event->recorded = true;
+  if (event->timed) fake_cuda_trace("mark %lu %s", event->id, running[device] ? "busy" : "idle");
   if (graph) {
     graph->works.push_back([=] { event->reach(++event->asked); });
   } else {
@@ -223,6 +236,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t first, cudaEvent_t last)
   auto &one = event_of(first), &other = event_of(last);
   if (!one->timed || !other->timed || !one->recorded || !other->recorded) return refuse(cudaErrorInvalidResourceHandle);
   if (one->done < one->asked || other->done < other->asked) return refuse(cudaErrorNotReady);
+  fake_cuda_trace("elapsed %lu %lu", one->id, other->id);
   *ms = (float)(other->at_ms - one->at_ms);
   return cudaSuccess;
 }

@@ -13,7 +13,7 @@ sys.path[:0] = [str(ROOT / "scripts")]
 
 from gpu_stages import processes
 from gpu_stages.machine import free_port
-from on_cpu import build, cuda_12, device_sources, machine, torch_env
+from on_cpu import build, calls, cuda_12, device_sources, machine, torch_env
 
 TAG = build.RELEASES[0]
 FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2", "NCCL_SOCKET_IFNAME": "lo"}
@@ -80,12 +80,15 @@ def measured(python: Path, lib: Path, folder: Path, **extra: str) -> tuple[list[
 
 
 def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, tmp_path: Path) -> None:
-    ends, report = measured(python, lib, tmp_path)
+    ends, report = measured(python, lib, tmp_path, FAKE_CUDA_TRACE=str(tmp_path / "calls"))
     rows = report["measurements"]
     assert isinstance(rows, list)
     assert rows, ends[0].text
     assert {(row["backend"], row["wrong"], row["transport"]["network"]) for row in rows} == {("nccl", 0, "P2P CUMEM")}
     assert {end.code for end in ends} <= {0, 3}
+    traces = [(tmp_path / f"calls.{rank}").read_text().splitlines() for rank in range(2)]
+    assert [calls.wrong_order(lines) for lines in traces] == [[], []]
+    assert all(("AllReduce", 8, True) in calls.layouts(lines) for lines in traces)
 
 
 def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path, lib: Path, tmp_path: Path) -> None:
