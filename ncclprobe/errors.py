@@ -31,6 +31,8 @@ from collections.abc import Iterable, Sequence
 _MOST_CHARACTERS, _MOST_SUGGESTED, _AS_NEAR = 80, 3, 0.1
 _LAST_ERROR, _TRACE = "Last error:", ("Exception raised from ", "frame #")
 _MOST_LINES, _MOST_OF_A_LINE, _MOST_OF_A_REASON = 50, 4000, 600
+TAKEN = "busy or unavailable"
+"""CUDA's words (cudaErrorDevicesUnavailable) for a GPU that another process has to itself."""
 OUT_OF_MEMORY = "out of memory: "
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 NCCL_NO_MEMORY = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")

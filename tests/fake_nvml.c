@@ -6,7 +6,9 @@
  * WRITE (a file to open, which may be on a frozen file system), LOG (a file that takes the name of every function called).
  * Compiled with -DOLD it is an older library, without functions and fields that later ones added.
  * Layouts of structures and numbers follow nvml.h as nvidia-ml-py declares them. */
+#include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -418,12 +420,20 @@ int nvmlDeviceGetViolationStatus(void *handle, int policy, unsigned long long *r
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_info *processes) {
-    unsigned int room = *count;
+    unsigned int room = *count, pid;
+    char folder[3500];
+    long gpu;
     ENTER(handle);
     *count = index_of(handle) == setting("FAKE_NVML_BUSY", -1);
-    if (room < *count) return INSUFFICIENT_SIZE;
-    if (*count) processes[0] = (process_info){.pid = 4711, .memory = 5ULL << 30};
-    return SUCCESS;
+    if (*count && room) processes[0] = (process_info){.pid = 4711, .memory = 5ULL << 30};
+    DIR *all = context_folder(folder, sizeof folder) ? opendir(folder) : NULL;
+    for (struct dirent *each; all && (each = readdir(all));) {
+        if (sscanf(each->d_name, "context-%ld-%u", &gpu, &pid) != 2 || gpu != gpu_of(index_of(handle)) || kill((int)pid, 0)) continue;
+        if (*count < room) processes[*count] = (process_info){.pid = pid, .memory = 520ULL << 20};
+        ++*count;
+    }
+    if (all) closedir(all);
+    return room < *count ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
 static int second_half(void *handle) { return index_of(handle) >= (gpus() + 1) / 2; }

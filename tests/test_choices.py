@@ -10,12 +10,13 @@ from ncclprobe.checks.env.fixtures import having, nccl
 from ncclprobe.engine.collect import collect, observed
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
-from ncclprobe.facts.nvml import Gpus, P2pStatus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
@@ -27,7 +28,7 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.selection import choose
+from ncclprobe.nccl.selection import choose, usable_gpus, visible
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.topology.paths import layout
@@ -111,6 +112,17 @@ def test_two_desktop_gpus_go_through_shared_memory() -> None:
     assert made.p2p.why == "the default level is SYS"  # two GPUs beside a processor by AMD
     assert "CNS" in chosen(made.p2p)[0].why
     assert made.nvls.available is False
+
+
+def test_cuda_shows_no_gpu_whose_uuid_is_not_named_alone_and_of_gpus_that_mig_splits_one_instance() -> None:
+    several = Gpus(tuple(Gpu(n, "H100", f"GPU-a{n}00") for n in range(2)), driver="580.65.06", cuda=(13, 0))
+    assert [gpu.index for gpu in visible("GPU-a1,GPU-a0", several)] == [1, 0]
+    assert visible("GPU-a", several) == ()
+    assert usable_gpus(several, Environment({"CUDA_VISIBLE_DEVICES": "GPU-a1"})).chosen == ("GPU1",)
+    split = replace(several, all=tuple(replace(gpu, mig=True) for gpu in several.all))
+    assert "one instance" in usable_gpus(split, Environment({})).why
+    half = replace(several, all=(split.all[0], several.all[1]))
+    assert usable_gpus(half, Environment({})).chosen == ("GPU0", "GPU1")
 
 
 def test_without_gpus_their_parts_are_unknown_and_the_others_are_not() -> None:

@@ -327,6 +327,21 @@ def test_the_gpus_of_ranks_are_told_apart_by_address_or_uuid_whatever_cuda_calls
     assert {f"GPU{gpu.index}" for gpu in gpus} - unused == {"GPU2", "GPU5"}
 
 
+def test_until_the_ranks_have_told_their_gpus_each_may_be_in_use() -> None:
+    counted_here = {
+        who: {
+            name
+            for name in unused_devices(
+                machine(), run_facts(log(("asked", ONE_SIZE), ("participants", replace(WHO, backend=who, gpus=()))))
+            )
+            if name.startswith("GPU")
+        }
+        for who in ("nccl", "gloo")
+    }
+    assert counted_here["nccl"] == set()
+    assert len(counted_here["gloo"]) == len(machine().facts[Gpus].all)
+
+
 def carried(*nics: NicBytes) -> RunLog:
     two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
     nic_traffic = OperationTraffic("all_reduce", 1 << 30, 1 << 30, nics)

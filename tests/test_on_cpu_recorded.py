@@ -23,7 +23,14 @@ REFUSED = [name for name in REPORTS if {*CASES[name]["exit_codes"]} == {2}]
 LOST = [name for name in REPORTS if CASES[name]["at_fault"] and name not in REFUSED]
 UNDECIDED = {"bandwidth-kernel-hangs", "bandwidth-other-algorithm"}
 """All ranks wait in one call: NCCL's calls do not say whose kernel stands still."""
-HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and "-no-" not in name and "bogus" not in name]
+_ODD = re.compile("-no-|bogus|doctor-")
+HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and not _ODD.search(name)]
+DOCTORS = {
+    "doctor-held": ("gpu.compute-mode", "GPU1: its compute mode is exclusive-process, and another process has it"),
+    "doctor-mig": ("gpu.mig", "GPU0, GPU1, GPU2, GPU3: split by MIG"),
+    "doctor-ambiguous": ("env.visible", "CUDA_VISIBLE_DEVICES: names GPU-0000, which begins several UUIDs"),
+    "doctor-none": ("env.visible", "CUDA_VISIBLE_DEVICES: is '-1': CUDA sees no GPU at all"),
+}
 JOBS = [name for name in CASES if Path(name).name.startswith("job-")]
 APIS = [name for name in CASES if Path(name).name in ("api-stopped", "api-2")]
 
@@ -44,7 +51,9 @@ def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path)
 def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> None:
     report = report_of(name)
     failing = {check["id"] for check in report["checks"] if check["status"] == "fail"}
-    assert failing <= ({"run.copies"} if "copies" in name else set())  # a processor copies slower than a link
+    assert failing <= (
+        {"run.copies"} if re.search("copies|accept", name) else set()
+    )  # a processor copies slower than a link
     assert any(report[rows] for rows in ("measurements", "pairs", "copies", "affinity", "steps"))
     for row in report["measurements"]:
         assert (row["backend"], row["wrong"], row["library"]["version"]) == ("nccl", 0, "2.30.7")
@@ -60,6 +69,43 @@ def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
     assert ranks == (set() if Path(name).name in UNDECIDED else {f"rank {rank}" for rank in CASES[name]["at_fault"]})
     assert name not in UNDECIDED or "all ranks" in subjects
     assert name != "bandwidth-other-algorithm" or "NCCL_ALGO" in subjects
+
+
+@pytest.mark.parametrize("name", ["devices-held", "devices-prohibited"])
+def test_a_rank_that_gets_no_gpu_is_told_with_the_compute_mode_that_keeps_it_out(name: str) -> None:
+    checks = {check["id"]: check for check in report_of(name)["checks"]}
+    lost, related = checks["run.rank-lost"]["findings"], ("gpu.compute-mode", f"GPU{CASES[name]['at_fault'][0]}")
+    assert all("busy or unavailable" in each["message"] for each in lost)
+    assert all(related in [(each["id"], each["subject"]) for each in finding["related"]] for finding in lost)
+    assert checks["gpu.compute-mode"]["status"] == "fail"
+
+
+@pytest.mark.parametrize("name", ["devices-exclusive", "copies-exclusive", "accept-exclusive"])
+def test_gpus_in_exclusive_mode_are_measured_and_what_needs_a_second_process_is_left_out(name: str) -> None:
+    report = report_of(name)
+    lines = "a GPU in the compute mode EXCLUSIVE_PROCESS does not take"
+    copies = "copies between GPUs of n0 were left out: they are in the compute mode EXCLUSIVE_PROCESS"
+    assert any(lines in note for note in report["notes"]) is (name != "copies-exclusive")
+    assert (copies in report["notes"]) is (name != "devices-exclusive")
+    assert {row["kind"] for row in report["copies"]} == (
+        set() if name == "devices-exclusive" else {"h2d", "d2h", "bidirectional"}
+    )
+
+
+@pytest.mark.parametrize("name", DOCTORS)
+def test_the_doctor_says_what_of_its_gpus_a_job_does_not_get(name: str) -> None:
+    check, said = DOCTORS[name]
+    (found,) = [each for each in report_of(name)["checks"] if each["id"] == check]
+    assert any(f"{each['subject']}: {each['message']}".startswith(said) for each in found["findings"])
+    assert report_of(name)["exit_code"] == (0 if name == "doctor-mig" else 4)
+    assert bool(report_of(name)["scope"]["gpus"]) is (name != "doctor-mig")
+
+
+def test_a_gpu_is_named_as_nvml_does_in_whatever_order_cuda_has_it() -> None:
+    """CUDA's first GPU is NVML's last, which is busy; where ranks use the others nothing of it is heard."""
+    checks = {check["id"]: check for check in report_of("devices-order")["checks"]}
+    assert [(each["subject"], each["severity"]) for each in checks["gpu.busy"]["findings"]] == [("GPU3", "warn")]
+    assert checks["gpu.busy"]["status"] == "warn"
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -122,7 +168,7 @@ def test_the_logs_of_a_job_name_cause_and_rank(name: str, tmp_path: Path) -> Non
 
 def test_what_is_kept_is_small_and_names_no_machine() -> None:
     files = [path for path in RECORDED.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 3 << 19
+    assert sum(path.stat().st_size for path in files) < 7 << 18
     for path in files:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         assert b"/root/" not in data

@@ -54,9 +54,9 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
-    """Say for which jobs the report speaks: GPUs are counted only where every node says how many it has."""
+    """Say for which jobs the report speaks: GPUs are counted only where every node says how many it has, and whole."""
     said = [snapshot.facts.get(Gpus) for snapshot in snapshots]
-    counted = [len(gpus.all) for gpus in said if isinstance(gpus, Gpus)]
+    counted = [sum(gpu.mig is not True for gpu in gpus.all) for gpus in said if isinstance(gpus, Gpus)]
     gpus = sum(counted) if counted and len(counted) == len(said) else None
     missing = [gpus for gpus in said if isinstance(gpus, Absent) and gpus.refused == "Missing"]
     return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said))

@@ -170,11 +170,14 @@ def about_only(finding: Finding, devices: frozenset[str]) -> bool:
 
 
 def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
-    """GPUs, ports and interfaces of a node that the run did not use; empty where that is not known."""
+    """GPUs, ports and interfaces of a node that the run did not use; empty where that is not known: of the GPUs, until
+    the ranks of an NCCL job have told theirs.
+    """
     who, gpus = learned(run, Participants), learned(snapshot.facts, Gpus)
     if who is None or snapshot.node not in who.hosts:
         return frozenset()
-    names = {f"GPU{gpu.index}" for gpu in gpus.all} if gpus else set()
+    told = who.backend != "nccl" or who.gpus
+    names = {f"GPU{gpu.index}" for gpu in gpus.all} if gpus and told else set()
     return frozenset((names | _nics(snapshot)) - _used(snapshot, gpus.names if gpus else {}, who, run))
 
 

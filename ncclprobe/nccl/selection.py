@@ -4,8 +4,8 @@ The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load,
 network plugin decides for itself: where NCCL would find one, the text at the HCAs says so.
 
 CUDA gives a job the GPUs of CUDA_VISIBLE_DEVICES that can compute. Source: CUDA programming guide, environment
-variables: a list is read up to the first entry that names no GPU, by number or by the beginning of a UUID, all of one
-kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
+variables: a list is read up to the first entry that names no GPU, by number or by what begins one UUID alone, all of
+one kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
 
 Connections: src/transport/net_ib/connect.cc:12-62 and 345-480 (v2.30.7: the parameters, ncclIbQpRtr, ncclIbQpRts),
 init.cc:142 and 441 (relaxed ordering, adaptive routing). Each end reads its own variables for device, GID, P_Key index,
@@ -74,6 +74,8 @@ def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Part[str]:
         return Part(None, f"{LIST}={text} names parts of GPUs")
     seen = gpus.all if text is None else visible(text, gpus)
     able = tuple(f"GPU{gpu.index}" for gpu in seen if not gpu.lost and gpu.compute_mode != "prohibited")
+    if seen and all(gpu.mig is True for gpu in seen):
+        return Part(None, "MIG splits them, and CUDA shows a process one instance alone")
     if able:
         return Part(able, "every GPU" if text is None else f"{LIST}={text}")
     if not seen:
@@ -86,10 +88,10 @@ def visible(text: str, gpus: Gpus) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA takes from its list `text`, in that order."""
     found: list[Gpu] = []
     for word in map(str.strip, text.split(",")):
-        gpu = next((gpu for gpu in gpus.all if _names(word, gpu)), None)
-        if gpu is None:
+        named = [gpu for gpu in gpus.all if _names(word, gpu)]
+        if len(named) != 1:
             break
-        found.append(gpu)
+        found += named
     return tuple(found)
 
 

@@ -71,6 +71,31 @@ HEALTHY = (
     *(Case(f"affinity-{n}", "torchrun", n, ours("affinity", "-e", "64K")) for n in (1, 2)),
     *(Case(f"api-{n}", "torchrun", n, ("JOB.py", "api")) for n in (1, 2, 4)),
 )
+_EXCLUSIVE = {"FAKE_NVML_MODE": "3"}
+_INSTANCES = {n: {"CUDA_VISIBLE_DEVICES": f"MIG-00000000-0000-0000-0100-00000000000{n}"} for n in range(2)}
+DEVICES = (
+    Case("devices-exclusive", "torchrun", 2, _bandwidth(), _EXCLUSIVE, gpus=4),
+    Case("copies-exclusive", "torchrun", 2, ours("copies"), _EXCLUSIVE, gpus=2),
+    Case("accept-exclusive", "torchrun", 2, ("-m", "ncclprobe", "accept", *_END[:-1], "170"),
+         {**_EXCLUSIVE, **_LITTLE}, gpus=2, deadline_s=200.0),
+    Case("devices-held", "hand", 2, _bandwidth(), {**_EXCLUSIVE, "FAKE_NVML_BUSY": "1"}, gpus=4, at_fault=(1,)),
+    Case("devices-prohibited", "hand", 2, _bandwidth(), {"FAKE_NVML_MODE": "2"}, gpus=4, at_fault=(0, 1)),
+    Case("devices-mig", "hand", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,2"}, _INSTANCES, gpus=2),
+    Case("devices-mig-unlisted", "hand", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,2"}, gpus=2, at_fault=(0, 1)),
+    Case("devices-mig-one", "torchrun", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,0,0"}, gpus=3),
+    Case("devices-prefixes", "torchrun", 2, _bandwidth(),
+         {"FAKE_NVML_UNLIKE": "1", "CUDA_VISIBLE_DEVICES": "GPU-a2,GPU-a0"}, gpus=4),
+    Case("devices-order", "torchrun", 2, _bandwidth(), {"FAKE_CUDA_ORDER": "3,2,1,0", "FAKE_NVML_BUSY": "3"}, gpus=4),
+    *(
+        Case(f"doctor-{name}", "alone", 1, ("-m", "ncclprobe", "doctor", "--json", "REPORT"), env, gpus=4)
+        for name, env in (
+            ("held", {**_EXCLUSIVE, "FAKE_NVML_BUSY": "1"}),
+            ("mig", {"FAKE_NVML_MIG": "2,2,2,2"}),
+            ("ambiguous", {"CUDA_VISIBLE_DEVICES": "GPU-0000"}),
+            ("none", {"CUDA_VISIBLE_DEVICES": "-1"}),
+        )
+    ),
+)  # fmt: skip
 FAULTS = (
     Case("bandwidth-killed", "hand", 2, _bandwidth(), _strike("kill@20"), code="rank-crashed", at_fault=(1,)),
     Case("bandwidth-stopped", "hand", 2, _bandwidth(), _strike("stop@20"), code="timeout-straggler", at_fault=(1,)),
@@ -125,4 +150,4 @@ TRAINING = tuple(
     )
     for quiet in (False,)
 )  # fmt: skip
-CASES = (*HEALTHY, *FAULTS, *TRAINING)
+CASES = (*HEALTHY, *DEVICES, *FAULTS, *TRAINING)

@@ -197,6 +197,16 @@ def test_a_list_that_shows_no_gpu_fails_a_job_on_gpus_and_no_other(text: str) ->
     assert not list(visible.run(environment, Absent("no launcher"), gpus(8), Job("gloo")))
 
 
+def test_what_begins_several_uuids_names_no_gpu() -> None:
+    seen = gpus(2)  # GPU-0000 and GPU-0001
+    for text, said in (
+        ("GPU-000", ["names GPU-000, which begins several UUIDs: CUDA ends the list there"]),
+        ("GPU-0001", []),
+    ):
+        found = visible.run(Environment({"CUDA_VISIBLE_DEVICES": text}), Absent("no launcher"), seen, Job())
+        assert [each.message for each in found] == said
+
+
 def test_a_buffer_too_small_for_its_steps_fails() -> None:
     (finding,) = range.run(setting("NCCL_LL128_BUFFSIZE", "7"))
     assert finding.severity is Severity.FAIL

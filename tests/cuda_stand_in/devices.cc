@@ -22,27 +22,30 @@ void break_context(cudaError_t error) { sticky = error; }
 cudaError_t broken() { return (cudaError_t)sticky.load(); }
 
 static cudaError_t take(long gpu) {  // for this process alone: the kernel gives a socket's name to one only
-  static std::mutex& lock = *new std::mutex;
-  static std::vector<long>& taken = *new std::vector<long>;
   if (gpu == setting("FAKE_NVML_BUSY", -1)) return cudaErrorDevicesUnavailable;
-  std::lock_guard<std::mutex> held(lock);
-  if (std::find(taken.begin(), taken.end(), gpu) != taken.end()) return cudaSuccess;
   sockaddr_un name{AF_UNIX, {}};
   unsigned long machine = std::hash<std::string>{}(word("NCCL_TOPO_FILE", ""));
   int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "fake-cuda-%lx-%ld", machine, gpu);
   int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (bind(file, (sockaddr*)&name, (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)length))) {
-    close(file);
-    return cudaErrorDevicesUnavailable;
-  }
-  taken.push_back(gpu);
-  return cudaSuccess;
+  if (!bind(file, (sockaddr*)&name, (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)length))) return cudaSuccess;
+  close(file);
+  return cudaErrorDevicesUnavailable;
 }
 
-cudaError_t enter(int index) {
+static std::atomic<bool> entered[MOST_DEVICES];
+bool has_context(int index) { return entered[index]; }
+
+cudaError_t enter(int index, const char* call) {
   static const long mode = setting("FAKE_NVML_MODE", 0);
-  if (!mode || index >= (int)visible().size()) return cudaSuccess;
-  return mode == PROHIBITED ? cudaErrorDevicesUnavailable : take(gpu_of(visible()[index]));
+  static std::mutex& lock = *new std::mutex;
+  if (index >= (int)visible().size() || entered[index]) return cudaSuccess;
+  std::lock_guard<std::mutex> held(lock);
+  if (entered[index]) return cudaSuccess;
+  cudaError_t refused = mode == PROHIBITED ? cudaErrorDevicesUnavailable : mode ? take(gpu_of(visible()[index])) : cudaSuccess;
+  fake_cuda_trace("context %ld %s %s", visible()[index], refused ? "refused" : "made", call);
+  entered[index] = !refused;
+  if (!refused) note_context(gpu_of(visible()[index]), getpid());
+  return refused;
 }
 
 static std::vector<long> all_devices() {  // in CUDA's own order; instances are found by their UUID, or one if there is no GPU
@@ -61,13 +64,14 @@ static long find(const std::string& name) {  // an index, or the begin of one UU
   long index = strtol(name.c_str(), &end, 10);
   auto all = all_devices();
   if (!name.empty() && !*end) return index >= 0 && index < (long)all.size() ? all[index] : -1;
+  all.clear();
   for (long gpu = 0; gpu < gpus(); gpu++)
-    for (long part = 1; part <= instances(gpu); part++) all.push_back(gpu + part * PART);
+    for (long part = 0; part <= instances(gpu); part++) all.push_back(gpu + part * PART);
   std::vector<long> named;
   for (long each : all) {
     char uuid[41];
     gpu_uuid_text(each, uuid);
-    if (name.size() > 4 && !strncasecmp(name.c_str(), uuid, name.size())) named.push_back(each);
+    if (name.size() > 4 && !strncmp(name.c_str(), uuid, name.size())) named.push_back(each);
   }
   return named.size() == 1 ? named[0] : -1;
 }

@@ -93,20 +93,20 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 }
 CUresult cuCtxCreate(CUcontext* out, CUctxCreateParams*, unsigned int, CUdevice index) {
   *out = context_of(index);
-  return (CUresult)enter(index);
+  return (CUresult)enter(index, __func__);
 }
 CUresult cuCtxDestroy(CUcontext) { return CUDA_SUCCESS; }
 CUresult cuCtxGetDevice(CUdevice* out) {
   *out = device;
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
-  *flags = 0, *active = 1;
+CUresult cuDevicePrimaryCtxGetState(CUdevice index, unsigned int* flags, int* active) {
+  *flags = 0, *active = has_context(index);
   return CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice index) {
   *out = context_of(index);
-  return (CUresult)enter(index);
+  return (CUresult)enter(index, __func__);
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 }

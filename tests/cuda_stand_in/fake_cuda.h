@@ -22,13 +22,15 @@ namespace fake {
 extern thread_local int device;      // as cudaSetDevice left it
 const std::vector<long>& visible();  // the GPUs of the machine that this process may use, in its order
 cudaError_t refuse(cudaError_t);     // and keep it for cudaGetLastError
-cudaError_t enter(int index);        // make this process's context on a device, where its compute mode lets it
+// Make this process's context on a device, where its compute mode lets it; `call` asked for it.
+cudaError_t enter(int index, const char* call);
+bool has_context(int index);
 
 // An error after which CUDA fails every call of this process: an illegal address, ECC, a GPU that is lost.
 void break_context(cudaError_t);
 cudaError_t broken();
 #define LIVING \
-  if (cudaError_t dead = fake::broken() ? fake::broken() : fake::enter(fake::device)) return fake::refuse(dead)
+  if (cudaError_t dead = fake::broken() ? fake::broken() : fake::enter(fake::device, __func__)) return fake::refuse(dead)
 
 // ---- memory.cc
 size_t used_memory(int device);

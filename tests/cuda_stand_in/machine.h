@@ -26,6 +26,21 @@ static inline long listed(const char *name, long index, long otherwise) {
     for (; all && index > 0; index--) all = strchr(all, ',') ? strchr(all, ',') + 1 : NULL;
     return all ? strtol(all, NULL, 10) : otherwise;
 }
+/* A process with a context on a GPU is a file beside NCCL's topology file. */
+static inline int context_folder(char *path, size_t length) {
+    snprintf(path, length, "%s", word("NCCL_TOPO_FILE", ""));
+    if (!strrchr(path, '/')) return 0;
+    *strrchr(path, '/') = 0;
+    return 1;
+}
+static inline void note_context(long gpu, int pid) {
+    char folder[3500], path[4000];
+    if (!context_folder(folder, sizeof folder)) return;
+    snprintf(path, sizeof path, "%s/context-%ld-%d", folder, gpu, pid);
+    FILE *file = fopen(path, "w");
+    if (file) fclose(file);
+}
+
 static inline long instances(long gpu) { return listed("FAKE_NVML_MIG", gpu, 0); }
 
 static inline long gpus(void) { return setting("FAKE_NVML_GPUS", 1); }

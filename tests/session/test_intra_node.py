@@ -133,17 +133,21 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
 def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     asked: list[tuple[Any, Any]] = []
+    current = ["cuda:0"]
 
     def busy(device: Any, peer: Any, nbytes: int) -> list[float]:
         asked.append((device, peer))
+        current.append(peer)
         raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nmore")
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(copies, "peer_copy", busy)
     identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
     measuring = copies.Copies(identity, answers({}), Together(), print, NodeSnapshot("n0"), "cuda:0")
     assert [row for source in range(8) for row in measuring._to_peers(source)] == []
     assert len(asked) == 1  # it is not tried 56 times
+    assert current[-1] == "cuda:0"  # what comes next is not of the GPU that refused
     assert "EXCLUSIVE_PROCESS" in measuring.note
     monkeypatch.setattr(copies, "peer_copy", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
     measuring.note = ""

@@ -59,6 +59,11 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     strange = [word for word in entries if word and not _may_name(word)]
     if strange:
         yield jobs_fail(_LIST, f"names {', '.join(strange)}, which is no GPU: CUDA ends the list there", shown)
+    uuids = [gpu.uuid for gpu in gpus.all] if isinstance(gpus, Gpus) else []
+    several = [word for word in entries if word.startswith("GPU-") and sum(u.startswith(word) for u in uuids) > 1]
+    if several:
+        message = f"names {', '.join(several)}, which begins several UUIDs: CUDA ends the list there"
+        yield jobs_fail(_LIST, message, shown)
     if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
         yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size

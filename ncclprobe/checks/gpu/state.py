@@ -202,6 +202,7 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    slows=True,
     bad=lambda: [(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")), Job())],
     good=lambda: [(WELL, Job())],
     requires="gpu.smi-canary",

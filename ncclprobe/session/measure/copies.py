@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ncclprobe.errors import TAKEN
 from ncclprobe.expect.copies import by_kind
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import ExpectedCopies
@@ -36,8 +37,6 @@ from ncclprobe.session.ranks.identity import RankIdentity, gpu_identity
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
 _LEAST_NBYTES = 32 << 20
-_TAKEN = "busy or unavailable"
-"""CUDA's words (cudaErrorDevicesUnavailable) for a GPU that another process has to itself."""
 SAMPLES = 7
 _SAMPLE_S = 0.03
 """Of copies back to back in one sample: a thousand times what handing one over takes."""
@@ -174,8 +173,9 @@ class Copies:
         try:
             return peer_copy(torch.device("cuda", source), torch.device("cuda", peer), self._nbytes)
         except RuntimeError as error:
-            if _TAKEN not in str(error):
+            if TAKEN not in str(error):
                 raise
+            torch.cuda.set_device(self._device)  # CUDA may stay with the GPU that it did not get
         self.note = f"copies between GPUs of {self._node} were left out: they are in the compute mode EXCLUSIVE_PROCESS"
         return ()
 

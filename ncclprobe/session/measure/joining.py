@@ -226,6 +226,14 @@ def versions() -> dict[str, str | None]:
     return {"torch": str(torch.__version__), "nccl": str(nccl) if nccl else None}
 
 
+def usable_gpus() -> int:
+    """Count the GPUs that CUDA shows to this process. torch counts NVML's, of which CUDA leaves out what MIG splits."""
+    import torch
+
+    count = torch.cuda.device_count()
+    return min(count, torch._C._cuda_getDeviceCount()) if count else 0
+
+
 def rank_info(
     options: Options, hostname: str, host: Host, backend: Backend, device: int, local_ranks: int, note: str = ""
 ) -> RankInfo:
@@ -252,7 +260,7 @@ def rank_info(
         host_id=os.environ.get("NCCL_HOSTID", ""),
         pid=os.getpid(),
         settings=told_settings(backend, host),
-        usable=torch.cuda.device_count() if backend == "nccl" else 0,
+        usable=usable_gpus() if backend == "nccl" else 0,
         other_nccl=nccl.note if nccl else "",
     )
 

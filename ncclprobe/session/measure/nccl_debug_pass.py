@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.errors import TAKEN
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.host import own_child
 from ncclprobe.host.command import abandon, start
@@ -29,6 +30,7 @@ _MOST_LOG_BYTES = 16 << 20
 _MOST_LINES = 256
 """Lines of a kind that are sent to rank 0: of channels as many as differ, of choices one per row."""
 _MOST_CHARACTERS = 600
+_SECOND = ": they come from a second process, which a GPU in the compute mode EXCLUSIVE_PROCESS does not take"
 
 
 class Task(Struct, frozen=True):
@@ -62,7 +64,7 @@ def run_pass(
     if received is None:
         return None
     logs = tuple(_unpacked(each) for each, _ in received if each)
-    missing = [f"rank {rank}: {why}" for rank, (_, why) in enumerate(received) if why]
+    missing = [f"rank {rank}: {why}{_SECOND * (TAKEN in why)}" for rank, (_, why) in enumerate(received) if why]
     return logs, f"NCCL's own lines are missing, so its transport is not known: {missing[0]}" if missing else ""
 
 

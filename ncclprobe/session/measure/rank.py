@@ -325,7 +325,7 @@ class Rank:
 
     def _rank_info(self, torch: Any) -> RankInfo:
         """Make what this rank sends to rank 0 before anything is measured."""
-        usable = torch.cuda.device_count()
+        usable = joining.usable_gpus()
         self._device = device_index(self._identity, usable)
         seen = replace(devices(self._host), usable=usable, torch=str(torch.__version__))
         o = self._options
