@@ -121,9 +121,20 @@ def ended_well(log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Evide
     `failing`: the lines that speak of a failure.
     """
     said = [stream.finished for stream in log.streams if stream.finished]
-    if not said or any(_ends(log, event, failing) for event in log.events):
+    if not said or aborted(log) or any(_ends(log, event, failing) for event in log.events):
         return ()
     return tuple(Evidence(log.streams[each.stream].name, each.line, each.text) for each in said[:4])
+
+
+def aborted(log: JobLog) -> tuple[int, ...]:
+    """Return the logs of ranks whose communicator was aborted before they said that they came to their end.
+
+    NCCL says so, or its functions return an error at INFO and nothing follows. Some releases of torch abort at the end.
+    """
+    ends = ((number, stream.last) for number, stream in enumerate(log.streams))
+    found = {number for number, last in ends if last and last.level == "INFO" and _RETURNED.search(last.text)}
+    found |= {event.stream for event in log.having(ABORTED) if not log.streams[event.stream].finished}
+    return tuple(sorted(found))
 
 
 def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) -> bool:
@@ -138,6 +149,7 @@ _EXITED = re.compile(
     re.IGNORECASE,
 )
 """That a process ended badly, as launchers and shells say it of whatever program."""
+ABORTED = "Abort COMPLETE"
 _RETURNED = re.compile(r" -> \d{1,2}$")
 """How NCCL says at INFO which of its functions return an error."""
 _OF_STACK = re.compile(

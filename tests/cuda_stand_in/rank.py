@@ -2,6 +2,7 @@
 
 FILE takes rank 0's unique id to the others. WORD is init, where it is not the first; all_reduce, all_gather,
 reduce_scatter, broadcast or sendrecv, with :COUNT of floats or :COUNT:double, whose result is looked at;
+pairs, one number from each rank to each other, or choose:OPERATION:BYTES: handed over and never run;
 sleep:SECONDS; or an end: abort, kill, stop, segfault, raise, exit; kill-in:SECONDS and the like while the rank goes on,
 kill-within:SECONDS so long after the next operation was begun.
 With ``1,2!`` before it only those ranks play it. Exit status: 0 all was right, 3 NCCL refused, 4 data was wrong.
@@ -97,6 +98,37 @@ class Rank:
         self.say(f"{operation}: {wrong} wrong of {whole}")
         self.wrong |= bool(wrong)
 
+    def pairs(self):
+        """Connect each rank with each other."""
+        (source, _), n = self.buffer(1, ctypes.c_float), ctypes.c_size_t(1)
+        cuda.cudaStreamBeginCapture(self.stream, 2)
+        self.call("GroupStart")
+        for peer in range(self.size):
+            if peer != self.rank:
+                self.call("Send", source, n, 7, peer, self.comm, self.stream)
+                self.call("Recv", self.buffer(1, ctypes.c_float)[0], n, 7, peer, self.comm, self.stream)
+        self.call("GroupEnd")
+        self.throw_away()
+
+    def choose(self, operation, nbytes):
+        """Hand a call over while a graph is captured, which is thrown away: NCCL chooses, and moves nothing."""
+        at, _ = self.buffer(1, ctypes.c_float)
+        share = self.size if operation in ("all_gather", "reduce_scatter") else 1
+        n, tail = ctypes.c_size_t(nbytes // 4 // share), (self.comm, self.stream)
+        cuda.cudaStreamBeginCapture(self.stream, 2)
+        if operation == "all_gather":
+            self.call("AllGather", at, at, n, 7, *tail)
+        elif operation == "broadcast":
+            self.call("Broadcast", at, at, n, 7, 0, *tail)
+        else:
+            self.call("AllReduce" if operation == "all_reduce" else "ReduceScatter", at, at, n, 7, SUM, *tail)
+        self.throw_away()
+
+    def throw_away(self):
+        graph = ctypes.c_void_p()
+        cuda.cudaStreamEndCapture(self.stream, ctypes.byref(graph))
+        cuda.cudaGraphDestroy(graph)
+
     def wait(self, operation):
         error, until = ctypes.c_int(), time.monotonic() + LATE_S
         while cuda.cudaStreamQuery(self.stream):
@@ -149,6 +181,10 @@ def main():
             rank.init()
         elif name == "sleep":
             time.sleep(float(*more))
+        elif name == "pairs":
+            rank.pairs()
+        elif name == "choose":
+            rank.choose(more[0], int(more[1]))
         elif name in OPERATIONS:
             rank.play(name, int(more[0]), *more[1:])
         else:

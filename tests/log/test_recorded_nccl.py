@@ -50,6 +50,25 @@ def test_what_was_made_is_named_or_left_open_and_nothing_else(release: str, name
             assert {*first["ranks"]} & {*row["ranks"]}, "a rank that is not at fault is named alone"
 
 
+LEFT_OPEN = {
+    "20-kernel-hangs": "all ranks wait in one call: NCCL's lines do not say whose kernel stands still",
+    "20-root-killed-in-init": "who lost the connection says on which host, where two ranks are",
+}
+OF_2_28 = {"20-other-type": "all ranks end with wrong data alone", "20-p2p-off-on-one": "rank 1 dies without a word"}
+TWENTY = [(release, name) for release, name in CASES if name.startswith("20-") and name not in LEFT_OPEN]
+
+
+@pytest.mark.parametrize(("release", "name"), TWENTY)
+def test_what_another_hand_made_is_named_with_its_rank(release: str, name: str, tmp_path: Path) -> None:
+    row = RECORDED[release][name]
+    found = causes(row, tmp_path)
+    if not row["code"] or (release == "2.28.9" and name in OF_2_28):
+        assert not [each for each in found if each["code"] != "unknown"]
+        return
+    assert row["code"] in {found[0]["code"], *found[0]["could_be"]}
+    assert found[0]["ranks"] == (row["ranks"] or [0])
+
+
 SHOWN = [
     (release, value)
     for release, rows in RECORDED.items()

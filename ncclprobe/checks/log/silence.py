@@ -12,7 +12,7 @@ from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasSt
 from ncclprobe.facts.files.texts import ERROR, address_of, between, form_of_failure
 from ncclprobe.facts.files.torch_lines import timed_out_work
 from ncclprobe.localise.collectives import of_ranks
-from ncclprobe.localise.outcome import lived_on
+from ncclprobe.localise.outcome import ABORTED, aborted, lived_on
 from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
 from ncclprobe.model.values import replace
@@ -22,7 +22,7 @@ _OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
 """What is left open where peers only lost a rank, or were refused by its host."""
 _LOST = {*_OPEN, "ib-link-error", "ib-no-path"}
 """The same where all ranks of one host say nothing."""
-_MOST_SILENT = 3
+_MOST_SILENT, _FEWEST = 3, 3
 _MOST_RANKS = 1 << 16
 _WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
@@ -102,7 +102,11 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """
     ranks = log.ranks.values()
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
-    if explained.codes or not {*explained.could_be} <= _OPEN or any(each.init_complete for each in ranks):
+    if explained.codes or not {*explained.could_be} <= _OPEN:
+        return
+    last = {event.rank: between(event.text, "nranks ", " ") for event in log.having(_BEGINS)}
+    again = any(each.init_complete for each in ranks)  # then another communicator, which may be of some ranks alone
+    if again and {last.get(rank) for rank in waiting} != {str(log.world_size)}:
         return
     absent = tuple(rank for rank in range(min(log.world_size or 0, _MOST_RANKS)) if rank not in waiting)
     if 0 < len(absent) <= min(_MOST_SILENT, len(waiting) - 1):
@@ -111,6 +115,50 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
         message = f"{len(waiting)} ranks wait in NCCL's initialisation, which rank {names} did not begin"
         codes = (_DIED, _LATE, "world-size-mismatch")
         yield said(log, event, message, ranks=absent, codes=codes, subject=f"rank {names}", **UNPROVEN)
+
+
+def _ending(*words: str) -> tuple[JobLog, Explained]:
+    """Return the logs of as many ranks that end so."""
+    lines = (
+        f"n1:{n}:7 [{n}] NCCL INFO comm 0x{n} rank {n} nranks 3 - Init START\n{text}" for n, text in enumerate(words)
+    )
+    return read(((f"rank{n}", [text.encode()]) for n, text in enumerate(lines)), (_BEGINS,)), Explained()
+
+
+_ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
+
+
+@cause(
+    code=_DESYNC,
+    signs=(_BEGINS, ABORTED),
+    bad=lambda: [_ending(_ABORT, "done", _ABORT)],
+    good=lambda: [_ending(_ABORT, _ABORT, _ABORT)],
+)
+def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Finding]:
+    """One rank came to its end and all others were aborted, or the other way round.
+
+    Right: All ranks ended alike.
+    Why: a rank that makes one call fewer, or calls with another size or type, comes to its end, and the others wait for
+    it until somebody aborts them; where one alone is aborted, the others came out of a call of which it was no part,
+    and what they got is not to be trusted.
+    Fix: compare what that rank calls with what the others do, at the same step; TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    """
+    gone = aborted(log)
+    well = [number for number, stream in enumerate(log.streams) if stream.finished and number not in gone]
+    known = all(stream.rank is not None for stream in log.streams)
+    if explained.codes or explained.could_be or not known or len(log.streams) < _FEWEST:
+        return
+    if len(gone) + len(well) < len(log.streams):
+        return
+    told = any(True for _ in log.having(ABORTED))  # then log.finished-beside-an-abort tells of who aborted
+    if len(gone) == 1 and not told and (event := log.streams[gone[0]].last):
+        what = "was aborted, and all others came to their end"
+    elif len(well) == 1 and (event := log.streams[well[0]].finished):
+        what = "came to its end, and all others were aborted"
+    else:
+        return
+    rank = log.streams[event.stream].rank or 0
+    yield said(log, event, f"rank {rank} {what}", ranks=(rank,), codes=(_DESYNC, _LATE), **UNPROVEN)
 
 
 def _few(ends: Ends) -> bool:

@@ -7,6 +7,7 @@ from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, inform
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
+from ncclprobe.localise.outcome import ABORTED
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.units import plural
 
@@ -178,7 +179,7 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
 
 
-_ABORTED, _DESTROYED = "Abort COMPLETE", "Destroy COMPLETE"
+_ABORTED, _DESTROYED = ABORTED, "Destroy COMPLETE"
 
 
 def _ended(*ends: str) -> str:

@@ -7,6 +7,7 @@ from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demo
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
 from ncclprobe.facts.files.texts import between
+from ncclprobe.localise.outcome import ABORTED, aborted
 from ncclprobe.model.findings import Finding
 
 _SET = (" set by environment to ",)
@@ -16,12 +17,17 @@ _EQUAL = frozenset({
     "NCCL_IB_DISABLE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NCHANNELS_PER_NET_PEER", "NCCL_COLLNET_ENABLE",
     "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL",
     "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_MNNVL_ENABLE", "NCCL_PXN_DISABLE",
+    "NCCL_SOCKET_FAMILY",
 })  # fmt: skip
 """Both ends of a connection, or all ranks of a communicator, have to have the same value."""
 
 _READ_LATER = frozenset({"NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_IB_DISABLE"})
 """Ranks that do without read these later, or not at all."""
-_COMPLETE, _CUDA = "Init COMPLETE", "Cuda failure"
+_READ_FIRST = frozenset({"NCCL_SOCKET_FAMILY", "NCCL_CUMEM_ENABLE"})
+"""Ranks that do without read these at the latest when they begin a communicator."""
+_SPOILING = frozenset({"NCCL_BUFFSIZE"})
+"""Where these differ a job may come to its end with wrong data, and no error (2.23 to 2.30, played over sockets)."""
+_BEGUN, _COMPLETE, _CUDA = "Init START", "Init COMPLETE", "Cuda failure"
 _DIAGNOSED = "NCCL environment: mismatch across"
 
 Process = tuple[str, int | None]
@@ -35,9 +41,10 @@ def _settings(log: JobLog) -> dict[str, dict[Process, tuple[str, LogEvent]]]:
         if name in _EQUAL:
             value = between(event.text, _SET[0]).strip().rstrip(".")
             found.setdefault(name, {})[event.host, event.pid] = (value, event)
-    for event in log.having(_COMPLETE):  # by then it has read, and said, all that is set
+    for event in log.having(_BEGUN, _COMPLETE):  # by then it has read, and said, all that is set
+        complete = _COMPLETE in event.text
         for name, values in found.items():
-            if event.host and name not in _READ_LATER:
+            if event.host and (name in _READ_FIRST if not complete else name not in _READ_LATER):
                 values.setdefault((event.host, event.pid), ("not set", event))
     return found
 
@@ -47,7 +54,7 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
 
 @cause(
     code="env-mismatch",
-    signs=(*_SET, _DIAGNOSED, _COMPLETE, _CUDA),
+    signs=(*_SET, _DIAGNOSED, _BEGUN, _COMPLETE, _CUDA, ABORTED),
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
@@ -63,16 +70,16 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
 
     Right: All ranks say the same of every setting that has to be equal.
     Why: each rank computes by itself how a collective is divided; ranks with different algorithms, protocols, buffers
-    or transports wait for messages that the others never send, or get more than they expect.
+    or transports wait for messages that the others never send, or get more than they expect. With another NCCL_BUFFSIZE
+    they may end with wrong data and no error.
     Fix: set the variable on all hosts or on none: in mpirun with -x, in sbatch with --export, in Kubernetes in every
     pod; /etc/nccl.conf of single hosts counts as well.
     """
-    if not failed(log) and not any(event.level == "WARN" for event in log.having(_CUDA)):
-        return
-    for event in log.having(_DIAGNOSED):
+    wrong = failed(log) or aborted(log) or any(event.level == "WARN" for event in log.having(_CUDA))
+    for event in log.having(_DIAGNOSED) if wrong else ():
         yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
     for name, values in _settings(log).items():
-        if len({value for value, _ in values.values()}) > 1:
+        if (wrong or name in _SPOILING) and len({value for value, _ in values.values()}) > 1:
             yield from _differing(log, name, values)
 
 

@@ -372,10 +372,20 @@ CASES = {
             f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
             "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
             f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
+            f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
+            f"n2:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 - Init START\n{_HUNG}",
+            "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
+            "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
+            "n2:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3",
+            # Wrong data and no error: what ranks of 2.30.7 over sockets end with.
+            "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+            "n2:8:8 [0] NCCL INFO Init COMPLETE\nrank 0: done",
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
             "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL",
+            "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+            "n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn2:8:8 [0] NCCL INFO Init COMPLETE",
             f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to a\n"
             f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{_HUNG}",
             f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{_HUNG}",

@@ -3,16 +3,55 @@
 from ncclprobe.checks.log.collectives import _timeout, _waited_at
 from ncclprobe.checks.log.flight import _NO_LOG, recorded
 from ncclprobe.checks.log.known import _log
-from ncclprobe.checks.log.silence import _BEHIND, _DEAD, _ERROR, _OTHER, _WAITED, _begun, _example, _said
+from ncclprobe.checks.log.silence import (
+    _ABORT,
+    _BEGINS,
+    _BEHIND,
+    _DEAD,
+    _ERROR,
+    _OTHER,
+    _WAITED,
+    _begun,
+    _ending,
+    _example,
+    _said,
+)
 from ncclprobe.checks.log.slow import _ABORTED, _BIND, _DESTROYED, _ended
-from ncclprobe.facts.files.job_log import Explained
+from ncclprobe.facts.files.job_log import Explained, JobLog
+from ncclprobe.facts.files.log_reader import read
+from ncclprobe.localise.outcome import ABORTED
 from tests.checks.cases import Cases
 
 _CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217"
 
 
+def _again(nranks: int) -> tuple[JobLog, Explained]:
+    """Return the logs of four ranks that made a communicator, of which three begin another, of so many ranks."""
+    text = "n1:{r}:7 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks {n} cudaDev 0 busId 1 commId {n} - Init "
+    lines = {}
+    for rank in range(4):
+        first = text.format(r=rank, n=4)
+        lines[rank] = f"{first}START\n{first}COMPLETE\n" + (text.format(r=rank, n=nranks) + "START") * (rank < 3)
+    return read(((f"rank{r}", [line.encode()]) for r, line in lines.items()), (_BEGINS,)), Explained()
+
+
 CASES = {
-    "log.rank-did-not-begin": Cases(good=[_begun(0), _begun(0, 1, 3, end="COMPLETE")]),
+    "log.rank-did-not-begin": Cases(
+        bad=[_again(4)],
+        good=[_begun(0), _begun(0, 1, 3, end="COMPLETE"), _again(3)],
+    ),
+    "log.one-rank-ended-otherwise": Cases(
+        bad=[_ending(_ABORT, "done", "done")],
+        good=[
+            _ending("done", "done", "done"),
+            _ending(_ABORT, "done"),
+            # log.finished-beside-an-abort tells of these.
+            _ending(f"n1:8:8 [0] NCCL INFO comm 0x1 rank 0 nranks 3 - {ABORTED}", "done", "done"),
+            # torch up to 2.5 aborts where a job comes to its end.
+            _ending("done", "done", f"done\nn1:8:8 [0] NCCL INFO comm 0x1 rank 2 nranks 3 - {ABORTED}\ndone"),
+            _ending(_ABORT, "done", "loss 1"),
+        ],
+    ),
     "log.finished-beside-an-abort": Cases(
         good=[
             _ended(_DESTROYED, _DESTROYED, _DESTROYED),
