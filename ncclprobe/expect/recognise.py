@@ -100,6 +100,7 @@ def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
         nvls=joined == "nvswitch" and capability >= 90,
         pcie_GBps=_slot(facts, present, product, nccl_link_GBps(capability)),
         p2p=_p2p(facts.peers, product),
+        at_roots=domain < len(present) and _at_roots(facts.pci),
         processor=_processor(facts, product),
         sockets=_sockets(facts.cpus),
         nics=nics.count,
@@ -219,6 +220,15 @@ def processor(model: str) -> Processor:
     if _XEON_OLD.search(name):
         return "bdw"
     return "power9" if name.startswith("power9") else "unknown"
+
+
+def _at_roots(pci: Pci | Absent) -> bool:
+    """Return whether GPUs of one NUMA node hang below different root ports, so that a host bridge joins them."""
+    ports: dict[int, set[str]] = {}
+    for device in pci.of("gpu") if isinstance(pci, Pci) else ():
+        if isinstance(device.numa_node, int) and not isinstance(device.place, Absent):
+            ports.setdefault(device.numa_node, set()).add((*device.place.bridges, device.address)[0])
+    return any(len(found) > 1 for found in ports.values())
 
 
 def _sockets(cpus: Cpus | Absent) -> int:

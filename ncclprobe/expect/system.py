@@ -25,8 +25,9 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
 
     `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
     fabric, over several nodes where that is more than `gpus`. `pcie_GBps` is a GPU's slot as NCCL counts, `p2p` whether
-    GPUs reach each other over PCIe without the host. `nics` serve GPUs, each `nic_gbps` (1e9 bits per second), over
-    `network`, null: unknown or none; `gdr` whether they reach GPU memory by themselves. `source` says where from.
+    GPUs reach each other over PCIe without the host, `at_roots` whether no one switch joins those of a NUMA node.
+    `nics` serve GPUs, each `nic_gbps` (1e9 bits per second), over `network`, null: unknown or none; `gdr` whether they
+    reach GPU memory by themselves. `source` says where from.
     """
 
     name: str
@@ -40,6 +41,7 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     nvls: bool = False
     pcie_GBps: float
     p2p: bool = True
+    at_roots: bool = False
     processor: Processor = "unknown"
     sockets: int = 1
     nics: int = 0

@@ -109,7 +109,11 @@ class Within(Struct, frozen=True, kw_only=True):
     least: int = 1
 
     def chains(self, speed: float) -> int:
-        """As `ring`, for chains within the node: of two GPUs, or two bridged pairs, each takes one direction only."""
+        """As `ring`, for chains within the node: of two GPUs, or two bridged pairs, each takes one direction only. Of
+        three GPUs one spares its links.
+        """
+        if self.gpus == 3 and self.open:
+            return self.open(speed)
         return self.ring(speed) * (2 if self.gpus == 2 or self.least == 2 else 1)
 
     def leaving(self, speed: float) -> int:
@@ -210,7 +214,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     """Return GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
-    through_root = not crosses and (not system.p2p or gpus > _ON_A_SWITCH)
+    through_root = not crosses and (not system.p2p or system.at_roots or gpus > _ON_A_SWITCH)
     overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
     path = min(system.pcie_GBps, between)
     bridged = system.nvlinks * link
@@ -282,7 +286,7 @@ def _one_domain(system: NodeSystem, gpus: int, network: bool, version: NcclVersi
     nics = _Nics.of(system, gpus) if network else None
     ring = _ring(system, inside, nics, steps)
     if ring is None:
-        return Absent(f"no channel of NCCL's speeds fits the links of {system.name}")
+        return Absent(f"no channel of NCCL's speeds fits the links of {system.name}: NCCL takes one, of no speed")
     tree = _tree(system, ring, inside, nics, steps)
     nvls = _nvls(system, inside, nics, steps) if _multicast(system, gpus, version) else None
     return Graphs(ring=ring, tree=tree, nvls=nvls, source=f"search over the links of {system.name}")

@@ -1,0 +1,135 @@
+"""What ranks of NCCL chose on made-up machines (scripts/choices_on_cpu.py), and what our own rules say of each line."""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts")]
+
+from on_cpu.topologies import TOPOLOGIES, Topology
+
+from ncclprobe.checks.env.fixtures import having
+from ncclprobe.expect.composed import _Xml, system_in
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tuner import cost
+from ncclprobe.expect.tuner.constants import Algorithm, Protocol
+from ncclprobe.expect.tuner.search import Graph, Graphs, graphs
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus, PeerAccess
+from ncclprobe.facts.pci import Pci
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.gpudirect import Maker, p2p_level, peer_transports
+from ncclprobe.topology.paths import of_machine
+
+RECORDED = ROOT / "tests" / "data" / "on_cpu" / "choices.jsonl.gz"
+VERSION: NcclVersion = (2, 30, 7)
+MACHINES = {each.name: each for each in TOPOLOGIES}
+_MAKERS: dict[str, Maker] = {"spr": "intel", "skl": "intel", "bdw": "intel", "amd": "amd", "arm": "arm"}
+_NAMES = {name: op for op, name in cost.FUNCTIONS.items()}
+_PROTOCOLS: dict[str, Protocol] = {"LL": "LL", "LL128": "LL128", "SIMPLE": "Simple"}
+_TREE = cost.Forced(frozenset[Algorithm](("Tree",)), frozenset[Protocol](("LL", "Simple")))
+_CELL = 32 << 10
+_NOT_TREE = cost.Forced(None, frozenset[Protocol](("LL", "Simple")))
+
+
+class Line(Struct, frozen=True):
+    """One thing that NCCL prints, and what ours says of it; None: that it does not know."""
+
+    machine: str
+    settings: str
+    kind: str
+    about: str
+    theirs: object
+    ours: object
+
+
+@cache
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(RECORDED.read_bytes()).splitlines()]
+
+
+def lines() -> Iterator[Line]:
+    """All lines of all machines and settings."""
+    for row in recorded():
+        machine, settings = MACHINES[row["machine"]], row["settings"]
+        place = (machine.name, " ".join(f"{name}={value}" for name, value in settings.items()))
+        for about, theirs, ours in _transports(machine, row):
+            yield Line(*place, "transport", about, theirs, ours)
+        if not any("P2P" in name for name in settings):  # what P2P costs is not in the model of a machine
+            for kind, about, theirs, ours in _tuned(machine, row):
+                yield Line(*place, kind, about, theirs, ours)
+
+
+def _transports(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    facts = _Xml(machine.xml(), machine.name).facts()
+    paths = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], Fabric(()))
+    word = "OK" if machine.p2p else "CNS"
+    every = {(one, other): word for one in range(machine.gpus) for other in range(machine.gpus) if one != other}
+    settings = having(**row["settings"])
+    level = p2p_level(settings, VERSION, _MAKERS[machine.cpu], machine.gpus)
+    for each in peer_transports(paths, PeerAccess(every, every), settings, level, VERSION):  # type: ignore[arg-type]
+        pair = "-".join(name.removeprefix("GPU") for name in (each.one, each.other))
+        if pair in row["pairs"]:
+            yield pair, row["pairs"][pair], each.transport
+
+
+def _tuned(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, object, object]]:
+    system, shape = system_of(machine), Shape((machine.gpus,))
+    found = graphs(system, shape, VERSION)
+    known = None if isinstance(found, Absent) else replace(found, nvls=None)
+    ring, tree = row["graphs"]["4"], next(row["graphs"][each] for each in "123" if each in row["graphs"])
+    for name, theirs in (("ring", ring), ("tree", tree)):
+        graph = getattr(known, name) if known else None
+        yield "channels", name, theirs[0], graph and graph.channels
+        yield "speed and path", name, _seen(theirs), graph and _own(graph)
+    for function, nbytes, algorithm, protocol, channels in row["choices"]:
+        whole = nbytes * (machine.gpus if function in ("AllGather", "ReduceScatter") else 1)
+        chosen = known and _chosen(known, system, shape, _NAMES[function], whole, bool(row["settings"]))
+        about, taken = f"{function} {nbytes}", (algorithm.title(), _PROTOCOLS[protocol])
+        yield "algorithm and protocol", about, taken, chosen and chosen[:2]
+        launched = chosen and _launched(chosen[2], function, nbytes, protocol, machine.gpus)
+        yield "channels of a call", about, channels, launched
+
+
+def system_of(machine: Topology) -> NodeSystem:
+    """What we read in the file; NVLS is off, which needs more than a processor."""
+    return replace(system_in(machine.xml(), machine.name, machine.product, None, network=False), nvls=False)
+
+
+def _chosen(
+    found: Graphs, system: NodeSystem, shape: Shape, op: str, nbytes: int, forced: bool
+) -> tuple[str, str, int] | None:
+    rule = None if not forced else _TREE if op == "all_reduce" else _NOT_TREE
+    best = cost.best(found, system, shape, op, nbytes, VERSION, rule)
+    return (best.algorithm, best.protocol, best.channels) if best else None
+
+
+def _launched(channels: int, function: str, nbytes: int, protocol: str, ranks: int) -> int:
+    """How many of the `channels` that the cost model gives a call its bytes fill, cell by cell (src/enqueue.cc:576)."""
+    traffic = {"AllReduce": 2, "AllGather": ranks, "ReduceScatter": ranks}.get(function, 1) * (
+        4 if protocol == "LL" else 1
+    )
+    cell = _up(_up(_CELL, traffic, 1), 16)
+    cells = _up(nbytes, cell, 1)
+    each = min(cells, _up(_up(max(_CELL, nbytes * traffic) // channels, 16), cell * traffic, 1))
+    return 1 + (cells - each) // each + bool((cells - each) % each)
+
+
+def _up(number: int, step: int, unit: int = 0) -> int:
+    """Round up to a multiple of `step`, or count such steps."""
+    return -(-number // step) * (unit or step)
+
+
+def _seen(graph: list[Any]) -> tuple[float, str]:
+    return round(graph[1], 1), {"PXB": "PIX"}.get(graph[3], graph[3])
+
+
+def _own(graph: Graph) -> tuple[float, str]:
+    return round(graph.bw_intra, 1), {"PXB": "PIX"}.get(graph.type_intra, graph.type_intra)
