@@ -321,10 +321,7 @@ int nvmlEventSetWait_v2(void *set, event_data *event, unsigned int timeout_ms) {
     }
 }
 
-int nvmlEventSetFree(void *set) {
-    free(set);
-    return SUCCESS;
-}
+int nvmlEventSetFree(void *set) { return free(set), SUCCESS; }
 
 static int struck(void *handle) { return index_of(handle) == setting("FAKE_NVML_ECC", -1); }
 

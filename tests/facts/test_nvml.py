@@ -496,3 +496,27 @@ def test_whatever_the_answers_are_each_fact_is_known_or_says_why(data: st.DataOb
 
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), "570.86.15", (12, 8))
+
+
+EVENTS = """
+import pynvml, sys
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
+known = pynvml.nvmlEventSetCreate()
+pynvml.nvmlDeviceRegisterEvents(gpu, pynvml.nvmlEventTypeXidCriticalError, known)
+with open(sys.argv[1], "a") as file:
+    file.write("0 8 31\\n1 2 1\\n1 8 79\\n")
+event = pynvml.nvmlEventSetWait_v2(known, 100)
+print(event.eventType, event.eventData, pynvml.nvmlDeviceGetIndex(event.device))
+try:
+    pynvml.nvmlEventSetWait_v2(known, 20)
+except pynvml.NVMLError_Timeout:
+    print("no more")
+"""
+
+
+def test_the_fake_library_tells_events_of_the_gpus_and_kinds_that_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text("1 8 13\n")  # before anybody listened
+    said = fake_nvml.run(fake_nvml.build(tmp_path), EVENTS, str(path), gpus=2, events=path)
+    assert said.split("\n") == ["8 79 1", "no more", ""]
