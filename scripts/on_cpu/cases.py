@@ -73,6 +73,7 @@ HEALTHY = (
 )
 _EXCLUSIVE = {"FAKE_NVML_MODE": "3"}
 _INSTANCES = {n: {"CUDA_VISIBLE_DEVICES": f"MIG-00000000-0000-0000-0100-00000000000{n}"} for n in range(2)}
+_PARTS = {n: {"CUDA_VISIBLE_DEVICES": f"MIG-00000000-0000-0000-0{n + 1}00-000000000000"} for n in range(2)}
 DEVICES = (
     Case("devices-exclusive", "torchrun", 2, _bandwidth(), _EXCLUSIVE, gpus=4),
     Case("copies-exclusive", "torchrun", 2, ours("copies"), _EXCLUSIVE, gpus=2),
@@ -82,6 +83,7 @@ DEVICES = (
     Case("devices-prohibited", "hand", 2, _bandwidth(), {"FAKE_NVML_MODE": "2"}, gpus=4, at_fault=(0, 1)),
     Case("devices-mig", "hand", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,2"}, _INSTANCES, gpus=2),
     Case("devices-mig-unlisted", "hand", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,2"}, gpus=2, at_fault=(0, 1)),
+    Case("devices-mig-same", "hand", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,2"}, _PARTS, gpus=2),
     Case("devices-mig-one", "torchrun", 2, _bandwidth(), {"FAKE_NVML_MIG": "2,0,0"}, gpus=3),
     Case("devices-prefixes", "torchrun", 2, _bandwidth(),
          {"FAKE_NVML_UNLIKE": "1", "CUDA_VISIBLE_DEVICES": "GPU-a2,GPU-a0"}, gpus=4),

@@ -20,6 +20,7 @@ from ncclprobe.nccl.parameters import table
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.session.measure import joining
+from ncclprobe.session.ranks import identity
 from ncclprobe.session.ranks.identity import RankInfo, RunConfig, agree_on
 
 INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0", usable=8)
@@ -62,6 +63,14 @@ def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said(
 def test_ranks_that_cannot_measure_together_are_told_why(change: dict[str, Any], words: str) -> None:
     infos = [INFO, replace(INFOS[1], **change)]
     assert agree_on(infos, nnodes=1).error.startswith(words)
+
+
+def test_instances_of_one_gpu_are_several_gpus_to_nccl_since_2_30() -> None:
+    infos = [replace(INFO, instance=f"MIG-{n}") for n in range(2)]
+    assert ", of which MIG gives them instances, and NCCL before 2.30 takes one" in agree_on(infos, nnodes=1).error
+    newer = [replace(info, versions={"torch": "2.12.0", "nccl": "2.30.7"}) for info in infos]
+    assert agree_on(newer, nnodes=1) == RunConfig("nccl", 1)
+    assert agree_on([newer[0], newer[0]], nnodes=1).error.startswith("ranks 0 and 1 on n0 have the same GPU")
 
 
 def test_cards_and_terms_travel_as_json() -> None:
@@ -158,13 +167,27 @@ def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
     """The only one of ``CUDA_VISIBLE_DEVICES=GPU-8a31-2``, or the one of a MIG instance, is 0 to CUDA."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(ctypes, "CDLL", {"libcuda.so.1": Driver()}.__getitem__)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", {0: SimpleNamespace(**properties)}.__getitem__)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", {0: SimpleNamespace(name="NVIDIA H100", **properties)}.__getitem__
+    )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 << 30, 80 << 30))
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
     info = joining.rank_info(bandwidth.parse([]), "n0", answers({}), "nccl", 0, 1)
     others = (Gpu(0, uuid="GPU-8a31-1", pci="00000000:3B:00.0"), Gpu(5, uuid="GPU-8a31-2", pci="00000001:AF:00.0"))
-    assert info.gpu == known_by
+    assert (info.gpu, info.instance) == (known_by, "")
     assert Gpus(others, "", (13, 0)).names[known_by] == "GPU5"
+    part = SimpleNamespace(name="NVIDIA H100 MIG 1g.10gb", **properties)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {0: part}.__getitem__)
+    assert identity.gpu_instance(0) == properties.get("uuid", "")
+
+
+def test_torch_counts_gpus_that_cuda_does_not_show_where_mig_splits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
+    assert joining.usable_gpus() == 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert joining.usable_gpus() == 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from ncclprobe.nccl.values import read_setting
 from ncclprobe.probes import nccl_library
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.session.ranks.identity import Backend, RankInfo, RunConfig, gpu_identity
+from ncclprobe.session.ranks.identity import Backend, RankInfo, RunConfig, gpu_identity, gpu_instance
 
 _NOTABLE = 0.25
 """The share of a host's processors that other work must have used to be reported."""
@@ -262,6 +262,7 @@ def rank_info(
         settings=told_settings(backend, host),
         usable=usable_gpus() if backend == "nccl" else 0,
         other_nccl=nccl.note if nccl else "",
+        instance=gpu_instance(device) if backend == "nccl" else "",
     )
 
 

@@ -13,6 +13,7 @@ from ncclprobe.facts.launcher import Launch, derived_port, no_master
 from ncclprobe.model.values import Struct, field
 
 Backend = Literal["nccl", "gloo"]
+_BY_UUID = (2, 30)
 
 
 class RankIdentity(Struct, frozen=True):
@@ -148,6 +149,14 @@ def gpu_identity(number: int) -> str:
     return pci_address(properties) or str(getattr(properties, "uuid", "")) or _of_driver(number)
 
 
+def gpu_instance(number: int) -> str:
+    """Return the UUID of the instance that MIG makes of GPU `number` to CUDA; empty: it is whole, or torch lacks it."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    return str(getattr(properties, "uuid", "")) if " MIG " in str(properties.name) else ""
+
+
 def _of_driver(number: int) -> str:
     """Return the same by the driver's library, which torch has loaded: torch 2.4 tells neither address nor UUID."""
     import ctypes
@@ -177,7 +186,8 @@ class RankInfo(Struct, frozen=True):
     says why. `falsifying` are environment variables that change what is timed.
     `host_id` is NCCL_HOSTID, by which NCCL tells nodes apart; empty: not set. `usable` counts the GPUs that CUDA shows
     to it, `pid` is its process, `settings` what each variable comes to that its libraries read and ranks should share.
-    `other_nccl` names an NCCL which is not the one that torch was compiled with.
+    `other_nccl` names an NCCL which is not the one that torch was compiled with. `instance` is the UUID of the part of
+    its GPU that MIG makes and CUDA shows; empty: all of it.
     """
 
     host: str
@@ -193,6 +203,15 @@ class RankInfo(Struct, frozen=True):
     pid: int = 0
     settings: dict[str, str] = field(default_factory=dict)
     other_nccl: str = ""
+    instance: str = ""
+
+    @property
+    def device(self) -> tuple[str, str, str]:
+        """Return by what NCCL tells GPUs of a node apart: since 2.30 by UUID, so that instances of one GPU are several
+        (src/init.cc:1054), before by address.
+        """
+        release = tuple(int(part) for part in (self.versions.get("nccl") or "0").split(".")[:2] if part.isdecimal())
+        return (self.host_id or self.host, self.gpu or "", self.instance if release >= _BY_UUID else "")
 
 
 class RunConfig(Struct, frozen=True):
@@ -219,7 +238,7 @@ def agree_on(infos: Sequence[RankInfo], nnodes: int) -> RunConfig:
 
 
 def _disagreement(infos: Sequence[RankInfo]) -> str:
-    first, seen = infos[0], dict[tuple[str, str], int]()
+    first, seen = infos[0], dict[tuple[str, str, str], int]()
     for rank, info in enumerate(infos):
         if info.backend != first.backend:
             return (
@@ -229,10 +248,11 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
         if info.plan != first.plan:
             other = f"rank {rank} on {info.host} was started with other options than rank 0"
             return f"{other}; give every rank the same options"
-        same_gpu = rank if info.gpu is None else seen.setdefault((info.host_id or info.host, info.gpu), rank)
+        same_gpu = rank if info.gpu is None else seen.setdefault(info.device, rank)
         if same_gpu != rank:
+            parts = ", of which MIG gives them instances, and NCCL before 2.30 takes one" if info.instance else ""
             return (
-                f"ranks {same_gpu} and {rank} on {info.host} have the same GPU; start one rank per GPU "
+                f"ranks {same_gpu} and {rank} on {info.host} have the same GPU{parts}; start one rank per GPU "
                 "(--nproc-per-node=gpu), or ask for --backend gloo"
             )
     return ""
@@ -242,7 +262,7 @@ def _shared_gpu(infos: Sequence[RankInfo]) -> str:
     """Say which ranks share a GPU: NCCL allows it where NCCL_HOSTID makes nodes of them (src/init.cc); else empty."""
     seen = dict[str, int]()
     for rank, info in enumerate(infos):
-        first = rank if info.gpu is None else seen.setdefault(f"{info.host} {info.gpu}", rank)
+        first = rank if info.gpu is None else seen.setdefault(" ".join((info.host, *info.device[1:])), rank)
         if first != rank:
             whose = f"ranks {first} and {rank} on {info.host} share a GPU, as NCCL_HOSTID makes two nodes of them"
             return f"{whose}: their kernels take turns, so the times say nothing about any link"
