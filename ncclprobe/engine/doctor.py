@@ -127,7 +127,8 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
     where = learned(snapshot.facts, Placement) or Placement()
     system = learned(snapshot.facts, System)
     boot = (system.boot_id or "")[:8] if system else ""
-    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels, boot, dict(_counters(snapshot.facts)))
+    counted = {name: count for name, count in _counters(snapshot.facts) if count}
+    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels, boot, counted)
 
 
 def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
@@ -136,8 +137,8 @@ def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
         if not isinstance(port.counters, Absent) and "link_downed" in port.counters:
             yield f"{port.name} link_downed", port.counters["link_downed"]
     for nic in (learned(facts, Interfaces) or Interfaces(())).all:
-        if nic.carrier_changes is not None:
-            yield f"{nic.name} carrier_changes", nic.carrier_changes
+        if nic.carrier_changes:
+            yield f"{nic.name} carrier lost", (nic.carrier_changes - 1) // 2  # a bring-up is 1 or 2 of them
     gpus = learned(facts, Gpus)
     for gpu in gpus.all if gpus else ():
         if isinstance(gpu, Gpu) and isinstance(gpu.ecc_ever, int):

@@ -54,20 +54,25 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
         elif known or len(faults) < bounds.FLEET_FAULTS:
             came = (*(known.came if known else ()), told.time_s)[-_MOST_CAME:]
             faults[key] = FaultCourse(fault, True, told.time_s, came=came)
-    for name, more in _risen(course, told):
+    for name, more in _risen(course.boot, course.counters, told):
         key, fault = f"{COUNTER} {name}", Fault(COUNTER, name, Severity.WARN, "unknown", "", f"had risen by {more}")
         since = faults[key].came if key in faults else ()
         if since or len(faults) < bounds.FLEET_FAULTS:
             faults[key] = FaultCourse(fault, False, told.time_s, came=(*since, told.time_s)[-_MOST_CAME:])
-    seen = (told.boot, told.counters) if told.counters else (course.boot, course.counters)
-    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, *seen)
+    counted = _counted(course.boot, course.counters, told)
+    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, told.boot or course.boot, counted)
 
 
-def _risen(before: NodeCourse | Told, told: Told) -> Iterator[tuple[str, int]]:
-    """Yield what was counted between two looks of one boot, in which no counter was set back."""
-    for name, count in told.counters.items() if told.boot == before.boot else ():
-        if count > before.counters.get(name, count):
-            yield name, count - before.counters[name]
+def _counted(boot: str, before: dict[str, int], told: Told) -> dict[str, int]:
+    """Return what is known to be counted once this is told: of the same boot also what was not read again."""
+    return {**before, **told.counters} if told.boot in ("", boot) else told.counters
+
+
+def _risen(boot: str, before: dict[str, int], told: Told) -> Iterator[tuple[str, int]]:
+    """Yield what was counted since the look before, in the same boot; what is not among the counters was 0."""
+    for name, count in told.counters.items() if told.boot and told.boot == boot else ():
+        if count > before.get(name, 0):
+            yield name, count - before.get(name, 0)
 
 
 class Reason(NamedTuple):
@@ -189,7 +194,7 @@ def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
 def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
     """Yield what came, and what went because its check looked and found nothing."""
     there: dict[tuple[str, str], Fault] = {}
-    before = Told("", 0.0)
+    boot, counted = "", dict[str, int]()
     for test in tests:
         told = {(each.check, each.subject): each for each in test.faults}
         for key, fault in told.items():
@@ -198,8 +203,8 @@ def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
         gone = [key for key in there if key not in told and key[0] in test.looked]
         yield from (NodeEvent(test.time_s, f"gone: {' '.join(key)}") for key in gone)
         there = {key: fault for key, fault in (there | told).items() if key not in gone}
-        yield from (NodeEvent(test.time_s, f"{name} had risen by {more}") for name, more in _risen(before, test))
-        before = test if test.counters else before
+        yield from (NodeEvent(test.time_s, f"{name} had risen by {more}") for name, more in _risen(boot, counted, test))
+        boot, counted = test.boot or boot, _counted(boot, counted, test)
 
 
 def _lost(series: Sequence[Series]) -> Iterator[NodeEvent]:

@@ -71,8 +71,8 @@ class PlacementLevel(Struct, frozen=True):
 class NodeEnvironment(Struct, frozen=True):
     """Versions and settings of one node, and where it stands, the outermost level first; empty: nothing tells.
 
-    `counters`: what its links and GPUs count that should not happen, as far as it was read: ``mlx5_3:1 link_downed``;
-    those of one `boot`, which a few digits of the kernel's id of it tell from others, may be compared.
+    `counters`: what its links and GPUs have counted that should not happen, where it is not 0, as ``mlx5_3:1
+    link_downed``; those of one `boot`, which a few digits of the kernel's id of it tell from others, may be compared.
     """
 
     versions: dict[str, str | None] = field(default_factory=dict)

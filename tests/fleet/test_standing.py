@@ -73,6 +73,8 @@ def test_a_count_of_another_boot_and_one_that_was_set_back_have_not_risen() -> N
     assert after(counted(("a", 9), ("a", 1), ("a", 0), ("a", 0))).state == "ok"
     blind = [replace(each, counters={}) if day % 2 else each for day, each in enumerate(counted(*[("a", 5)] * 8))]
     assert after(blind).state == "ok"
+    unread = [replace(each, counters={}) if day % 2 else each for day, each in enumerate(counted(*[("a", 0)] * 8))]
+    assert after([*unread, *counted(("a", 5))]).state == "ok"
     events = standing.events(counted(("a", 2), ("a", 4)), ())
     assert [each.what for each in events][-1] == "mlx5_3:1 link_downed had risen by 2"
 
