@@ -228,6 +228,9 @@ NOT_THE_SETTINGS = {
     "aborts-in-a-call-shm": "the program aborts",
     "aborts-in-a-call-2-hosts": "the program aborts",
     "plugin-of-another-abi": "what a plugin is called, and which interface it has, is not read from its file",
+    "20-gpu-held": "another process has the GPU, which the stand-in plays; gpu.compute-mode has tests of its own",
+    "20-other-type": "the program calls with another type on one rank",
+    "20-p2p-denied": "the driver's word, which the stand-in plays; a test below denies it to a captured machine",
     "stranger-on-the-port": "which ports of NCCL_COMM_ID are taken is not asked",
     "topology-file-of-no-gpus": "the whole topology is that of the file, on a processor",
 }

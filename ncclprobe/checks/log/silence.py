@@ -122,17 +122,18 @@ def _ending(*words: str) -> tuple[JobLog, Explained]:
     lines = (
         f"n1:{n}:7 [{n}] NCCL INFO comm 0x{n} rank {n} nranks 3 - Init START\n{text}" for n, text in enumerate(words)
     )
-    return read(((f"rank{n}", [text.encode()]) for n, text in enumerate(lines)), (_BEGINS,)), Explained()
+    return read(((f"rank{n}", [text.encode()]) for n, text in enumerate(lines)), (_BEGINS, ABORTED)), Explained()
 
 
 _ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
+_TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{_ABORT}"
 
 
 @cause(
     code=_DESYNC,
     signs=(_BEGINS, ABORTED),
-    bad=lambda: [_ending(_ABORT, "done", _ABORT)],
-    good=lambda: [_ending(_ABORT, _ABORT, _ABORT)],
+    bad=lambda: [_ending(_TOLD, "done", _TOLD)],
+    good=lambda: [_ending(_TOLD, _TOLD, _TOLD)],
 )
 def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """One rank came to its end and all others were aborted, or the other way round.
