@@ -221,8 +221,10 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
 @pytest.mark.parametrize("uv", [True, False])
 def test_the_port_of_ranks_that_are_started_here_is_kept_for_their_store(uv: bool) -> None:
     with _held_port() as port:
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "::1")):
+            if family == socket.AF_INET or socket.has_dualstack_ipv6():
+                with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+                    other.bind((address, port))
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=uv)
         store.set("key", "value")
         assert store.get("key") == b"value"

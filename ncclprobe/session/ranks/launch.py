@@ -114,9 +114,12 @@ def _held_port() -> Iterator[int]:
 
     Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as long as none listens yet (socket(7)).
     """
-    with socket.socket() as held:
+    both = socket.has_dualstack_ipv6()
+    with socket.socket(socket.AF_INET6 if both else socket.AF_INET) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((_LOOPBACK, 0))
+        if both:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        held.bind(("", 0))  # at every address, for torch's listens at every one
         yield held.getsockname()[1]
 
 
