@@ -25,6 +25,7 @@ from ncclprobe.facts.files.flight_records import (
     FlightGroup,
     FlightRecords,
 )
+from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.values import Struct
 
 WITHOUT_KERNELS = frozenset({"gloo", "mpi", "ucc"})
@@ -256,13 +257,7 @@ def equal_on_all(call: FlightCall) -> object:
 
 def folded(ranks: Iterable[int]) -> str:
     """Return ``0-5, 7``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return fold_numbers(ranks).replace(",", ", ")
 
 
 def of_ranks(ranks: Sequence[int]) -> str:

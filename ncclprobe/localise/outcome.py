@@ -214,10 +214,10 @@ def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tup
 
 
 def _alone(log: JobLog, event: LogEvent) -> bool:
-    """Return whether there is no other line but those of its stack."""
+    """Return whether there is no other line but those of its stack, which may have a heading."""
     stream = log.streams[event.stream]
     stack = stream.nlines == 1 or (stream.last is not None and _OF_STACK.match(stream.last.text) is not None)
-    beneath = all(other.line == 1 or _OF_STACK.match(other.text) or other.line == 2 for other in log.events)
+    beneath = all(other.line <= 2 or _OF_STACK.match(other.text) for other in log.events)
     return len(log.streams) == event.line == 1 and stack and beneath
 
 

@@ -179,7 +179,7 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
 
 
-_ABORTED, _DESTROYED = ABORTED, "Destroy COMPLETE"
+_DESTROYED = "Destroy COMPLETE"
 
 
 def _ended(*ends: str) -> str:
@@ -190,10 +190,10 @@ def _ended(*ends: str) -> str:
 
 @cause(
     code="wrong-data",
-    signs=(_ABORTED, _DESTROYED),
+    signs=(ABORTED, _DESTROYED),
     doctor="run.data",
-    bad=lambda: [_ended(_DESTROYED, _ABORTED, _DESTROYED)],
-    good=lambda: [_ended(_ABORTED, _ABORTED, _ABORTED)],
+    bad=lambda: [_ended(_DESTROYED, ABORTED, _DESTROYED)],
+    good=lambda: [_ended(ABORTED, ABORTED, ABORTED)],
 )
 def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """A rank aborted its communicator, and others came to the end of theirs.
@@ -203,7 +203,7 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
     Fix: throw away what all ranks computed from that operation on; let all ranks abort where one does.
     """
-    aborted = {_member(event): event for event in log.having(_ABORTED)}
+    aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}
     for (rank, size), event in aborted.items():
         others = sum(each[1] == size for each in finished)

@@ -16,7 +16,7 @@ from ncclprobe.checks.log.silence import (
     _example,
     _said,
 )
-from ncclprobe.checks.log.slow import _ABORTED, _BIND, _DESTROYED, _ended
+from ncclprobe.checks.log.slow import _BIND, _DESTROYED, _ended
 from ncclprobe.facts.files.job_log import Explained, JobLog
 from ncclprobe.facts.files.log_reader import read
 from ncclprobe.localise.outcome import ABORTED
@@ -55,8 +55,8 @@ CASES = {
     "log.finished-beside-an-abort": Cases(
         good=[
             _ended(_DESTROYED, _DESTROYED, _DESTROYED),
-            f"{_ended(_DESTROYED, _DESTROYED, _DESTROYED)}\n{_ended(_ABORTED).replace('nranks 3', 'nranks 1')}",
-            f"{_ended(_ABORTED, _ABORTED, _ABORTED)}\n"
+            f"{_ended(_DESTROYED, _DESTROYED, _DESTROYED)}\n{_ended(ABORTED).replace('nranks 3', 'nranks 1')}",
+            f"{_ended(ABORTED, ABORTED, ABORTED)}\n"
             + _ended(*[_DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
         ]
     ),
