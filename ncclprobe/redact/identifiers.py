@@ -31,10 +31,12 @@ _V4_WHOLE = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")  # kep
 _V6 = ("::/64", "fe80::/64", "fec0::/10", "fc00::/8", "fd00::/8", "2000::/3", "2001:db8::/32", "64:ff9b::/64")
 _V6_WHOLE = ("ff00::/8",)
 _EMBEDDED = tuple(IPv6Network(net) for net in ("::ffff:0:0/96", "::/96", "64:ff9b::/96"))  # with an IPv4 address inside
-_EUI_HELD = 0x0300_00FF_FF00_0000
-"""Bits of an EUI-64 that never flip: universal/local and group, and the middle, where one made from a MAC says fffe."""
 
 Range = tuple[int, int, bool]  # a prefix, its length, whether everything within it is kept too
+_EUI_HELD = 0x0300_0000_0000_0000
+"""Bits of an EUI-64 that never flip: universal/local and group."""
+_FROM_MAC: tuple[Range, ...] = ((0xFFFE, 16, False),)
+"""The middle of an EUI-64 that was made from a MAC: it stays, and what leaves it does so by the bit it left it by."""
 _SERIAL_CHARS, _NAME_CHARS = 12, 10
 PSEUDONYM = re.compile(rf"host-(?=\d*[a-f])[0-9a-f]{{{_NAME_CHARS}}}(\..*)?")
 """The name of a node, once it is redacted; one in a hundred has digits only, as may the names of some site."""
@@ -106,7 +108,8 @@ class Pseudonyms:
 
     def eui64(self, value: int) -> int:
         """Return the pseudonym of a GUID, or of the interface half of an IPv6 address."""
-        return self._permuted(b"eui64", value, 8, _held(value, 64, _ZERO) | _EUI_HELD)
+        middle = _held(value >> 24 & 0xFFFF, 16, _FROM_MAC) << 24
+        return self._permuted(b"eui64", value, 8, _held(value, 64, _ZERO) | _EUI_HELD | middle)
 
     def mac(self, value: int) -> int:
         """Return the pseudonym of a MAC address, in agreement with its EUI-64 (RFC 4291, appendix A).
