@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
-from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, table
+from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, named, table
 from ncclprobe.ops import OPS
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
@@ -238,6 +238,15 @@ def test_a_file_is_named_after_its_type_and_names_no_file_of_ours(path: Path) ->
     text_ = path.read_text(encoding="utf-8")
     assert path.stem == re.sub(r"[^a-z0-9.]+", "-", from_toml(text_, path.name).name.lower())
     assert not re.search(r"published_results|file id|/shared/|machines\.csv", text_)
+
+
+@pytest.mark.parametrize("name", table())
+def test_a_type_that_is_asked_for_by_its_name_is_the_one_of_the_table(name: str) -> None:
+    assert named(name.upper().replace("-", "_")) == table()[name]
+
+
+def test_a_name_that_is_a_path_names_no_type() -> None:
+    assert named("../machines/dgx-h100") is None
 
 
 def test_no_type_of_the_collected_facts_is_missing() -> None:

@@ -91,7 +91,7 @@ TWO = {"a3-highgpu-8g", "a3-edgegpu-8g"}
 
 def test_in_a_cloud_a_lost_nic_is_a_loss_and_half_of_them_another_type() -> None:
     seven = recognise(replace(MEGA, nics=7))
-    assert seven.machine is find("a3-megagpu-8g")
+    assert seven.machine == find("a3-megagpu-8g")
     assert [str(difference) for difference in seven.differs] == ["NICs of 200 Gb/s: 7, expected 8"]
     four = recognise(replace(MEGA, nics=4))
     assert (four.machine, set(four.candidates)) == (None, TWO)
@@ -113,12 +113,12 @@ def test_more_parts_than_a_type_has_are_another_type() -> None:
 def test_firmware_that_names_the_type_decides_and_the_rest_is_compared() -> None:
     p5 = ideal(find("p5.48xlarge"))
     container = recognise(replace(p5, gpus=1, nics=0, nvlinks=0))
-    assert container.machine is find("p5.48xlarge")
+    assert container.machine == find("p5.48xlarge")
     assert len(container.differs) == 3
     wrong = recognise(replace(p5, gpu_names=("NVIDIA H200",)))
     assert wrong.machine is None
     assert "GPUs: NVIDIA H200, expected NVIDIA H100 80GB HBM3" in wrong.why
-    assert recognise(replace(p5, gpu_names=(), gpus=None)).machine is find("p5.48xlarge")
+    assert recognise(replace(p5, gpu_names=(), gpus=None)).machine == find("p5.48xlarge")
 
 
 @pytest.mark.parametrize("product", ["p5.48xlarg", "p5.48xlarge2", "xp5.48xlarge", "DGXH1000", "DGX", ""])
@@ -129,15 +129,15 @@ def test_a_product_is_no_other_because_one_begins_with_or_contains_it(product: s
 
 def test_a_bare_metal_machine_with_fewer_nics_is_not_taken_for_raven() -> None:
     raven = ideal(find("Raven gpu"))
-    assert recognise(raven).machine is find("Raven gpu")
-    assert recognise(replace(raven, nics=2)).machine is find("Raven gpu-bw")
+    assert recognise(raven).machine == find("Raven gpu")
+    assert recognise(replace(raven, nics=2)).machine == find("Raven gpu-bw")
     assert recognise(replace(raven, nics=3)).machine is None
     assert recognise(replace(raven, cpu="Intel(R) Xeon(R) Platinum 8360 CPU")).machine is None
 
 
 def test_a_board_of_any_maker_is_known_by_its_gpus_unless_firmware_is_silent() -> None:
     board = replace(ideal(find("HGX H100")), vendor="Supermicro", product="SYS-821GE-TNHR", nics=4, nic_gbps=200.0)
-    assert recognise(board).machine is find("HGX H100")
+    assert recognise(board).machine == find("HGX H100")
     assert recognise(replace(board, nvlinks=17)).differs[0].seen == 17
     assert recognise(replace(board, gpus=7)).machine is None
     assert recognise(replace(board, vendor="")).machine is None

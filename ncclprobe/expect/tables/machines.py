@@ -382,8 +382,6 @@ def _refuse_overlaps(rows: tuple[Published, ...], path: str) -> None:
 
 __all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "from_toml", "table"]
 
-_FOLDER = "machines"
-
 
 @cache
 def table() -> Mapping[str, MachineType]:
@@ -391,20 +389,28 @@ def table() -> Mapping[str, MachineType]:
 
     Raises UsageError for one of a distribution that cannot be read, or has the name of another.
     """
-    own = _types(resources.files("ncclprobe.expect.tables").joinpath(_FOLDER), "")
+    own = map(_type_in, _own().values())
     return by_name([*own, *(machine for each in installed(MACHINES) for machine in _of_site(each))])
 
 
-def _types(folder: "Traversable", origin: str) -> list[MachineType]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
-    found = [from_toml(folder.joinpath(name).read_text(encoding="utf-8"), name) for name in names]
-    return [replace(machine, origin=origin) for machine in found]
+@cache
+def _own() -> Mapping[str, "Traversable"]:
+    """The file of each type that comes with ncclprobe, which is called as the type is, folded."""
+    return {path.name.removesuffix(".toml"): path for path in _files(resources.files(__package__).joinpath("machines"))}
+
+
+def _files(folder: "Traversable") -> list["Traversable"]:
+    return sorted((each for each in folder.iterdir() if each.name.endswith(".toml")), key=lambda each: each.name)
+
+
+def _type_in(path: "Traversable", origin: str = "") -> MachineType:
+    return replace(from_toml(path.read_text(encoding="utf-8"), path.name), origin=origin)
 
 
 def _of_site(addition: Addition) -> list[MachineType]:
     """Return the types in the package that a distribution names. Raises UsageError."""
     try:
-        found = _types(resources.files(module_of(addition.module)), addition.origin)
+        found = [_type_in(path, addition.origin) for path in _files(resources.files(module_of(addition.module)))]
     except UsageError as error:
         raise UsageError(f"{addition.origin}: {error}") from None
     except (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError, OSError) as error:
@@ -459,7 +465,19 @@ def _inside(machine: MachineType) -> tuple[object, ...]:
 
 def named(name: str) -> MachineType | None:
     """The type of this name, whatever its case and hyphens."""
-    return next((machine for known, machine in table().items() if _folded(known) == _folded(name)), None)
+    if installed(MACHINES):
+        return next((machine for known, machine in table().items() if _folded(known) == _folded(name)), None)
+    return _alone(_folded(name))
+
+
+@cache
+def _alone(folded: str) -> MachineType | None:
+    """The type that comes with ncclprobe, of which no other file is read than its board's."""
+    if folded not in _own():
+        return None
+    machine = _type_in(_own()[folded])
+    board = _alone(_folded(machine.board)) if machine.board else None
+    return _with_board(machine, {board.name: board} if board else {})
 
 
 def find(name: str) -> MachineType:
