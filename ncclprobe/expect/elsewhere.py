@@ -236,7 +236,7 @@ class Contribution(Struct, frozen=True):
 def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["yes", "no", "unknown"]) -> Contribution:
     """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says.
 
-    What nobody said is left out: NCCL's release, and the network where no row crossed it.
+    What was not said is left out: NCCL's release, and the network where no row crossed it.
     """
     system = replace(place.system, name=place.machine.name if place.machine else place.system.gpu, source="")
     shapes = ((row, shape_of(row, place)) for row in rows if row.backend == "nccl" and not row.wrong)

@@ -7,7 +7,7 @@ node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %
 that no one odd test condemns a node.
 
 There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
-machines of the same driver and firmware, of each the newest number of an earlier day: then it matters to nobody which
+machines of the same driver and firmware, of each the newest number of an earlier day: then it does not matter which
 report of a day came first. A node may always be somewhat slower than its siblings, by what their levels differ, means
 of a few numbers each. And what all siblings have lost is no node's own loss: the own past moves as they do.
 

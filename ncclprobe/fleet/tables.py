@@ -42,7 +42,7 @@ def recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> No
     """Raise UsageError where the file is not ours; `create`: make the tables in an empty one."""
     if create and not value(connection, "PRAGMA schema_version"):
         with transaction(connection):
-            if not value(connection, "PRAGMA schema_version"):  # nobody else has made them meanwhile
+            if not value(connection, "PRAGMA schema_version"):  # no other process has made them meanwhile
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
                 for statement in TABLES:

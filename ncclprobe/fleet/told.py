@@ -1,7 +1,7 @@
 """What a report tells of each of its nodes: findings, and numbers that are one node's own.
 
 A collective of several nodes is as slow as the slowest, and says nothing of any single one. Between nodes a number is
-the median over partners, so that a sick partner makes nobody else sick.
+the median over partners, so that a sick partner makes no other node sick.
 """
 
 import contextlib

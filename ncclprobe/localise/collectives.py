@@ -11,7 +11,7 @@ the end of such a chain are reported, and calls that wait for each other in a ci
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -25,7 +25,6 @@ from ncclprobe.facts.files.flight_records import (
     FlightGroup,
     FlightRecords,
 )
-from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.values import Struct
 
 WITHOUT_KERNELS = frozenset({"gloo", "mpi", "ucc"})
@@ -255,16 +254,6 @@ def equal_on_all(call: FlightCall) -> object:
     return (call.op, -1, call.input_dtype) if call.op in _ANY_SIZE else (call.op, -1, "")
 
 
-def folded(ranks: Iterable[int]) -> str:
-    """Return ``0-5, 7``."""
-    return fold_numbers(ranks).replace(",", ", ")
-
-
-def of_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 3``, ``ranks 0-5, 7``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {folded(ranks)}"
-
-
 _PEER = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 Call = tuple[object, ...]
 """A call that ranks meet in: ("collective", lane, number) or ("p2p", group, sender, receiver)."""
@@ -424,7 +413,7 @@ def _of_pair(side: SideBySide, call: Call, entries: Mapping[int, Entered]) -> Wa
     return Wait(next(iter(entries.values())), tuple(sorted(entries)), missing)
 
 
-__all__ = ["AllEntered", "CameLate", "Crossed", "Entered", "NotEntered", "Parted", "folded", "judge"]
+__all__ = ["AllEntered", "CameLate", "Crossed", "Entered", "NotEntered", "Parted", "judge"]
 
 Difference = Literal["operation", "size", "type", "order", "skipped", "additional"]
 _LATE_SHARE = 0.95

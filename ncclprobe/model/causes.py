@@ -132,7 +132,7 @@ class RankState(Struct, frozen=True):
 
 
 class LastSeen(Struct, frozen=True):
-    """Where some writers of the logs end alike: the `ranks`, else the `sources`, the step, and their last line.
+    """Where some writers of the logs end with one line: the `ranks`, else the `sources`, the step, and that line.
 
     `time_s` is seconds since 1970 by the writer's clock; None: not known.
     """

@@ -64,7 +64,7 @@ def banded(*rows: Measurement) -> Verdict:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Arrivals(4, (1, 2), 2.0, 60.0), "rank 1-2 had not come after 2 s of waiting, of the 60 s that it may take"),
+        (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not come after 2 s of waiting, of the 60 s that it may take"),
         (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s of waiting; the process of rank 1 runs"),
     ],
 )

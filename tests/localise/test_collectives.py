@@ -2,7 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, caller, folded, judge
+from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, caller, judge
 
 
 def test_the_first_difference_is_named_with_the_few_that_differ() -> None:
@@ -135,8 +135,3 @@ def test_the_caller_is_the_programs_own_frame() -> None:
     elsewhere = FlightFrame("all_reduce", "/opt/site/torch/distributed/distributed_c10d.py", 1)
     assert caller((FlightFrame("wrapper", "/opt/site/typing_extensions.py", 4), elsewhere, own)) == own
     assert caller(()) is None
-
-
-def test_ranks_are_folded() -> None:
-    assert folded((3, 1, 0, 2, 7)) == "0-3, 7"
-    assert folded(()) == ""

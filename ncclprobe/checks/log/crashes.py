@@ -296,7 +296,7 @@ _NOT_OWN = (
 _OF_ELEMENTS = re.compile(r"c10::(?:Half|BFloat16|Float8|complex)")
 """What torch calls the types of a tensor's elements: c10 itself speaks of the network."""
 _OF_ACTORS = ("ActorDiedError", "RayActorError", "WorkerCrashedError", "NodeDiedError")
-"""What Ray raises in whoever waits for a process that has ended (ray.exceptions)."""
+"""What Ray raises in a process that waits for one that has ended (ray.exceptions)."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
 """Of the program's own environment, or of its own connections to somewhere else."""
 _OF_PROGRAMS = (

@@ -21,8 +21,9 @@ from ncclprobe.facts.files.flight_records import (
 )
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, judge, of_ranks
+from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, judge
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
 
 _STATES = {"?": 0, "*": STARTED, "!": STARTED | RETIRED, "": STARTED | COMPLETED | RETIRED}
@@ -163,7 +164,7 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
 def _parted(found: Parted) -> Finding:
     """Return who called what else. What all ranks finished all the same is no failure, but wrong."""
     first, usual = found.others[0], found.usual
-    they = f"as many called each: {of_ranks(found.usual_ranks)}" if found.tied else of_ranks(found.usual_ranks)
+    they = f"as many called each: {fold_ranks(found.usual_ranks)}" if found.tied else fold_ranks(found.usual_ranks)
     message = (
         f"{_HOW[found.how]}: {_in_words(first)}{_from(first)}, as number {first.seq} of group {first.group}; "
         f"{they} {_in_words(usual)}{_from(usual)}"
@@ -172,7 +173,7 @@ def _parted(found: Parted) -> Finding:
     both = found.tied and len(found.usual_ranks) == 1
     ranks = (*found.usual_ranks, *found.other_ranks) if both else found.other_ranks
     return make(
-        of_ranks(ranks),
+        fold_ranks(ranks),
         message,
         blame="job",
         action="fix-job",
@@ -189,7 +190,7 @@ def _crossed(found: Crossed) -> Finding:
     ]
     ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
     return fail(
-        of_ranks(ranks),
+        fold_ranks(ranks),
         f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
         blame="job",
         action="fix-job",
@@ -244,7 +245,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
             last = f"; its last was {_where(found.last[0])}{_from(found.last[0])}" if found.last else ""
             codes = ("timeout-straggler", "collective-desync")
             yield fail(
-                of_ranks(found.missing),
+                fold_ranks(found.missing),
                 f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
                 blame="job",
                 action="fix-job",
@@ -272,7 +273,7 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
     for found in judge(records):
         if isinstance(found, AllEntered) and _few(found):
             yield fail(
-                of_ranks(found.undumped),
+                fold_ranks(found.undumped),
                 f"left no flight record; {_wait(_inside(found))} in {_where(found.entry)}",
                 blame="unknown",
                 action="restart",
@@ -329,9 +330,9 @@ def _inside(found: AllEntered) -> tuple[int, ...]:
 def _states(found: AllEntered) -> Iterator[str]:
     for state in ("scheduled", "started", "completed", "ended"):
         if ranks := getattr(found, state):
-            yield f"{state} on {of_ranks(ranks)}"
+            yield f"{state} on {fold_ranks(ranks)}"
     if found.undumped:
-        yield f"no record of {of_ranks(found.undumped)}"
+        yield f"no record of {fold_ranks(found.undumped)}"
 
 
 def _where(entry: Entered) -> str:
@@ -355,7 +356,7 @@ def _from(entry: Entered) -> str:
 
 
 def _wait(ranks: tuple[int, ...]) -> str:
-    return f"{of_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
+    return f"{fold_ranks(ranks)} {'waits' if len(ranks) == 1 else 'wait'}"
 
 
 def _seen(entry: Entered) -> Evidence:

@@ -11,10 +11,10 @@ from ncclprobe.facts.files.log_reader import read
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasStatus, by_operation, read_answer
 from ncclprobe.facts.files.texts import ERROR, address_of, between, form_of_failure
 from ncclprobe.facts.files.torch_lines import timed_out_work
-from ncclprobe.localise.collectives import of_ranks
 from ncclprobe.localise.outcome import ABORTED, aborted, lived_on
 from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.values import replace
 
 _DIED, _LATE, _DESYNC = "rank-crashed", "timeout-straggler", "collective-desync"
@@ -140,7 +140,7 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
 
     Right: All ranks ended alike.
     Why: a rank that makes one call fewer, or calls with another size or type, comes to its end, and the others wait for
-    it until somebody aborts them; where one alone is aborted, the others came out of a call of which it was no part,
+    it until they are aborted; where one alone is aborted, the others came out of a call of which it was no part,
     and what they got is not to be trusted.
     Fix: compare what that rank calls with what the others do, at the same step; TORCH_DISTRIBUTED_DEBUG=DETAIL.
     """
@@ -415,7 +415,7 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
         first = behind[ranks[0]]
         processes = [each for rank in ranks for each in behind[rank].processes if each.rank == rank]
         yield fail(
-            of_ranks(ranks),
+            fold_ranks(ranks),
             f"launched only {first.value} operations{f' {first.operation}' if first.operation else ''} of communicator "
             f"{first.comm}, fewer than the others: {', '.join(map(_process, processes[:8]))}",
             blame="job",
@@ -496,7 +496,7 @@ def _process(process: RasProcess) -> str:
 def _subject(*processes: RasProcess) -> str:
     ranks = [each.rank for each in processes if each.rank is not None]
     if ranks:
-        return of_ranks(ranks)
+        return fold_ranks(ranks)
     return ", ".join(dict.fromkeys(each.host for each in processes[:4])) or "a process"
 
 

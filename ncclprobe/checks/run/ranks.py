@@ -26,7 +26,6 @@ from ncclprobe.facts.run.samples import (
     Rows,
     ScriptRungs,
 )
-from ncclprobe.localise.collectives import folded
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew
@@ -78,8 +77,8 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
 def _late(arrivals: Arrivals) -> str:
     """Say which ranks had not come, and why that is not held against them."""
     allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
-    runs = f"; the process of rank {folded(arrivals.running)} runs" if arrivals.running else ""
-    late = f"rank {folded(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
+    runs = f"; the process of {fold_ranks(arrivals.running)} runs" if arrivals.running else ""
+    late = f"{fold_ranks(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
     return f"{late}: it may still be importing torch; start again, or raise --timeout"
 
 

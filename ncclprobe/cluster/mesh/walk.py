@@ -164,7 +164,7 @@ async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire
 def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
     """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
 
-    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP. Nobody listens there.
+    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP. No process listens there.
     """
     with contextlib.suppress(OSError), socket.socket(_FAMILIES[_family(call.address)], socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)

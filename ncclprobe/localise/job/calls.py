@@ -17,12 +17,12 @@ from ncclprobe.localise.collectives import (
     blocked,
     caller,
     judge,
-    of_ranks,
     roots,
     waits,
 )
 from ncclprobe.localise.job.activity import Activity, Seen, Wire, activity
 from ncclprobe.model.findings import Evidence, seen
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
@@ -300,7 +300,7 @@ def function(where: str) -> str:
 def named(ranks: Sequence[int]) -> str:
     """Return ``rank 3``, ``ranks 0-5, 7``, ``process 4242``."""
     known = [rank for rank in ranks if rank >= 0]
-    parts = [of_ranks(known)] if known else []
+    parts = [fold_ranks(known)] if known else []
     return ", ".join((*parts, *(f"process {-rank}" for rank in ranks if rank < 0)))
 
 

@@ -110,7 +110,7 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
 
 @contextlib.contextmanager
 def _held_port() -> Iterator[int]:
-    """Hold a free port for rank 0's store, which listens there seconds later: the kernel gives it to nobody else.
+    """Hold a free port for rank 0's store, which listens there seconds later: the kernel gives it to no other process.
 
     Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as long as none listens yet (socket(7)).
     """
