@@ -410,6 +410,15 @@ def heated_s(host: Host) -> dict[int, float]:
     return {index: seconds for index, seconds in told.items() if not isinstance(seconds, Absent)}
 
 
+def xids(host: Host) -> tuple[tuple[int, str], ...] | Absent:
+    """Return GPU and code of each Xid since this was asked the last time. NVML listens from the first time on."""
+    return attempt(lambda: _read(_of_gpus, "xids", host.ask("nvml", "xids")))
+
+
+def _of_gpus(told: list[list[int]]) -> tuple[tuple[int, str], ...]:
+    return tuple((number(gpu), str(number(code))) for gpu, code in told)
+
+
 def _capability(version: list[int]) -> tuple[int, int]:
     major, minor = map(number, version)
     return major, minor

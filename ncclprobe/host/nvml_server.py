@@ -4,12 +4,15 @@ A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0
 ``{"refused": kind, "why": words}``. Nothing of the package is imported, so that the child starts fast.
 """
 
+import contextlib
 import ctypes
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
+
+_MOST_XIDS = 64
 
 
 def serve() -> None:
@@ -34,6 +37,7 @@ class Library:
         self.nvml: Any = None
         self._handles: dict[int, Any] = {}
         self._initialised = False
+        self._events: Any = None
 
     def answer(self, function: str, *arguments: str | int) -> dict[str, Any]:
         """Return what the function says, or why it does not."""
@@ -57,6 +61,8 @@ class Library:
             self.nvml = pynvml
             self.nvml.nvmlInit()
             self._initialised = True
+        if function == "xids":
+            return self._xids()
         if not function.startswith("nvmlDeviceGet") or function == "nvmlDeviceGetCount":
             return getattr(self.nvml, function)(*arguments)
         handle, rest = self.handle(int(arguments[0])), arguments[1:]
@@ -66,6 +72,24 @@ class Library:
         if rest and isinstance(rest[0], str):
             return self.each(lambda number: ask(handle, number, *rest[1:]), _numbers(rest[0]))
         return ask(handle, *rest)
+
+    def _xids(self) -> list[list[int]]:
+        """Return GPU and code of each Xid since this was asked the last time. The first time it begins to listen."""
+        if self._events is None:
+            self._events = self.nvml.nvmlEventSetCreate()
+            kind = self.nvml.nvmlEventTypeXidCriticalError
+            listen = self.nvml.nvmlDeviceRegisterEvents
+            gpus = range(self.nvml.nvmlDeviceGetCount())
+            answers = self.each(lambda gpu: listen(self.handle(gpu), kind, self._events), gpus)
+            if all(answers):  # each has refused
+                raise ValueError(answers[0]["why"] if answers else "there is no GPU")
+        found: list[list[int]] = []
+        numbers = {_address(handle): index for index, handle in self._handles.items()}
+        with contextlib.suppress(self.nvml.NVMLError_Timeout):
+            while len(found) < _MOST_XIDS:
+                event = self.nvml.nvmlEventSetWait_v2(self._events, 0)
+                found.append([numbers[_address(event.device)], event.eventData])
+        return found
 
     def _attempt(self, work: Callable[[], Any], prefix: str = "") -> dict[str, Any]:
         try:
@@ -82,6 +106,10 @@ class Library:
             return "Denied"
         absent = (self.nvml.NVML_ERROR_LIBRARY_NOT_FOUND, self.nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         return "Missing" if code in absent else "Failed"
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:

@@ -143,6 +143,13 @@ class Disturbance(Struct, frozen=True):
     falsifies: bool = False
 
 
+class Xids(Struct, frozen=True):
+    """What NVML told on one node, between the first call and the last, of errors: each a GPU's index and an Xid."""
+
+    node: str
+    of_gpus: tuple[tuple[int, str], ...] = ()
+
+
 class Expectation(Struct, frozen=True):
     """What a healthy machine does, and where that number comes from.
 

@@ -520,3 +520,32 @@ def test_the_fake_library_tells_events_of_the_gpus_and_kinds_that_were_asked_for
     path.write_text("1 8 13\n")  # before anybody listened
     said = fake_nvml.run(fake_nvml.build(tmp_path), EVENTS, str(path), gpus=2, events=path)
     assert said.split("\n") == ["8 79 1", "no more", ""]
+
+
+XIDS = """
+import sys
+from ncclprobe.facts.nvml import xids
+from ncclprobe.host.live import LiveHost
+host = LiveHost((), bool)
+print(xids(host))
+with open(sys.argv[1], "a") as file:
+    file.write("0 8 31\\n1 2 1\\n1 8 79\\n")
+print(xids(host), xids(host))
+host.close()
+"""
+
+
+def test_xids_are_told_from_the_first_question_on_each_once(new: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text("1 8 13\n")
+    assert fake_nvml.run(new, XIDS, str(path), gpus=2, events=path).split("\n")[:2] == ["()", "((0, '31'), (1, '79')) ()"]
+
+
+def test_xids_that_nvml_does_not_tell_are_absent(new: Path, tmp_path: Path) -> None:
+    said = fake_nvml.run(new, XIDS, str(tmp_path / "events"), gpus=2, refuse="nvmlDeviceRegisterEvents=3")
+    assert said.startswith("Absent(")
+
+
+def test_what_nvml_tells_of_xids_may_be_any_json() -> None:
+    host = answers({("nvml", "xids"): '{"a": [1]}'})
+    assert isinstance(nvml.xids(host), Absent)

@@ -80,23 +80,27 @@ def measured(python: Path, lib: Path, folder: Path, **extra: str) -> tuple[list[
 
 
 def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, tmp_path: Path) -> None:
-    ends, report = measured(python, lib, tmp_path, FAKE_CUDA_TRACE=str(tmp_path / "calls"))
+    calls_of, events = tmp_path / "calls", tmp_path / "events"
+    ends, report = measured(python, lib, tmp_path, FAKE_CUDA_TRACE=str(calls_of), FAKE_NVML_EVENTS=str(events))
     rows = report["measurements"]
     assert isinstance(rows, list)
     assert rows, ends[0].text
     assert {(row["backend"], row["wrong"], row["transport"]["network"]) for row in rows} == {("nccl", 0, "P2P CUMEM")}
     assert {end.code for end in ends} <= {0, 3}
+    assert [each["status"] for each in report["checks"] if each["id"] == "run.xids"] == ["pass"]
     traces = [(tmp_path / f"calls.{rank}").read_text().splitlines() for rank in range(2)]
     assert [calls.wrong_order(lines) for lines in traces] == [[], []]
     assert all(("AllReduce", 8, True) in calls.layouts(lines) for lines in traces)
 
 
 def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path, lib: Path, tmp_path: Path) -> None:
-    ends, report = measured(python, lib, tmp_path, FAKE_CUDA_FAULT="700@12", FAKE_CUDA_FAULT_RANK="1")
+    fault = {"FAKE_CUDA_FAULT": "700@12", "FAKE_CUDA_FAULT_RANK": "1", "FAKE_NVML_EVENTS": str(tmp_path / "events")}
+    ends, report = measured(python, lib, tmp_path, **fault)
     assert [end.code for end in ends] == [4, 4]
     said = json.dumps(report["checks"])
     assert "rank 1" in said
     assert "illegal memory access" in said
+    assert "NVML told Xid 31 of GPU1" in said
 
 
 @pytest.mark.parametrize(

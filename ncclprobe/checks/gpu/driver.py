@@ -307,7 +307,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
 def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Finding:
     """Return one finding for all events of one kind on one device, by the last; any fatal one makes it fatal."""
     last = events[-1]
-    meaning = _meaning(last, fatal=any(event.fatal for event in events))
+    meaning = meaning_of(last, fatal=any(event.fatal for event in events))
     times = f"{len(events)} times, last " if len(events) > 1 else ""
     name = {"xid": f"Xid {last.code}", "sxid": f"SXid {last.code}"}.get(last.kind, "GPU lost")
     message = f"{name}: {meaning.words}; {times}{_ago(log.uptime_s - last.at_s)}"
@@ -323,7 +323,8 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     return tell(subject, message, **NODE, confidence=_LOGGED, evidence=evidence)
 
 
-def _meaning(event: Event, fatal: bool) -> Meaning:
+def meaning_of(event: Event, fatal: bool) -> Meaning:
+    """Return what `event` means, whose lines say or do not say that it is `fatal`."""
     if event.kind == "lost":
         return _LOST
     if event.kind == "sxid":

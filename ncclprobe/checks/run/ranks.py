@@ -1,15 +1,18 @@
 """Ranks and their nodes: did all come and stay, set alike, in groups that fit, and is one slow by itself?"""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median_low
 from typing import Any
 
-from ncclprobe.checks import JOB
+from ncclprobe.checks import JOB, NODE
+from ncclprobe.checks.gpu.driver import meaning_of
 from ncclprobe.checks.run.conditions import groups_of_ranks, rungs_of_the_ladder
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.checks.sync.settings import MUST_AGREE, MUST_AGREE_ON_A_HOST, UNSET
 from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
+from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.run.samples import (
     FAILED,
     Arrivals,
@@ -19,6 +22,7 @@ from ncclprobe.facts.run.samples import (
     Ending,
     Expected,
     Groups,
+    HeardXids,
     Ladder,
     LostRank,
     Participants,
@@ -28,7 +32,7 @@ from ncclprobe.facts.run.samples import (
 )
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
-from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew
+from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew, Xids
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import GroupRow, LadderRow
@@ -218,6 +222,39 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
                     f"late by more than 1 ms in {times} of them; transfers alone took "
                     f"{min(skew.transfer_us for skew in skews):.1f} us and more",
                 ),
+            )
+
+
+@applies
+def nvml_listened(heard: HeardXids | Absent) -> bool:
+    """where NVML was listened to while GPUs were measured."""
+    return isinstance(heard, HeardXids)
+
+
+@check(
+    bad=lambda: [(HeardXids((Xids("n0"), Xids("n1", ((3, "74"), (3, "74"))))),)],
+    good=lambda: [(HeardXids((Xids("n0"), Xids("n1"))),)],
+    applies=nvml_listened,
+)
+def xids(heard: HeardXids) -> Iterator[Finding]:
+    """A GPU reported errors while it was measured.
+
+    Right: No GPU reported an error while it was measured.
+    Why: a link or a memory that fails under load is how a GPU begins to fail, also where the run ends well. NVML tells
+    an Xid to every user, where the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
+    (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
+    """
+    for each in heard.nodes:
+        for (gpu, code), times in Counter(each.of_gpus).items():
+            meaning = meaning_of(Event(0.0, "xid", "", code), fatal=False)
+            tell = fail if meaning.grave else warn if meaning.risky else note
+            yield tell(
+                f"GPU{gpu}",
+                f"Xid {code}: {meaning.words}; told {plural(times, 'time')} while it was measured",
+                **(NODE if meaning.grave or meaning.risky else {}),
+                nodes=(each.node,),
+                evidence=seen("NVML's events", f"Xid {code}"),
             )
 
 

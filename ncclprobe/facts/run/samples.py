@@ -14,7 +14,16 @@ import msgspec
 from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.layout import first_of
-from ncclprobe.model.measurement import Band, Disturbance, Expectation, Fingerprint, FirstCall, Measurement, SkippedRow
+from ncclprobe.model.measurement import (
+    Band,
+    Disturbance,
+    Expectation,
+    Fingerprint,
+    FirstCall,
+    Measurement,
+    SkippedRow,
+    Xids,
+)
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
@@ -304,6 +313,15 @@ def rows(host: Host) -> Rows:
     why = ": ".join(["no row was measured", *([first_of(left_out, 1, "; ")] if left_out else [])])
     measured = every(host, "row", Measurement, why)
     return Rows(measured, any_of(host, "retest", Measurement), any_of(host, "disturbance", Disturbance))
+
+
+class HeardXids(Struct, frozen=True):
+    """What NVML told of errors while the run measured, of each node on which it listened."""
+
+    nodes: tuple[Xids, ...]
+
+
+heard_xids = _sample(HeardXids, every, "xids", Xids, "NVML listened on no node")
 
 
 class MeasuredPairs(Struct, frozen=True):

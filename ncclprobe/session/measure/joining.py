@@ -7,6 +7,7 @@ the share of the usual speed that it leaves at least.
 """
 
 import os
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,17 +17,19 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
-from ncclprobe.facts.nvml import Gpus, heated_s
+from ncclprobe.facts.nvml import Gpus, heated_s, xids
 from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
-from ncclprobe.model.measurement import Disturbance
+from ncclprobe.layout import first_of
+from ncclprobe.model.measurement import Disturbance, Xids
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.snapshot import Job, learned
+from ncclprobe.model.snapshot import Absent, Job, learned
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_setting
 from ncclprobe.probes import nccl_library
+from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import Backend, RankInfo, RunConfig, gpu_identity, gpu_instance
@@ -39,6 +42,7 @@ _SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-powe
 """NVML's reasons for lower clocks other than the user's settings and idling."""
 _HOT = 0.05
 """The share of a run in which heat must have lowered a GPU's clocks to be reported."""
+_MOST_XIDS = 3
 _MOST_CHARACTERS = 64
 """Of a setting's value."""
 _HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
@@ -114,6 +118,21 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
         for index, reasons in told.items()
         if reasons
     ]
+
+
+def tell_xids(run: RankContext) -> None:
+    """Record what NVML has told of each node's GPUs since it listens."""
+    run.set_phase("read what NVML told of errors")
+    found = xids(run.host) if run.look else None
+    told = run.exchange.collect(None if isinstance(found, Absent) or found is None else [socket.gethostname(), found])
+    run.record(Xids(node, tuple((gpu, code) for gpu, code in heard)) for node, heard in filter(None, told or ()))
+
+
+def xids_behind(host: Host, backend: Backend | None) -> str:
+    """Return in words what NVML told of this host's GPUs, where a call has failed; empty: nothing."""
+    found = xids(host) if backend == "nccl" else ()
+    told = [] if isinstance(found, Absent) else [f"Xid {code} of GPU{gpu}" for gpu, code in dict.fromkeys(found)]
+    return f"; NVML told {first_of(told, _MOST_XIDS)}" if told else ""
 
 
 def gpus_now(host: Host) -> Gpus | None:

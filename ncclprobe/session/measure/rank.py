@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
+from ncclprobe.facts import nvml
 from ncclprobe.facts.environment import of_measuring, of_release
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
@@ -179,7 +180,9 @@ class Rank:
         except group.MissedBarrier as error:
             self._watchdog.failed(str(error), error.ranks)
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
-            self._watchdog.failed(group.why(error, self._backend, self._device))
+            self._watchdog.failed(
+                group.why(error, self._backend, self._device) + joining.xids_behind(self._host, self._backend)
+            )
         finally:
             self._watchdog.stop()
         leave(code)
@@ -230,8 +233,13 @@ class Rank:
 
     def _measure_in_group(self, run: RankContext) -> None:
         """Open the group, measure all parts in it, and close it."""
+        of_gpus = run.config.backend == "nccl"
+        if of_gpus:
+            nvml.xids(self._host)  # from now on NVML listens
         group_s = self._open_group(run.config.backend)
         intact = self._measure_parts(run, group_s)
+        if of_gpus:
+            joining.tell_xids(run)
         self._watchdog.set_phase("close the process group")
         if intact:
             import torch.distributed

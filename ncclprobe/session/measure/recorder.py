@@ -25,7 +25,7 @@ from ncclprobe.facts.run.samples import Asked, DifferingSetting, Expected, Expec
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow, Xids
 from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
@@ -60,6 +60,7 @@ _SAMPLES: Mapping[type, str] = {
     ScriptRung: "script_rung",
     SkippedRow: "skipped",
     StepRow: "step",
+    Xids: "xids",
 }
 """What stands in the log by itself, by the name of its samples."""
 
