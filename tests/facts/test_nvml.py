@@ -538,7 +538,8 @@ host.close()
 def test_xids_are_told_from_the_first_question_on_each_once(new: Path, tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.write_text("1 8 13\n")
-    assert fake_nvml.run(new, XIDS, str(path), gpus=2, events=path).split("\n")[:2] == ["()", "((0, '31'), (1, '79')) ()"]
+    said = fake_nvml.run(new, XIDS, str(path), gpus=2, events=path)
+    assert said.split("\n")[:2] == ["()", "((0, '31'), (1, '79')) ()"]
 
 
 def test_xids_that_nvml_does_not_tell_are_absent(new: Path, tmp_path: Path) -> None:
