@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, gpus, having, linked, nccl, setting
-from ncclprobe.checks.env.job import debug_file, visible
+from ncclprobe.checks.env.job import debug_file, torch_timeouts, visible
 from ncclprobe.checks.env.transports import forced_algo
 from ncclprobe.checks.env.values import (
     bool_word,
@@ -123,6 +123,12 @@ REAL = {
 @pytest.mark.parametrize("variables", REAL.values(), ids=REAL)
 def test_of_a_real_setup_nothing_worse_than_a_note_is_said(variables: dict[str, str]) -> None:
     assert [finding for finding in findings(having(**variables)) if finding.severity is not Severity.NOTE] == []
+
+
+@pytest.mark.parametrize(("value", "notes"), [("0", 1), ("1", 0), ("", 0)])
+def test_nccls_ras_that_is_off_is_noted_for_what_attach_then_does_not_see(value: str, notes: int) -> None:
+    found = list(torch_timeouts.run(setting("NCCL_RAS_ENABLE", value) if value else having()))
+    assert [finding.severity for finding in found] == [Severity.NOTE] * notes
 
 
 @pytest.mark.parametrize(

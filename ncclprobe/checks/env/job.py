@@ -109,10 +109,16 @@ def torch_timeouts(settings: Settings) -> Iterator[Finding]:
 
     Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
-    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind.
-    Fix: leave the heartbeat at its default (480 s) and the recorder on: TORCH_FR_BUFFER_SIZE=2000.
+    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
+    without NCCL's RAS `ncclprobe attach` does not see which rank has launched less.
+    Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000) and NCCL_RAS_ENABLE
+    unset.
     """
     yield from _heartbeat(settings)
+    ras = settings.get("NCCL_RAS_ENABLE")
+    if ras is not None and read_int(ras, -1).value == 0:
+        message = "is 0: while a job hangs, `ncclprobe attach` sees less of it"
+        yield jobs_note("NCCL_RAS_ENABLE", message, evidence(settings, "NCCL_RAS_ENABLE"))
     for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
         text = settings.get(name)
         if text is not None and read_int(text, -1).value == 0:
