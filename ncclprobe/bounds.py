@@ -140,6 +140,8 @@ JOB_THREADS, JOB_CHILDREN, JOB_FILES = 512, 128, 4096
 """Of one rank that runs: threads whose processes are looked for, these processes, and open files."""
 JOB_STACKS = 64
 """Ranks of one node whose stacks are read."""
+JOB_DUMP_BYTES = 24 << 20
+"""Of one rank's flight records, asked for through torch's pipe: 2,000 calls with stacks are some 2 MiB."""
 JOB_CONNECTIONS = 1024
 """TCP connections of a node's ranks, those first on which something waits."""
 

@@ -75,6 +75,15 @@ def test_fields_come_in_one_call_each_with_its_own_refusal(library: Path, tmp_pa
     assert (tmp_path / "log").read_text().count("nvmlDeviceGetFieldValues") == 1
 
 
+def test_the_gpus_of_a_job_tell_of_its_own_processes_alone_and_of_each_value_why_it_is_not_there(library: Path) -> None:
+    (_, rows), (_, others) = ask(library, ["gpusOf", 1, "4711"], ["gpusOf", 2, "9"], gpus=2, links=2, busy=0, lost=1)
+    assert [row["index"] for row in rows] == [0, 1]
+    assert (rows[0]["pci"], rows[0]["pids"], rows[0]["reasons"]) == ("00000000:00:00.0", [4711], 0x88)
+    assert others[0]["pids"] == []
+    assert rows[0]["busy_percent"]["refused"] == "Missing"
+    assert rows[1]["pci"] == {"refused": "Failed", "why": "GPU is lost"}
+
+
 def test_processes_are_amounts_of_memory_and_nothing_else(library: Path) -> None:
     assert ask(library, ["nvmlDeviceGetComputeRunningProcesses", 0], busy=0) == [["said", [5 << 30]]]
 

@@ -157,7 +157,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
         ),
         "attach": Brief(
             {
-                "what to look at": "--pid --stacks --prepare",
+                "what to look at": "--pid --stacks --dumps --prepare",
                 "what counts": "--exit-code",
                 "the run": "--keep --timeout",
                 "the report": _REPORT,

@@ -84,6 +84,11 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
         time.sleep(max(next_look - time.monotonic(), 0.0))
 
 
+def _asked(options: argparse.Namespace) -> dict[str, object]:
+    """Return what is asked for beside the usual; what is not is left out, as in looks that older versions kept."""
+    return {"pid": options.pid or 0, "stacks": options.stacks, **({"dumps": True} if options.dumps else {})}
+
+
 def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
     from ncclprobe.engine import running
     from ncclprobe.engine.collect import observed
@@ -93,7 +98,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     from ncclprobe.host.capture import dump
     from ncclprobe.report.progress import Waiting
 
-    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps({"pid": options.pid or 0, "stacks": options.stacks})}
+    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(_asked(options))}
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
         found = running.stands([snapshot])
@@ -108,13 +113,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "attach",
         "Look at a job that runs on this node, and say which rank keeps the others waiting, what it does, and since "
-        "when. Nothing is stopped, signalled or written.",
+        "when. Nothing is stopped, signalled or, without --dumps, written.",
     )
     add = parser.add_argument
     add("--pid", type=arguments.count, metavar="PID",
         help="Look at the job of this process: a rank, or what has started ranks.")  # fmt: skip
     add("--stacks", action="store_true",
         help="Also read the Python stacks with py-spy, without stopping anything (pip install 'ncclprobe[stacks]').",
+    )  # fmt: skip
+    add("--dumps", action="store_true",
+        help="Where a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "
+        "read the flight records that torch then writes to its file.",
     )  # fmt: skip
     add("--prepare", action="store_true", help="Print what to put into a program, so that more is seen of it.")
     add("--keep", type=arguments.folder, metavar="DIR",

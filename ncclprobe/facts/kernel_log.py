@@ -45,6 +45,10 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 }
 
 
+HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
+"""Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
+
+
 class Event(Struct, frozen=True):
     """One line that means something. `at_s` is in seconds since boot.
 

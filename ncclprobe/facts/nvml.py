@@ -136,7 +136,7 @@ _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little i
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
 _THERMAL = 1  # nvmlPerfPolicyType_t
-_GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
+GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
 class GpuFabric(Struct, frozen=True):
@@ -434,7 +434,7 @@ def _remaps(counts: list[int]) -> tuple[bool, bool]:
     return bool(pending), bool(failed)
 
 
-def _reasons(mask: Any) -> tuple[str, ...]:
+def reasons(mask: Any) -> tuple[str, ...]:
     """Return the names of the bits set; bits that this version does not know are called by their place."""
     bits = [bit for bit in range(64) if number(mask) >> bit & 1]
     return tuple(_REASONS[bit] if bit < len(_REASONS) else f"bit-{bit}" for bit in bits)
@@ -494,7 +494,7 @@ _OF_NVML: tuple[tuple[Any, ...], ...] = (
     (("persistence",), lambda mode: bool(number(mode)), "nvmlDeviceGetPersistenceMode"),
     (("fabric",), _fabric, "nvmlDeviceGetGpuFabricInfoV"),
     (("compute",), _capability, "nvmlDeviceGetCudaComputeCapability"),
-    (("throttle",), _reasons, "nvmlDeviceGetCurrentClocksEventReasons"),
+    (("throttle",), reasons, "nvmlDeviceGetCurrentClocksEventReasons"),
     (("processes",), _processes, "nvmlDeviceGetComputeRunningProcesses"),
     (("cpus",), members, "nvmlDeviceGetCpuAffinity", _WORDS),
     (("numa_nodes",), members, "nvmlDeviceGetMemoryAffinity", _WORDS, 0),
@@ -515,7 +515,7 @@ _OLDER = {
 def _why_lost(gpu: Gpu) -> str:
     """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
     seen = [getattr(gpu, name) for name in gpu.__struct_fields__]
-    return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(_GONE)), "")
+    return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(GONE)), "")
 
 
 P2pStatus = Literal["OK", "CNS", "GNS", "TNS", "DR", "NS", "U"]

@@ -456,6 +456,20 @@ def _server(pid: str, path: str, look: str) -> str:
     return ask_server(pid, path)
 
 
+def _dump(pid: str, rank: str, look: str) -> str:
+    """Return the flight records that torch writes when it is asked through its pipe."""
+    from ncclprobe.host.dump_pipe import ask_dump
+
+    return ask_dump(pid, rank)
+
+
+def _left_dump(pid: str, rank: str) -> str:
+    """Return the path of the flight records that a rank has written by itself."""
+    from ncclprobe.host.dump_pipe import left_dump
+
+    return left_dump(pid, rank)
+
+
 def _ras(address: str, look: str, *pids: str) -> str:
     """Return what NCCL's RAS of the ranks `pids` answers."""
     from ncclprobe.host.ras_client import ask_ras
@@ -538,6 +552,8 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "wait": _wait,
     "server": _server,
     "stacks": _stacks,
+    "dump": _dump,
+    "left_dump": _left_dump,
     "ras": _ras,
     "counters": _counters,
     "connections": _connections,
@@ -547,6 +563,7 @@ _PATIENCE_S = {
     "run": 10.0,
     "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
     "nvml": 60.0,
+    "nvml gpusOf": 6.0,  # of a running job, whose driver is at work: initialising it takes less
     "psutil": 10.0,  # the first question imports it, from whatever the environment lies on
     "resolve": 5.0,
     "data": 10.0,
@@ -561,6 +578,7 @@ _PATIENCE_S = {
     "ranks": 20.0,  # without it there is nothing to look at, and a node that swaps or is overloaded takes so long
     "process": 2.0,
     "server": 1.5,
+    "dump": 13.0,  # torch looks at its pipe once a second, and looks up the names of its stacks
     "ras": 4.0,
     "stacks": _STACKS_S + 1.0,
     "wait": 60.0,

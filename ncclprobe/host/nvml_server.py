@@ -63,6 +63,8 @@ class Library:
             self._initialised = True
         if function == "xids":
             return self._xids()
+        if function == "gpusOf":
+            return _gpus_of(self, str(arguments[1]))
         if not function.startswith("nvmlDeviceGet") or function == "nvmlDeviceGetCount":
             return getattr(self.nvml, function)(*arguments)
         handle, rest = self.handle(int(arguments[0])), arguments[1:]
@@ -160,6 +162,33 @@ def _sram_errors(library: Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlEccSramErrorStatus_v1_t()
     library.nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(structure))
     return structure
+
+
+_SM, _NVLINK_BYTES, _ALL_LINKS = 1, "138,139", str(0xFFFFFFFF)
+"""nvmlClockType_t; NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, whose scope UINT_MAX is the sum of links."""
+
+
+def _gpus_of(library: Library, pids: str) -> list[dict[str, Any]]:
+    """Return what each GPU does now, and which of `pids` compute on it: other processes do not leave this one."""
+    nvml, ours = library.nvml, {*_numbers(pids)}
+    wanted: dict[str, Callable[[Any], Any]] = {
+        "pci": lambda gpu: nvml.nvmlDeviceGetPciInfo(gpu).busId,
+        "pids": lambda gpu: [each.pid for each in nvml.nvmlDeviceGetComputeRunningProcesses(gpu) if each.pid in ours],
+        "busy_percent": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+        "clock_MHz": lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, _SM),
+        "most_MHz": lambda gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, _SM),
+        "power_mW": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu),
+        "reasons": lambda gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu),
+        "nvlink_KiB": lambda gpu: _field_values(library, gpu, _NVLINK_BYTES, _ALL_LINKS),
+    }
+    return [
+        {"index": index, **dict(zip(wanted, _told(library, index, [*wanted.values()]), strict=True))}
+        for index in range(nvml.nvmlDeviceGetCount())
+    ]
+
+
+def _told(library: Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
+    return library.each(lambda ask: ask(library.handle(index)), wanted)
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {

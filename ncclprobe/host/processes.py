@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _STALLED = re.compile(r"^some [^\n]{0,80} total=([0-9]+)$", re.MULTILINE)
 _OF_CHILD = {"wait4": 1, "waitid": 2}
 _MOST_PIDS = 1 << 22
+_OF_KERNEL = 1 << 21
+"""PF_KTHREAD (linux/sched.h). In a container the parent of ranks may have the number of the kernel's own, 2."""
 _SYSCALLS = {
     "x86_64": {
         **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
@@ -92,7 +95,7 @@ def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any
     try:
         if asked["do"] == "ranks":
             return {"said": _ranks(int(asked["of"][0]), asked["of"][1:], recordable)}
-        return {"said": _process(*map(int, asked["of"][:2]))}
+        return {"said": _process(*map(int, asked["of"]))}
     except (OSError, HostError, ValueError, LookupError) as error:
         refusal = as_host_error(error, " ".join((asked["do"], *asked["of"][:1])))
         return {"refused": type(refusal).__name__, "why": str(refusal)}
@@ -103,15 +106,15 @@ def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any
 
 def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
     """Return the processes that have one of the variables `names`, or that `root` (0: none) is or has started."""
-    seen = {pid: stat for pid in _pids() if (stat := _stat_or_none(f"/proc/{pid}"))}
+    seen = {pid: stat for pid in _pids() if (stat := stat_or_none(f"/proc/{pid}"))}
     parents = {pid: int(stat[1]) for pid, stat in seen.items()}
     beneath = _beneath(root, parents) if root else set()
     found, hidden, late = [], 0, []
     for pid, parent in parents.items():
-        if pid in (os.getpid(), os.getppid(), 2) or parent == 2:  # ourselves; threads of the kernel
+        if pid in (os.getpid(), os.getppid()) or int(seen[pid][6]) & _OF_KERNEL:
             continue
         try:
-            variables = within(_BLOCKED_S, lambda at=pid: _variables(at), f"/proc/{pid}/environ")  # type: ignore[misc]
+            variables = within(_BLOCKED_S, lambda at=pid: environment(at), f"/proc/{pid}/environ")  # type: ignore[misc]
             if pid in beneath or not variables.keys().isdisjoint(names):
                 kept = {name: recorded(name, value) for name, value in variables.items() if name in recordable}
                 found.append(_candidate(pid, seen[pid], parent, kept))
@@ -155,7 +158,8 @@ def _beneath(root: int, parents: dict[int, int]) -> set[int]:
     return found
 
 
-def _variables(pid: int) -> dict[str, str]:
+def environment(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with."""
     texts = _bytes(f"/proc/{pid}/environ").decode("utf-8", "surrogateescape").split("\0")
     return {name: value for name, equals, value in (each.partition("=") for each in texts) if equals}
 
@@ -163,10 +167,13 @@ def _variables(pid: int) -> dict[str, str]:
 # What one process does.
 
 
-def _process(pid: int, start: int) -> dict[str, Any]:
-    """Return what process `pid`, which began at tick `start`, does now. Raises Missing where it is gone."""
+def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
+    """Return what process `pid`, which began at tick `start`, does now. Raises Missing where it is gone.
+
+    Of ranks in one cgroup this is read once for each `look`.
+    """
     path = f"/proc/{pid}"
-    stat = _stat_or_none(path)
+    stat = stat_or_none(path)
     if stat is None or int(stat[19]) != start:
         raise Missing(f"process {pid}: it has ended{' and its number is of another' if stat else ''}")
     status = _numbers(f"{path}/status")
@@ -178,7 +185,7 @@ def _process(pid: int, start: int) -> dict[str, Any]:
         "still_s": _still_s(path),
         "swapped_bytes": status.get("VmSwap", 0) << 10,
         "children": list(_children(path, _threads(path))),
-        **_cgroup(path),
+        **_cgroup(_text_or_empty(f"{path}/cgroup"), look),
     }
 
 
@@ -228,7 +235,7 @@ def _children(path: str, tids: list[str]) -> Iterator[dict[str, Any]]:
     waiting = [pid for tid in tids for pid in _text_or_empty(f"{path}/task/{tid}/children").split()]
     for count, pid in enumerate(waiting):  # grows as it goes
         own = f"/proc/{pid}"
-        stat = _stat_or_none(own)
+        stat = stat_or_none(own)
         if stat is None or count >= bounds.JOB_CHILDREN:
             continue
         waiting += _text_or_empty(f"{own}/task/{pid}/children").split()
@@ -246,10 +253,10 @@ def _pipes(path: str) -> set[str]:
     return found
 
 
-def _cgroup(path: str) -> dict[str, Any]:
-    """Return whether the process's cgroup is frozen, held back, or out of memory, of cgroup v2 and v1."""
-    lines = _text_or_empty(f"{path}/cgroup").splitlines()
-    groups = dict(line.split(":", 2)[1:] for line in lines if line.count(":") > 1)
+@lru_cache(256)
+def _cgroup(text: str, look: int) -> dict[str, Any]:
+    """Return whether a process's cgroup is frozen, held back, or out of memory, of cgroup v2 and v1."""
+    groups = dict(line.split(":", 2)[1:] for line in text.splitlines() if line.count(":") > 1)
     found: dict[str, Any] = {}
     for names, own in groups.items():
         part = _CGROUPS / names if names else _CGROUPS
@@ -265,7 +272,7 @@ def _cgroup(path: str) -> dict[str, Any]:
     return found
 
 
-def _stat_or_none(path: str) -> list[str] | None:
+def stat_or_none(path: str) -> list[str] | None:
     """Return the fields of proc_pid_stat(5) from the state on, and last the name; None: it is gone."""
     try:
         head, _, tail = _bytes(f"{path}/stat").decode(errors="replace").rpartition(")")

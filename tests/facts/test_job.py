@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, TimedOut
+from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
+from ncclprobe.facts.job import devices
 from ncclprobe.facts.job import ranks as looks
+from ncclprobe.facts.job.devices import XIDS
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE, debug_server, processes
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.debug_server import ask_server
+from ncclprobe.model.snapshot import Absent
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 
@@ -101,7 +104,7 @@ def test_processes_of_others_are_counted() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
-    start = int(processes._stat_or_none("/proc/self")[19])  # type: ignore[index]
+    start = int(processes.stat_or_none("/proc/self")[19])  # type: ignore[index]
     assert processes._process(os.getpid(), start)["state"] in "RS"
     with pytest.raises(Missing, match="its number is of another"):
         processes._process(os.getpid(), start + 1)
@@ -121,33 +124,51 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
 def test_what_the_cgroup_of_a_rank_tells(
     lines: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in {"process/cgroup": lines, **files}.items():
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+    processes._cgroup.cache_clear()
     monkeypatch.setattr(processes, "_CGROUPS", tmp_path)
-    found = processes._cgroup(str(tmp_path / "process"))
+    found = processes._cgroup(lines, 0)
     assert {name: found[name] for name in ("frozen", "held_s", "oom_kills")} == {
         "frozen": True,
         "held_s": 0.5,
         "oom_kills": 2,
     }
     assert found.get("memory_s") == (1.5 if lines.startswith("0") else None)
+    next(tmp_path.rglob("cpu.stat")).write_text("throttled_usec 700000\nthrottled_time 700000000\n")
+    assert processes._cgroup(lines, 0)["held_s"] == 0.5
+    assert processes._cgroup(lines, 1)["held_s"] == 0.7
 
 
 def test_no_value_of_a_variable_is_told_that_may_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"RANK": "0", "API_TOKEN": "hunter2", "MASTER_ADDR": "user:hunter2@n1"}
     monkeypatch.setattr(processes, "_pids", lambda: [1])
-    monkeypatch.setattr(processes, "_variables", lambda _: environ)
+    monkeypatch.setattr(processes, "environment", lambda _: environ)
     (only,) = processes._ranks(0, ["RANK"], {"RANK", "MASTER_ADDR"})["processes"]
     assert "hunter2" not in json.dumps(only)
     assert only["variables"]["RANK"] == "0"
+
+
+def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stat(path: str) -> list[str]:
+        flags = str(0x208040 if path == "/proc/9" else 0x400000)
+        return ["S", "2", "0", "0", "0", "-1", flags, *["0"] * 14, "python"]
+
+    monkeypatch.setattr(processes, "_pids", lambda: [2, 9, 70])
+    monkeypatch.setattr(processes, "stat_or_none", stat)
+    monkeypatch.setattr(processes, "environment", lambda pid: {"RANK": "0"} if pid > 2 else {})
+    monkeypatch.setattr(processes, "_candidate", lambda pid, *_: {"pid": pid})
+    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70}]
 
 
 def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(processes, "_pids", lambda: [1])
     monkeypatch.setattr(processes, "_BLOCKED_S", 0.01)
-    monkeypatch.setattr(processes, "_variables", lambda _: never.wait(20) and {})
+    monkeypatch.setattr(processes, "environment", lambda _: never.wait(20) and {})
     answer = processes._ranks(0, ["RANK"], set())
     never.set()
     assert "no answer within 0.01 s" in answer["late"][0]
@@ -229,6 +250,33 @@ def test_what_a_rank_says_twice_is_taken_apart_once(monkeypatch: pytest.MonkeyPa
     assert [len(look.records.unread) for look in (both.first, both.second)] == [2, 2]
 
 
+def test_stacks_of_processes_that_a_rank_started_are_read_if_they_cannot_go_on() -> None:
+    frames = [{"name": "recv", "filename": "connection.py", "line": 3}]
+    children = [{"state": state, "cpu_s": 1.0, "pid": pid, "name": "w"} for state, pid in (("S", 60), ("D", 61))]
+    state = json.dumps({"state": "S", "cpu_s": 1.0, "time_s": 9.0, "children": children})
+    said = {("process", 10, 10, look): state for look in (1, 2)} | {("wait", "5.0"): ""}
+    for pid in (10, 60, 61):
+        said |= {("stacks", pid, look): json.dumps([{"os_thread_id": pid, "frames": frames}]) for look in (1, 2)}
+    found_here = LocalRanks((found(process(10, 0)).ranks[0],))
+    seen_both = looks.looks.run(Replay(said, older=True), found_here, AskedJob(stacks=True))
+    assert [dict(look.of_children).keys() for look in (seen_both.first, seen_both.second)] == [set(), {61}]
+    assert not looks.looks.run(Replay(said, older=True), found_here, AskedJob()).second.of_children
+
+
+def test_no_records_are_written_down_between_what_the_kernel_shows_at_both_looks() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Order(Replay):
+        def ask(self, *question: str | int) -> str:
+            if question[0] in ("server", "process", "wait"):
+                asked.append((str(question[0]), int(question[-1]) if question[0] != "wait" else 0))
+            return super().ask(*question)
+
+    here = LocalRanks((found(process(10, 0)).ranks[0],))
+    looks.looks.run(Order({("wait", "5.0"): ""}, older=True), here, AskedJob())
+    assert asked == [("server", 1), ("process", 1), ("wait", 0), ("process", 2), ("server", 2)]
+
+
 @pytest.mark.parametrize("question", [("server", 11, "fr_trace_json", 2), ("process", 11, 11, 2)])
 def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...]) -> None:
     ranks, cut = found(process(10, 0), process(11, 1)), OutOfTime("all that --timeout left")
@@ -242,6 +290,39 @@ def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...
 def test_a_process_without_a_worker_server_is_not_called() -> None:
     with socket.create_server(("127.0.0.1", 0)), pytest.raises(Missing, match="runs no worker server"):
         ask_server(str(os.getpid()), "fr_trace_json")
+
+
+# What NVML says of the GPUs of the ranks.
+
+
+def gpu_row(**more: Any) -> dict[str, Any]:
+    """Return what the child of NVML tells of a GPU."""
+    row = {"index": 0, "pci": "00000000:5E:00.0", "pids": [10], "busy_percent": 100, "clock_MHz": 345}
+    return {**row, "most_MHz": 1980, "power_mW": 120500, "reasons": 0x40, "nvlink_KiB": [7, 9], **more}
+
+
+def test_gpus_are_asked_at_both_looks_and_the_kernel_for_xids_where_there_are_gpus() -> None:
+    refused = {"refused": "Denied", "why": "Insufficient Permissions"}
+    line = [50.0, "NVRM: Xid (PCI:0000:5e:00): 79, pid=9, GPU has fallen off the bus."]
+    said: dict[tuple[str | int, ...], str] = {("wait", "5.0"): ""}
+    said |= {("nvml", "gpusOf", 1, "10"): json.dumps([gpu_row()])}
+    said |= {("nvml", "gpusOf", 2, "10"): json.dumps([gpu_row(nvlink_KiB=[refused, 9], power_mW=refused)])}
+    said |= {("kernel_log", XIDS): json.dumps({"lines": [line, [51.0, "NVRM: loading"]]})}
+    here = LocalRanks((found(process(10, 0)).ranks[0],))
+    both = looks.looks.run(Replay(said, older=True), here, AskedJob())
+    (first,), (second,) = both.first.gpus, both.second.gpus
+    assert (first.pids, first.nvlink_KiB, first.reasons) == ((10,), 16, ("hw-thermal-slowdown",))
+    assert second.nvlink_KiB == second.power_mW == Absent("NVML: Insufficient Permissions", "Denied")
+    assert [(each.kind, each.code) for each in both.xids] == [("xid", "79")]
+    without = looks.looks.run(Replay({("wait", "5.0"): ""}, older=True), here, AskedJob())
+    assert isinstance(without.second.gpus, Absent)
+    assert without.xids == Absent("there is no GPU here")
+
+
+@pytest.mark.parametrize("text", ["[{}]", "7", "nonsense", '[{"index": -1}]'])
+def test_nonsense_of_nvml_is_a_reason_and_no_gpu(text: str) -> None:
+    with pytest.raises(ParseError):
+        devices.gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
 
 
 # The connections of this very process.

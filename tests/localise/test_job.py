@@ -12,7 +12,9 @@ from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
+from ncclprobe.facts.job.devices import LiveGpu
 from ncclprobe.facts.job.ranks import Child, Connection, JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.localise.job import stand
 from ncclprobe.model.snapshot import Absent
@@ -50,10 +52,12 @@ def looked(
     ras: tuple[RasAnswer | Absent, RasAnswer | Absent] = (GONE, GONE),
     wires: tuple[tuple[Connection, ...], tuple[Connection, ...]] = ((), ()),
     silent: tuple[int, ...] = (),
+    of_children: Mapping[int, tuple[FlightFrame, ...]] | None = None,
+    gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
 ) -> Stand:
     """Return how a job stands whose ranks, all on one node, were seen so."""
-    launch = Launch("torchrun", world_size=world or len(states))
-    ranks = tuple(JobProcess(100 + rank, 1, "python", rank, launch) for rank in states)
+    launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states))
+    ranks = tuple(JobProcess(100 + rank, 1, "python", rank, replace(launch, local_rank=rank)) for rank in states)
     servers = tuple("no answer within 1 s" if rank in silent else "" for rank in states)
     read = [tuple(both[at] for both in stacks.values()) if stacks else () for at in (0, 1)]
     looks = JobLooks(
@@ -61,6 +65,8 @@ def looked(
         JobLook(tuple(both[1] for both in states.values()), second or first, servers, read[1], ras[1], wires[1]),
         {"10.77.1.1": "eth1"},
     )
+    second_look = replace(looks.second, of_children=of_children or {}, gpus=gpus[1])
+    looks = replace(looks, first=replace(looks.first, gpus=gpus[0]), second=second_look, xids=gpus[2])
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
 
@@ -256,6 +262,89 @@ def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> No
         assert wanted in found.classes[0].doing
 
 
+@pytest.mark.parametrize(
+    ("heard_s", "state", "wanted"),
+    [
+        (12.0, IDLE, {"stuck inside": (0, 2), "cannot tell": (1,)}),
+        (2.0, IDLE, {"cannot tell": (0, 2, 1)}),
+        (12.0, STOPPED, {"stuck outside": (2,), "cannot tell": (0, 1)}),
+    ],
+)
+def test_ranks_between_which_nothing_arrives_are_named_without_records(
+    heard_s: float, state: LiveRank, wanted: dict[str, tuple[int, ...]]
+) -> None:
+    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state))}
+    wires = (replace(SENDS, heard_s=heard_s), RECEIVES)
+    found = looked(states, wires=(wires, wires))
+    ranks: dict[str, tuple[int, ...]] = {}
+    for each in found.classes:
+        ranks[each.name] = (*ranks.get(each.name, ()), *each.ranks)
+    assert ranks == wanted
+    assert any("rank 0 sends to rank 2 over eth1" in each.doing for each in found.classes) is (state is IDLE)
+
+
+@pytest.mark.parametrize(
+    ("first", "still_s", "name"),
+    [("D", 12.0, "stuck outside"), ("D", 2.0, "cannot tell"), ("D", None, "cannot tell"), ("S", 12.0, "cannot tell")],
+)
+def test_a_rank_long_in_uninterruptible_sleep_is_named_without_records(
+    first: str, still_s: float | None, name: str
+) -> None:
+    state = replace(IDLE, state="D", wchan="folio_wait_bit_common", call="read", file="/data/shard", still_s=still_s)
+    states = {0: (IDLE, later(IDLE)), 1: (replace(state, state=first), later(state))}
+    found = looked(states)
+    (row,) = (each for each in found.classes if 1 in each.ranks)
+    assert row.name == name
+    assert "is in uninterruptible sleep (folio_wait_bit_common, /data/shard)" in row.doing
+
+
+WELL = LiveGpu(0, "00000000:5E:00.0", (100,), 100, 1980, 1980, 310_000, (), 64)
+SLOWED = ("hw-thermal-slowdown",)
+XID = Event(50.0, "xid", "0000:5e:00", "79")
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "xids", "words"),
+    [
+        (WELL, WELL, (XID,), "its GPU0 has had Xid 79"),
+        (WELL, WELL, (replace(XID, code="31"),), ""),
+        (WELL, WELL, (replace(XID, at_s=0.001),), ""),
+        (WELL, WELL, (replace(XID, device="0000:5f:00"),), ""),
+        (WELL, WELL, (replace(XID, kind="lost", code=""),), "its GPU0 fell off the bus"),
+        (WELL, replace(WELL, pci=Absent("NVML: GPU is lost"), pids=Absent("NVML: GPU is lost")), (),
+         "its GPU0 does not answer (NVML: GPU is lost)"),
+        (WELL, replace(WELL, pci=Absent("NVML: Insufficient Permissions")), (), ""),
+        (replace(WELL, reasons=SLOWED), replace(WELL, reasons=SLOWED, clock_MHz=345), (),
+         "its GPU0 is held at 345 of 1980 MHz (hw-thermal-slowdown)"),
+        (WELL, replace(WELL, reasons=SLOWED, clock_MHz=345), (), ""),
+        (replace(WELL, reasons=("gpu-idle",)), replace(WELL, reasons=("gpu-idle",), clock_MHz=345), (), ""),
+        (WELL, WELL, Absent("kernel.dmesg_restrict is 1"), ""),
+    ],
+)  # fmt: skip
+def test_a_rank_whose_gpu_failed_holds_up_the_call_in_which_all_are(
+    first: LiveGpu, last: LiveGpu, xids: Any, words: str
+) -> None:
+    texts = dict.fromkeys(range(2), "all_reduce@980 all_reduce*@985")
+    of_other = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
+    found = looked(
+        dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts), gpus=((first, of_other), (last, of_other), xids)
+    )
+    if not words:
+        assert set(classes(found)) == {"working"}
+        return
+    assert classes(found) == {"stuck inside": (0,), "waiting": (1,)}
+    assert found.classes[0].doing.endswith(f"; {words}")
+    assert found.classes[1].doing.endswith("for rank 0")
+
+
+def test_what_a_gpu_does_is_evidence_of_its_rank() -> None:
+    gpus = (WELL,), (replace(WELL, nvlink_KiB=1088),), ()
+    found = looked({0: (IDLE, later(IDLE))}, gpus=gpus)
+    texts = [each.text for each in found.classes[0].evidence]
+    assert "GPU0: busy 100 % of the time, 1980 MHz of 1980, 310 W, 1 MiB over NVLink between the looks" in texts
+    assert not any("GPU0" in each.text for each in looked({1: (IDLE, later(IDLE))}, gpus=gpus).classes[0].evidence)
+
+
 def test_a_call_over_whose_connections_much_passes_is_slow_and_not_stuck() -> None:
     texts = dict.fromkeys(range(3), "all_reduce@900 all_reduce*@905")
     passes = replace(SENDS, retransmits=0, acknowledged_bytes=500_000)
@@ -353,6 +442,17 @@ def test_a_worker_of_a_loader_that_waits_for_a_lock_is_named(name: str, call: st
     polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
     (outside, _) = waits_for_2(polls, later(polls)).classes
     assert ("its process 60" in outside.doing) is named
+
+
+def test_the_line_of_a_worker_that_cannot_go_on_is_told() -> None:
+    worker = Child("D", 3.0, "nfs_wait", "read", "/data/shard", pid=60, name="pt_data_worker")
+    polls = replace(IDLE, call="poll", children=(worker,))
+    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (polls, later(polls))}
+    found = looked(states, recorded(WAIT_OF_51, backend="gloo"), of_children={60: IN_LOADER})
+    wanted = (
+        "its process 60 (pt_data_worker) is in uninterruptible sleep (nfs_wait, /data/shard), in recv, train.py:12 in"
+    )
+    assert wanted in found.classes[0].doing
 
 
 @pytest.mark.parametrize(("call", "named"), [("write", True), ("poll", False)])

@@ -13,6 +13,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in
+from ncclprobe.facts.kernel_log import HARMLESS_XIDS
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 
@@ -28,8 +29,6 @@ _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off", "RmI
 _BUS_FATAL = ("Uncorrected (Fatal)", "Uncorrectable (Fatal)")
 _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
-HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
-"""Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
 _LINK_XIDS = frozenset({"74", *map(str, range(144, 151))})
 _LINK = {
     **NODE,

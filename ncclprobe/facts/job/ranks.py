@@ -1,7 +1,8 @@
 """The ranks of a job on a node, what each does at two looks, and how those of all nodes stand."""
 
+import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -13,11 +14,16 @@ from ncclprobe.errors import HostError, OutOfTime, ParseError
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
-from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, records
+from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, read_dump, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
+from ncclprobe.facts.job import devices
+from ncclprobe.facts.job.devices import LiveGpu
+from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.traffic import Traffic
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.host.dump_pipe import PIPE
+from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
@@ -28,10 +34,11 @@ _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NOD
 
 
 class AskedJob(Struct, frozen=True):
-    """What the command line says: which process, 0: none; whether stacks are to be read."""
+    """What the command line says: which process, 0: none; whether to read stacks, and to write to torch's pipe."""
 
     pid: int = 0
     stacks: bool = False
+    dumps: bool = False
 
 
 class JobProcess(Struct, frozen=True):
@@ -200,10 +207,12 @@ def _in_words(ranks: Sequence[JobProcess]) -> str:
     return f"{len(ranks)} ranks of {first.job or 'a job'} (--pid {first.pid})"
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
+_RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
 
 class ProcessState(Struct, frozen=True):
@@ -254,6 +263,39 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
     memory_s: float = 0.0
 
 
+ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
+READS, WRITES = ("read", "readv", "recvfrom", "recvmsg"), ("write", "writev", "sendto", "sendmsg")
+OUTSIDE = (*READS, *WRITES, "flock", "fcntl", "open", "connect", "fsync")
+_LOADER = "pt_data_worker"
+
+
+def suspects(at: LiveRank) -> Sequence[Child]:
+    """Return the processes that a rank has started and for which it waits, or that can not go on.
+
+    That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
+    """
+    known, pid, awaited = {child.pid: child for child in at.children}, at.awaits, dict[Child, None]()
+    while (child := known.pop(pid, None)) is not None:
+        awaited, pid = {child: None}, child.awaits
+    held = [child for child in at.children if child.state in ASLEEP or (shared(child, at) and _held_up(child, at))]
+    return [*(awaited | dict.fromkeys(sorted(held, key=lambda child: not shared(child, at))))][:2]
+
+
+def _held_up(child: Child, at: LiveRank) -> bool:
+    """Return whether a process waits for what is not the rank, or does not take what the rank writes.
+
+    A worker of a data loader without work polls: one that waits for a lock may have it from a fork, for ever.
+    """
+    outside = child.call in OUTSIDE and not child.file.startswith("pipe:")
+    locked = child.name == _LOADER and child.call == "futex"
+    return outside or locked or (at.call in WRITES and at.file in child.pipes)
+
+
+def shared(child: Child, at: LiveRank) -> bool:
+    """Return whether a process shares a pipe with the rank that has started it."""
+    return bool({*child.pipes} & {*at.pipes})
+
+
 class Connection(Struct, frozen=True):
     """A TCP connection of a rank, or of what it has started, as its kernel sees it. Its ends are ``10.0.0.1:4711``.
 
@@ -278,8 +320,9 @@ class Connection(Struct, frozen=True):
 class JobLook(Struct, frozen=True):
     """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
 
-    `stacks` are those of the first threads, innermost frame first, where they were asked for.
-    `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted.
+    `stacks` are those of the first threads, innermost frame first, where they were asked for, and `of_children` at the
+    second look those of processes that ranks have started and that can not go on.
+    `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted, `gpus` what NVML says.
     """
 
     processes: tuple[LiveRank | Absent, ...] = ()
@@ -289,17 +332,20 @@ class JobLook(Struct, frozen=True):
     ras: RasAnswer | Absent = Absent("it was not asked")
     connections: tuple[Connection, ...] | Absent = Absent("they were not asked for")
     traffic: Traffic = Traffic()
+    of_children: Mapping[int, tuple[FlightFrame, ...]] = field(default_factory=dict)
+    gpus: tuple[LiveGpu, ...] | Absent = Absent("they were not asked for")
 
 
 class JobLooks(Struct, frozen=True):
     """Two looks at the ranks of a node: a second apart, and longer where nothing tells since when a rank waits.
 
-    `interfaces` are those of the node's addresses.
+    `interfaces` are those of the node's addresses. `xids` are of this boot; they are asked for where NVML answers.
     """
 
     first: JobLook
     second: JobLook
     interfaces: Mapping[str, str] | Absent = Absent("they were not asked for")
+    xids: tuple[Event, ...] | Absent = Absent("there is no GPU here")
 
 
 @collector
@@ -307,29 +353,72 @@ def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
     """Look at every rank of the job on this node, wait, and look again."""
     if here.others:
         return JobLooks(JobLook(), JobLook())
-    dump = cache(read)  # a rank that stands says the same at both looks
-    first = _look(host, here.ranks, 1, asked.stacks, dump)
+    with LimitedChild("ncclprobe.facts.files.flight_child") as child:
+        return _both_looks(host, here, asked, cache(lambda said: _dump(child, said)))
+
+
+def _both_looks(host: Host, here: LocalRanks, asked: AskedJob, dump: Callable[[str], FlightDump | str]) -> JobLooks:
+    first = _look(host, here.ranks, 1, asked, dump)  # a rank that stands says the same at both: it is read once
     timed = first.records.dumps or any(isinstance(p, LiveRank) and p.still_s is not None for p in first.processes)
     host.ask("wait", str(BETWEEN_S if timed else UNTIMED_S))
-    second = _look(host, here.ranks, 2, asked.stacks, dump)
-    return JobLooks(first, second, attempt(lambda: _interfaces(host.ask("psutil", "net_if_addrs"))))
+    second = _look(host, here.ranks, 2, asked, dump)
+    interfaces = attempt(lambda: _interfaces(host.ask("psutil", "net_if_addrs")))
+    if isinstance(second.gpus, Absent):
+        return JobLooks(first, second, interfaces)
+    return JobLooks(first, second, interfaces, attempt(lambda: devices.xids(host)))
 
 
 def _look(
-    host: Host, ranks: Sequence[JobProcess], number: int, stacks: bool, dump: Callable[[str], FlightDump | str]
+    host: Host, ranks: Sequence[JobProcess], number: int, asked: AskedJob, dump: Callable[[str], FlightDump | str]
 ) -> JobLook:
+    # Writing its records down is work of a rank: between the states of both looks nothing of it must lie.
+    answers = _each(ranks, lambda rank: _records(host, rank, 1, asked)) if number == 1 else []
     states = [_in_time(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
-    answers = _each(ranks, lambda rank: _in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number)))
+    answers = answers or _each(ranks, lambda rank: _records(host, rank, number, asked))
     return JobLook(
         tuple(states),
         records((_named(rank), dump(said)) for rank, said in zip(ranks, answers, strict=True) if isinstance(said, str)),
         tuple(each.why if isinstance(each, Absent) else "" for each in answers),
-        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank, number))) if stacks else (),
+        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank.pid, number))) if asked.stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
         attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
         traffic.read(host, number),
+        dict(_of_children(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
+        attempt(lambda: devices.gpus(host, _pids(ranks), number)),
     )
+
+
+def _of_children(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
+    held = [child.pid for state in states if isinstance(state, LiveRank) for child in suspects(state)]
+    found = zip(held, _each(held, lambda pid: _stack(host, pid, 2)), strict=True)
+    yield from ((pid, stack) for pid, stack in found if isinstance(stack, tuple) and stack)
+
+
+def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str | Absent:
+    """Return the flight records of a rank, JSON or in base64, or why they are not known."""
+    said = _in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number))
+    if isinstance(said, str) or rank.rank is None:
+        return said
+    if asked.dumps:
+        written = _in_time(lambda: host.ask("dump", rank.pid, rank.rank or 0, number))
+        return Absent(f"{said.why}; {written.why}", said.refused) if isinstance(written, Absent) else written
+    if number == 1 or not rank.settings.keys() & _RECORDS:
+        return said
+    left = _in_time(lambda: host.ask("left_dump", rank.pid, rank.rank or 0))
+    lies = "" if isinstance(left, Absent) else f"; it has written flight records: `ncclprobe explain {left}`"
+    pipe = f"; --dumps asks for its records through its {PIPE}" if PIPE in rank.settings else ""
+    return Absent(f"{said.why}{lies}{pipe}", said.refused)
+
+
+def _dump(child: LimitedChild, said: str) -> FlightDump | str:
+    """Return the flight records of an answer: JSON is read here, a pickle in the child that reads those of files."""
+    if said[:1] in ("{", "["):
+        return read(said)
+    try:
+        return read_dump(child, base64.b64decode(said, validate=True))
+    except ValueError:
+        return read(said)
 
 
 def _in_time(learn: Callable[[], T]) -> T | Absent:
@@ -358,12 +447,12 @@ def _named(rank: JobProcess) -> str:
     return f"records of rank_{rank.rank}" if rank.rank is not None else f"records of process {rank.pid}, rank"
 
 
-def _each(ranks: Sequence[JobProcess], learn: Callable[[JobProcess], T]) -> list[T]:
+def _each(things: Sequence[K], learn: Callable[[K], T]) -> list[T]:
     """Return what is learned of each rank, of several at once: one that is stopped answers late."""
-    if not ranks:
+    if not things:
         return []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(ranks))) as pool:
-        return list(pool.map(learn, ranks))
+    with ThreadPoolExecutor(min(_AT_ONCE, len(things))) as pool:
+        return list(pool.map(learn, things))
 
 
 def _state(host: Host, rank: JobProcess, number: int) -> LiveRank:
@@ -379,10 +468,10 @@ class _Stack(Struct, frozen=True):
     frames: tuple[FlightFrame, ...]
 
 
-def _stack(host: Host, rank: JobProcess, number: int) -> tuple[FlightFrame, ...] | Absent:
+def _stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent:
     def read() -> tuple[FlightFrame, ...]:
-        threads = cast(tuple[_Stack, ...], decoded(host.ask("stacks", rank.pid, number), tuple[_Stack, ...]))
-        return next((thread.frames for thread in threads if thread.os_thread_id == rank.pid), ())
+        threads = cast(tuple[_Stack, ...], decoded(host.ask("stacks", pid, number), tuple[_Stack, ...]))
+        return next((thread.frames for thread in threads if thread.os_thread_id == pid), ())
 
     return attempt(read)
 

@@ -10,7 +10,17 @@ from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, LiveRank, LocalRanks, Stand
-from ncclprobe.localise.job.activity import Activity, Seen, counted, doing, evidence, waits_outside, wires, with_peers
+from ncclprobe.localise.job.activity import (
+    Activity,
+    Seen,
+    asleep_s,
+    counted,
+    doing,
+    evidence,
+    waits_outside,
+    wires,
+    with_peers,
+)
 from ncclprobe.localise.job.calls import (
     LookedAt,
     Stalled,
@@ -23,6 +33,7 @@ from ncclprobe.localise.job.calls import (
     named,
     stalled,
 )
+from ncclprobe.localise.job.devices import gpus_of
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -67,13 +78,17 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
 
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
+    gpus = gpus_of(here, looks)
     for at, process in enumerate(here.ranks):
         first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
         unread = next((each.why for each in stacks if isinstance(each, Absent)), "")
         number = -process.pid if process.rank is None else process.rank
-        yield Seen(number, node, process, first, second, looks.second.servers[at], read, _oom_kills(looks), unread)
+        said = looks.second.servers[at]
+        children = looks.second.of_children
+        gpu, trouble = gpus.get(process.pid, ("", ""))
+        yield Seen(number, node, process, first, second, said, read, _oom_kills(looks), unread, children, gpu, trouble)
 
 
 def _oom_kills(looks: JobLooks) -> int:
@@ -144,8 +159,13 @@ def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
 def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     """Return the class of a rank that is in a call in which all are, and between which two nothing arrives."""
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
-    if call.waited_s < max(_SILENT_LEAST_S if silent else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
+    ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
+    if call.waited_s < max(_SILENT_LEAST_S if silent or ill else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
         return "working", text
+    if ill:
+        return (
+            ("stuck inside", f"{text}; {ill[number]}") if number in ill else ("waiting", f"{text}, for {named([*ill])}")
+        )
     if silent:
         ends = sorted({end for wire in silent for end in (wire.rank, wire.peer) if end is not None})
         return ("stuck inside", f"{text}; {silent[0]}") if number in ends else ("waiting", f"{text}, for {named(ends)}")
@@ -164,12 +184,18 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         return "dead or gone" if what == "gone" else "stuck outside", text
     if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
         return "stuck outside", text
+    if what == "idle" and asleep_s(job.ranks[number]) >= _SILENT_LEAST_S:
+        return "stuck outside", text
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
         return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
     dump = job.dump(number)
     if number in job.moved or what == "busy" or (dump is not None and (found or not _quiet(job, number, _PAUSE_S))):
         return "working", "is at work"
+    silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
+    for wire in silent:
+        long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S
+        return "stuck inside" if long else "cannot tell", f"{text}; {wire}"
     return "cannot tell", text
 
 

@@ -4,12 +4,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child, Connection, JobLook, JobLooks, JobProcess, LiveRank, ProcessState
+from ncclprobe.facts.job.ranks import (
+    ASLEEP,
+    OUTSIDE,
+    READS,
+    WRITES,
+    Child,
+    Connection,
+    JobLook,
+    JobLooks,
+    JobProcess,
+    LiveRank,
+    ProcessState,
+    shared,
+    suspects,
+)
 from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.localise.collectives import caller
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.units import plural, size
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
@@ -36,11 +50,7 @@ _CALLS = {
     "connect": "connects",
     "fsync": "waits for a disk",
 }
-_READS, _WRITES = ("read", "readv", "recvfrom", "recvmsg"), ("write", "writev", "sendto", "sendmsg")
 _FOR_A_CHILD = ("wait4", "waitid")
-_LOADER = "pt_data_worker"
-_OUTSIDE = (*_READS, *_WRITES, "flock", "fcntl", "open", "connect", "fsync")
-_ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
 
 
 class Seen(Struct, frozen=True):
@@ -48,6 +58,8 @@ class Seen(Struct, frozen=True):
 
     `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
+    `of_children` are the stacks of processes that it has started. `gpu` is what NVML says of its GPU, `trouble` why
+    this may hold it up.
     """
 
     rank: int
@@ -59,6 +71,9 @@ class Seen(Struct, frozen=True):
     stacks: tuple[tuple[FlightFrame, ...], ...] = ()
     oom_kills: int = 0
     unread: str = ""
+    of_children: Mapping[int, tuple[FlightFrame, ...]] = field(default_factory=dict)
+    gpu: str = ""
+    trouble: str = ""
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -114,8 +129,7 @@ def _of_children(first: LiveRank, second: LiveRank, name: str) -> float:
 def doing(rank: Seen, what: Activity) -> str:
     """Return what a rank does, as the rest of a sentence about it."""
     at = rank.second
-    frame = _frame(rank)
-    place = f", {frame}" if frame else ""
+    place = _frame(rank.stacks[-1] if rank.stacks else ())
     if what == "gone":
         killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} for want of memory"
         ended = "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
@@ -125,11 +139,13 @@ def doing(rank: Seen, what: Activity) -> str:
     if what == "stopped":
         by = "by a signal" if not at.tracer else f"by process {at.tracer}, a debugger"
         return f"is {'frozen with its cgroup' if at.frozen else f'stopped {by}'}{place}"
+    if rank.trouble:
+        place += f"; {rank.trouble}"
     if what == "spins":
         return f"keeps a processor busy and reads and writes nothing: an endless loop, or a wait for its GPU{place}"
     if what == "busy":
         return f"is at work{_at_what(rank)}{place}"
-    return f"{_idle(at)}{place}"
+    return f"{_waits(at)}{place}{_of_suspects(rank, at)}"
 
 
 def _at_what(rank: Seen) -> str:
@@ -144,22 +160,21 @@ def _at_what(rank: Seen) -> str:
     return f" ({cores:.1f} cores{queued}{data}{held})"
 
 
-def _idle(at: LiveRank) -> str:
-    others = "; ".join(_child(child, at) for child in suspects(at))
-    return f"{_waits(at)}{f'; {others}' if others else ''}"
+def _of_suspects(rank: Seen, at: LiveRank) -> str:
+    return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in suspects(at))
 
 
 def _waits(at: ProcessState) -> str:
     """Return what a process that does nothing waits for, as the rest of a sentence about it."""
-    if at.state in _ASLEEP:
+    if at.state in ASLEEP:
         where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
-        return f"is {_ASLEEP[at.state]}{f' ({where})' if where else ''}"
+        return f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}"
     call = at.call if at.call not in ("", "running") else ""
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
     text = _CALLS.get(call, "waits")
-    if call in _READS:
+    if call in READS:
         text = "reads what does not come"
-    if call in _WRITES:
+    if call in WRITES:
         text = "writes what is not taken"
     return f"{text}{where}"
 
@@ -167,48 +182,29 @@ def _waits(at: ProcessState) -> str:
 def waits_outside(rank: Seen) -> bool:
     """Return whether a rank waits for what is no other rank; a lock or a socket may be of a collective."""
     at = rank.second
-    return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *_OUTSIDE))
-
-
-def suspects(at: LiveRank) -> Sequence[Child]:
-    """Return the processes that a rank has started and for which it waits, or that can not go on.
-
-    That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
-    """
-    known, pid, awaited = {child.pid: child for child in at.children}, at.awaits, dict[Child, None]()
-    while (child := known.pop(pid, None)) is not None:
-        awaited, pid = {child: None}, child.awaits
-    held = [child for child in at.children if child.state in _ASLEEP or (_shared(child, at) and _held_up(child, at))]
-    return [*(awaited | dict.fromkeys(sorted(held, key=lambda child: not _shared(child, at))))][:2]
-
-
-def _shared(child: Child, at: LiveRank) -> bool:
-    return bool({*child.pipes} & {*at.pipes})
-
-
-def _held_up(child: Child, at: LiveRank) -> bool:
-    """Return whether a process waits for what is not the rank, or does not take what the rank writes.
-
-    A worker of a data loader without work polls: one that waits for a lock may have it from a fork, for ever.
-    """
-    outside = child.call in _OUTSIDE and not child.file.startswith("pipe:")
-    locked = child.name == _LOADER and child.call == "futex"
-    return outside or locked or (at.call in _WRITES and at.file in child.pipes)
+    return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *OUTSIDE))
 
 
 def _child(child: Child, at: LiveRank) -> str:
-    shared = ", which shares a pipe with it," if _shared(child, at) else ""
-    return f"its process {child.pid} ({child.name}){shared} {_waits(child)}"
+    by_pipe = ", which shares a pipe with it," if shared(child, at) else ""
+    return f"its process {child.pid} ({child.name}){by_pipe} {_waits(child)}"
 
 
-def _frame(rank: Seen) -> str:
-    """Return where its program is: ``in next, train.py:212 in step``."""
-    stack = rank.stacks[-1] if rank.stacks else ()
+def asleep_s(rank: Seen) -> float:
+    """Return for how long a rank is known to have been in uninterruptible sleep."""
+    first, second = rank.first, rank.second
+    if isinstance(first, Absent) or isinstance(second, Absent) or not first.state == second.state == "D":
+        return 0.0
+    return second.still_s or 0.0
+
+
+def _frame(stack: Sequence[FlightFrame]) -> str:
+    """Return where a program is: ``, in next, train.py:212 in step``; nothing where it is not known."""
     own = caller(stack)
     if own is None:
         return ""
-    inner = f"in {stack[0].name}, " if stack[0] != own else ""
-    return f"{inner}{own.filename.rpartition('/')[2]}:{own.line} in {own.name}"
+    inner = f", in {stack[0].name}" if stack[0] != own else ""
+    return f"{inner}, {own.filename.rpartition('/')[2]}:{own.line} in {own.name}"
 
 
 def evidence(rank: Seen) -> Iterator[Evidence]:
@@ -221,6 +217,8 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         swapped = f"{size(at.swapped_bytes)} of it in swap" if at.swapped_bytes >= _MUCH_SWAP else ""
         words = [f"state {at.state}", at.wchan, at.call, at.file, for_s, memory, swapped]
         yield seen(f"{rank.node}:/proc/{rank.process.pid}", ", ".join(dict.fromkeys(filter(None, words))))
+    if rank.gpu:
+        yield seen(f"{rank.node}:NVML", rank.gpu)
     if rank.silent and rank.process is not None:
         yield seen(f"{rank.node}:worker server", rank.silent)
     if rank.unread and not rank.stacks and rank.process is not None:

@@ -1,0 +1,166 @@
+"""Flight records that torch writes when a byte comes through its pipe: what is written to, and what is read."""
+
+import base64
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
+from ncclprobe.facts.job import ranks as looks
+from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.host import dump_pipe
+from ncclprobe.host.capture import Replay
+from ncclprobe.host.dump_pipe import ask_dump, left_dump
+
+ENTRY = {"profiling_name": "nccl:all_reduce", "process_group": ("0", "default_pg"), "collective_seq_id": 51,
+         "state": "started", "time_created_ns": 5, "frames": []}  # fmt: skip
+DUMP = pickle.dumps({"version": "2.10", "entries": [ENTRY], "pg_config": {"0": {"ranks": "[0, 1, 2, 3]"}}}, 2)
+TORCH = """
+import os, sys, time
+pipe, path, text, waits = sys.argv[1:5]
+os.mkfifo(pipe, 0o666)
+reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+print("ready", flush=True)
+while not os.read(reads, 128):
+    time.sleep(0.02)
+with open(path, "wb") as file:
+    file.write(bytes.fromhex(text)[:5])
+    file.flush()
+    time.sleep(float(waits))
+    file.write(bytes.fromhex(text)[5:])
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def torch(tmp_path: Path) -> Iterator[Any]:
+    """Start what answers as torch's thread does, of rank 3."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(data: bytes = DUMP, waits: str = "0.2", **variables: str) -> str:
+        own = {dump_pipe.PIPE: f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_", **variables}
+        argv = [sys.executable, "-c", TORCH, f"{tmp_path}/pipe_3.pipe", f"{tmp_path}/dump_3", data.hex(), waits]
+        process = subprocess.Popen(argv, env=os.environ | own, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout
+        process.stdout.readline()
+        return str(process.pid)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_records_are_read_when_torch_has_written_all_of_them(torch: Any, tmp_path: Path) -> None:
+    (tmp_path / "dump_3").write_bytes(b"an old one.")
+    assert base64.b64decode(ask_dump(torch(), "3")) == DUMP
+
+
+def test_a_rank_that_writes_nothing_is_not_waited_for(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 0.2)
+    with pytest.raises(TimedOut, match=r"wrote no flight records within 0\.2 s"):
+        ask_dump(torch(waits="50"), "3")
+
+
+def test_without_the_variable_nothing_is_touched(torch: Any) -> None:
+    with pytest.raises(Missing, match="is not set"):
+        ask_dump(torch(**{dump_pipe.PIPE: ""}), "3")
+
+
+def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Path) -> None:
+    pid, pipe = torch(), tmp_path / "pipe_3.pipe"
+    pipe.rename(tmp_path / "aside")
+    with pytest.raises(FileNotFoundError):
+        ask_dump(pid, "3")
+    pipe.write_text("a program's file")
+    with pytest.raises(Denied, match="no pipe of the rank's own user"):
+        ask_dump(pid, "3")
+    assert pipe.read_text() == "a program's file"
+    pipe.unlink()
+    pipe.symlink_to(tmp_path / "aside")
+    with pytest.raises(Denied, match="no pipe"):
+        ask_dump(pid, "3")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with pytest.raises(Failed, match="torch does not read it"):
+        ask_dump(pid, "3")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_pipe_of_another_user_is_not_written_to(torch: Any, tmp_path: Path) -> None:
+    pid = torch()
+    os.chown(tmp_path / "pipe_3.pipe", 65534, 65534)
+    with pytest.raises(Denied, match="no pipe of the rank's own user"):
+        ask_dump(pid, "3")
+
+
+def test_a_dump_that_leads_elsewhere_is_not_read(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dump_3").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 0.6)
+    with pytest.raises(TimedOut):
+        ask_dump(torch(waits="0"), "3")
+    assert (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_rank_has_written_by_itself_is_named_and_not_what_lay_there_before(torch: Any, tmp_path: Path) -> None:
+    (tmp_path / "dump_3").write_bytes(DUMP)
+    os.utime(tmp_path / "dump_3", (1e9, 1e9))
+    pid = torch()
+    with pytest.raises(Missing):
+        left_dump(pid, "3")
+    os.utime(tmp_path / "dump_3")
+    assert left_dump(pid, "3") == f"{tmp_path}/dump_3"
+
+
+RANK = JobProcess(10, 1, "python", 3, Launch("torchrun", world_size=4), settings={dump_pipe.PIPE: "/tmp/p"})
+WAIT = {("wait", "1.0"): "", ("wait", "5.0"): ""}
+
+
+def looked(asked: AskedJob, **said: str | HostError) -> looks.JobLooks:
+    answers: dict[tuple[str | int, ...], str | HostError] = {**WAIT, ("left_dump", 10, 3): "/tmp/d3"}
+    answers |= {("dump", 10, 3, look): said.get("dump", "") for look in (1, 2)}
+    answers |= {("server", 10, "fr_trace_json", look): Missing("no server") for look in (1, 2)}
+    return looks.looks.run(Replay(answers, older=True), LocalRanks((RANK,)), asked)
+
+
+def test_records_through_the_pipe_are_read_in_the_child_and_only_where_they_are_asked_for() -> None:
+    found = looked(AskedJob(dumps=True), dump=base64.b64encode(DUMP).decode())
+    (dump,) = found.second.records.dumps
+    assert (dump.rank, list(dump.column("seq")), found.second.servers) == (3, [51], ("",))
+    without = looked(AskedJob())
+    assert not without.second.records.dumps
+    wanted = "no server; it has written flight records: `ncclprobe explain /tmp/d3`; --dumps asks for its records"
+    assert without.second.servers[0].startswith(wanted)
+
+
+def test_a_hostile_dump_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    class Attack:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    found = looked(AskedJob(dumps=True), dump=base64.b64encode(pickle.dumps(Attack())).decode())
+    assert "this may be an attack" in found.second.records.unread[0].why
+    assert not (tmp_path / "made").exists()
+
+
+def test_why_there_are_no_records_is_told_of_both_ways() -> None:
+    found = looked(AskedJob(dumps=True), dump=TimedOut("it wrote none"))
+    assert found.second.servers == ("no server; it wrote none",)
+
+
+def test_what_is_asked_for_is_in_the_kept_look_only_if_it_was() -> None:
+    from argparse import Namespace
+
+    from ncclprobe.commands.attach import _asked
+
+    assert json.dumps(_asked(Namespace(pid=None, stacks=False, dumps=False))) == '{"pid": 0, "stacks": false}'
+    assert _asked(Namespace(pid=7, stacks=True, dumps=True)) == {"pid": 7, "stacks": True, "dumps": True}
