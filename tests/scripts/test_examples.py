@@ -14,7 +14,7 @@ AGAIN = "make them again, and read the difference: scripts/examples cheap"
 FORMS = {"xml": "--junit", "md": "--markdown", "prom": "--prometheus", "html": "--html"}
 RENDERED = [
     (name, suffix)
-    for name in ("doctor-planted-setting", "eight-hosts-two-faults", "sweep-2-ranks")
+    for name in ("doctor-planted-setting", "eight-hosts-two-faults", "sweep-2-ranks", "attach-three-nodes")
     for suffix in FORMS
     if (REPORTS / f"{name}.{suffix}").exists()
 ]
