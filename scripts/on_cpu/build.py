@@ -23,7 +23,7 @@ CACHE = Path.home() / ".cache" / "ncclprobe" / "on_cpu"
 CUDART = "libcudart.so.13"
 HEADERS = ("nvidia-cuda-runtime==13.0.96", "nvidia-cuda-crt==13.0.88", "nvidia-cuda-cccl==13.0.85")
 """CUDA's headers, and a cudart whose exported names are those that ours must have."""
-RELEASES = ("v2.30.7-1", "v2.29.7-1", "v2.28.9-1", "v2.27.7-1", "v2.23.4-1")
+RELEASES = ("v2.30.7-1", "v2.29.7-1", "v2.28.9-1", "v2.27.7-1", "v2.26.6-1", "v2.25.1-1", "v2.24.3-1", "v2.23.4-1")
 """Built and tried, the newest first: torch runs above that alone, so the others reduce fewer types."""
 _CUDA_12 = 12010
 _OF_CUDA_12 = """#include <cudaTypedefs.h>
@@ -37,8 +37,19 @@ static inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t strea
     unsigned int flags) {
   return cudaStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags);
 }
+static inline cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t* nodes, size_t count,
+    cudaStreamUpdateCaptureDependenciesFlags flags) {
+  return cudaStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags);
+}
+static inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
+    const cudaGraphNode_t* to, size_t count) {
+  return cudaGraphAddDependencies(graph, from, to, nullptr, count);
+}
+#define cudaStreamGetCaptureInfo_v3 cudaStreamGetCaptureInfo
+#define cudaGraphAddDependencies_v2 cudaGraphAddDependencies
+#define cudaStreamUpdateCaptureDependencies_v2 cudaStreamUpdateCaptureDependencies
 """
-"""What NCCL 2.23 calls in the way of CUDA 12."""
+"""What NCCL 2.23 to 2.26 call in the way of CUDA 12."""
 _TRACED = SOURCES / "nccl_calls.cc"
 """Belongs to NCCL's library; the other sources are the stand-in's."""
 _COMPILE_S, _DOWNLOAD_S, _LINK_S = 300.0, 600.0, 120.0

@@ -168,6 +168,4 @@ def _adapt(name: str, text: str) -> str:
             r"(__global__ void ncclDevKernelGin\w+\([^)]*\)) \{\n.*?\n\}", r"\1 { __builtin_trap(); }", text, flags=re.S
         )
         return re.sub(r"__shared__ ncclShmemData ncclShmem;\n#if.*?#endif\n", "", text, flags=re.S)
-    if name == "primitives.h":
-        return re.sub(r"(int checkAbort\([^)]*\) \{\n)", r"\1  simt_yield();\n", text)
-    return text
+    return re.sub(r"((?:int|bool) checkAbort\([^)]*\) \{\n)", r"\1  simt_yield();\n", text)
