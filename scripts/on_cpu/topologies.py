@@ -1,7 +1,8 @@
-"""Machines of one node, made up, as NCCL's topology files: what ranks of NCCL choose on them is played and recorded."""
+"""Machines of one or more nodes, made up, as NCCL's topology files: what ranks of NCCL choose on them is recorded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 Links = Callable[[int, int], dict[int, int]]
 """Of GPU n of so many: how many NVLinks to each peer; -1 is a switch."""
@@ -47,7 +48,7 @@ class Topology:
     """`product`: of which GPU, as `ncclprobe expect --gpu` calls it; null: NVLink joins them all, and any will do.
 
     `below`: how many GPUs hang below one PCIe switch, 0: each at a root port; `levels` of switches. `p2p`: whether the
-    driver lets GPUs reach each other over PCIe.
+    driver lets GPUs reach each other over PCIe. `nics` of a node are spread over its switches, or its root ports.
     """
 
     name: str
@@ -61,6 +62,15 @@ class Topology:
     pcie: int = 5
     product: str | None = None
     p2p: bool = True
+    nodes: int = 1
+    nics: int = 0
+    nic_gbps: int = 400
+    gdr: bool = True
+
+    @property
+    def shown_nics(self) -> str:
+        """What nics.c shows."""
+        return ",".join(f"mlx5_{number}:{self.nic_gbps * 1000}" for number in range(self.nics))
 
     @property
     def buses(self) -> tuple[str, ...]:
@@ -69,18 +79,20 @@ class Topology:
 
     def xml(self) -> str:
         """The file."""
-        each = -(-self.gpus // self.sockets)
+        each, step = -(-self.gpus // self.sockets), self.below or 1
+        slots = sum(-(-min(each, self.gpus - begin) // step) for begin in range(0, self.gpus, each))
+        share, numbers = max(1, self.nics // slots), iter(range(self.nics))
         lines = ['<system version="1">']
         for numa in range(min(self.sockets, self.gpus)):
             lines.append(f'<cpu numaid="{numa}" affinity="ffffffff" {_CPUS[self.cpu]}>')
             own = range(numa * each, min((numa + 1) * each, self.gpus))
-            step = self.below or 1
             for begin in range(own.start, own.stop, step):
-                lines += self._slots(own[begin - own.start : begin - own.start + step])
+                nics = list(islice(numbers, share))
+                lines += self._slots(own[begin - own.start : begin - own.start + step], nics)
             lines.append("</cpu>")
         return "\n".join([*lines, "</system>", ""])
 
-    def _slots(self, numbers: Sequence[int]) -> Iterator[str]:
+    def _slots(self, numbers: Sequence[int], nics: Sequence[int]) -> Iterator[str]:
         speed = f'link_speed="{_SPEEDS[self.pcie]}" link_width="16"'
         depth = self.levels if self.below else 0
         for level in range(depth):
@@ -93,6 +105,10 @@ class Topology:
                 target, kind = ("0000:f0:00.0", "0x068000") if peer < 0 else (self.buses[peer], "0x030200")
                 yield f'<nvlink target="{target}" count="{count}" tclass="{kind}"/>'
             yield "</gpu></pci>"
+        for nic in nics:
+            name = f'name="mlx5_{nic}" dev="{nic}" speed="{self.nic_gbps * 1000}" port="1" guid="{nic + 1:#x}"'
+            yield f'<pci busid="0000:{0xA0 + nic:02x}:00.0" class="0x020000" vendor="0x15b3" device="0x1021" {speed}>'
+            yield f'<nic><net {name} latency="0" maxconn="65536" gdr="{int(self.gdr)}"/></nic></pci>'
         yield "</pci>" * depth
 
 
@@ -103,7 +119,7 @@ TOPOLOGIES = (
     Topology("h100-8-roots", 90, 8, "spr", switched(18), below=0),
     Topology("h100-4-mesh", 90, 4, "amd", mesh(6)),
     Topology("gh200-4-mesh", 90, 4, "arm", mesh(6), sockets=4, below=0),
-    *(Topology(f"b200-{n}", 100, n, "spr", switched(18)) for n in (2, 4, 8)),
+    *(Topology(f"b200-{n}", 100, n, "spr", switched(18)) for n in (2, 3, 4, 5, 6, 8)),
     *(Topology(f"a100-{n}", 80, n, "amd", switched(12), below=2, pcie=4) for n in (2, 4, 8)),
     Topology("a100-4-mesh", 80, 4, "amd", mesh(4), sockets=4, pcie=4),
     Topology("a100-2-pairs", 80, 2, "skl", pairs(12), sockets=1, pcie=4),
@@ -124,4 +140,17 @@ TOPOLOGIES = (
     Topology("t4-8-switches", 75, 8, "bdw", below=4, pcie=3, product=_T4),
     *(Topology(f"pro6000-{n}", 120, n, "amd", below=0, product=_PRO) for n in (2, 4, 8)),
     Topology("rtx4090-4", 89, 4, "amd", sockets=1, below=0, pcie=4, product=_4090, p2p=False),
+    *(Topology(f"h100-{n}-2-nodes", 90, n, "spr", switched(18), nodes=2, nics=n) for n in (1, 2, 4, 8)),
+    Topology("h100-8-2-nodes-amd", 90, 8, "amd", switched(18), below=2, nodes=2, nics=4),
+    Topology("h100-2-4-nodes", 90, 2, "spr", switched(18), nodes=4, nics=2),
+    Topology("b200-4-2-nodes", 100, 4, "spr", switched(18), nodes=2, nics=4, nic_gbps=800),
+    *(
+        Topology(f"a100-{n}-2-nodes", 80, n, "amd", switched(12), below=2, pcie=4, nodes=2, nics=nics, nic_gbps=200)
+        for n, nics in ((2, 1), (4, 4), (8, 8))
+    ),
+    Topology("v100-8-2-nodes", 70, 8, "bdw", cube, below=2, pcie=3, nodes=2, nics=4, nic_gbps=100),
+    Topology("l40s-4-2-nodes", 89, 4, "spr", sockets=1, below=4, pcie=4, product=_L40S, nodes=2, nics=1, nic_gbps=200),
+    Topology("l40s-4-2-nodes-roots", 89, 4, "amd", below=0, pcie=4, product=_L40S, nodes=2, nics=4, nic_gbps=200),
+    Topology("l40s-2-3-nodes", 89, 2, "spr", below=0, pcie=4, product=_L40S, nodes=3, nics=2, nic_gbps=100),
+    Topology("t4-2-2-nodes", 75, 2, "skl", below=0, pcie=3, product=_T4, nodes=2, nics=1, nic_gbps=100, gdr=False),
 )

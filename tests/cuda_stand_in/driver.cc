@@ -61,6 +61,7 @@ CUresult cuDeviceGet(CUdevice* out, int index) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice index) {
   switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *value = (int)setting("FAKE_CUDA_CUMEM", 1); break;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED: *value = (int)setting("FAKE_CUDA_MULTICAST", 0); break;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *value = 1; break;
     default: return (CUresult)cudaDeviceGetAttribute(value, (cudaDeviceAttr)attribute, index);
   }

@@ -348,4 +348,24 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   *out = (CUmemGenericAllocationHandle) new Memory{own, (size_t)size, device, false};
   return CUDA_SUCCESS;
 }
+
+// A multicast object is memory like any other, so that NVLS is set up and chosen; what it would reduce traps.
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle* out, const CUmulticastObjectProp* wish) {
+  Memory* made = create(wish->size, device, false);
+  *out = (CUmemGenericAllocationHandle)made;
+  return made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuMulticastGetGranularity(size_t* out, const CUmulticastObjectProp*, CUmulticastGranularity_flags) {
+  *out = GRANULE;
+  return CUDA_SUCCESS;
+}
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice) { return CUDA_SUCCESS; }
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+                            unsigned long long) {
+  return CUDA_SUCCESS;
+}
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long) {
+  return CUDA_SUCCESS;
+}
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t, size_t) { return CUDA_SUCCESS; }
 }

@@ -11,6 +11,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts")]
 
+from choices_on_cpu import settings_of
 from on_cpu.topologies import TOPOLOGIES, Topology
 
 from ncclprobe.checks.env.fixtures import having
@@ -25,7 +26,9 @@ from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.nccl.gpudirect import Maker, p2p_level, peer_transports
+from ncclprobe.nccl.gpudirect import Direct, Maker, decide, p2p_level, peer_transports
+from ncclprobe.nccl.values import Settings
+from ncclprobe.topology.paths import Topology as TopologyPaths
 from ncclprobe.topology.paths import of_machine
 
 RECORDED = ROOT / "tests" / "data" / "on_cpu" / "choices.jsonl.gz"
@@ -34,8 +37,10 @@ MACHINES = {each.name: each for each in TOPOLOGIES}
 _MAKERS: dict[str, Maker] = {"spr": "intel", "skl": "intel", "bdw": "intel", "amd": "amd", "arm": "arm"}
 _NAMES = {name: op for op, name in cost.FUNCTIONS.items()}
 _PROTOCOLS: dict[str, Protocol] = {"LL": "LL", "LL128": "LL128", "SIMPLE": "Simple"}
+_ALGORITHMS: dict[str, Algorithm] = {"RING": "Ring", "TREE": "Tree", "NVLS": "NVLS", "NVLS_TREE": "NVLSTree"}
 _TREE = cost.Forced(frozenset[Algorithm](("Tree",)), frozenset[Protocol](("LL", "Simple")))
 _CELL = 32 << 10
+_NEAR = {"PXB": "PIX"}
 _NOT_TREE = cost.Forced(None, frozenset[Protocol](("LL", "Simple")))
 
 
@@ -55,6 +60,11 @@ def recorded() -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(RECORDED.read_bytes()).splitlines()]
 
 
+def wanted() -> list[tuple[str, dict[str, str]]]:
+    """Return each machine and each of its settings."""
+    return [(each.name, settings) for each in TOPOLOGIES for settings in settings_of(each)]
+
+
 def lines() -> Iterator[Line]:
     """All lines of all machines and settings."""
     for row in recorded():
@@ -68,39 +78,59 @@ def lines() -> Iterator[Line]:
 
 
 def _transports(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
+    """Within a node which one; between nodes whether the NIC that NCCL takes reaches the GPU's memory."""
     facts = _Xml(machine.xml(), machine.name).facts()
-    paths = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], Fabric(()))
+    paths = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric])
     word = "OK" if machine.p2p else "CNS"
     every = {(one, other): word for one in range(machine.gpus) for other in range(machine.gpus) if one != other}
     settings = having(**row["settings"])
     level = p2p_level(settings, VERSION, _MAKERS[machine.cpu], machine.gpus)
     for each in peer_transports(paths, PeerAccess(every, every), settings, level, VERSION):  # type: ignore[arg-type]
-        pair = "-".join(name.removeprefix("GPU") for name in (each.one, each.other))
-        if pair in row["pairs"]:
-            yield pair, row["pairs"][pair], each.transport
+        own = tuple(int(name.removeprefix("GPU")) for name in (each.one, each.other))
+        for first in range(0, machine.gpus * machine.nodes, machine.gpus):
+            pair = "-".join(str(first + number) for number in own)
+            if pair in row["pairs"]:
+                yield pair, row["pairs"][pair], each.transport
+    direct = {each.gpu: each for each in _nearest(paths, facts[Gpus], settings)}
+    for pair, theirs in row["pairs"].items():
+        if theirs.startswith("NET"):
+            sender, receiver, end = pair.split("-")
+            one = direct[f"GPU{int(sender if end == 'send' else receiver) % machine.gpus}"]
+            reaches = machine.gdr and (one.sends if end == "send" else one.receives)
+            yield pair, theirs, "NET/GDRDMA" if reaches else "NET"
+
+
+def _nearest(paths: TopologyPaths, gpus: Gpus, settings: Settings) -> Iterator[Direct]:
+    """Of each GPU what is decided for the NIC that is nearest."""
+    by_name = {f"GPU{gpu.index}": gpu for gpu in gpus.all}
+    for name, gpu in by_name.items():
+        made = decide(paths, {name: gpu}, paths.nics, settings, VERSION)
+        yield from sorted(made, key=lambda each: each.path or 99)[:1]
 
 
 def _tuned(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, object, object]]:
-    system, shape = system_of(machine), Shape((machine.gpus,))
+    system, shape = system_of(machine, row["settings"]), Shape((machine.gpus,) * machine.nodes)
     found = graphs(system, shape, VERSION)
-    known = None if isinstance(found, Absent) else replace(found, nvls=None)
+    known = None if isinstance(found, Absent) else found
     ring, tree = row["graphs"]["4"], next(row["graphs"][each] for each in "123" if each in row["graphs"])
-    for name, theirs in (("ring", ring), ("tree", tree)):
+    nvls = [("nvls", row["graphs"]["5"])] if "5" in row["graphs"] else []
+    for name, theirs in (("ring", ring), ("tree", tree), *nvls):
         graph = getattr(known, name) if known else None
         yield "channels", name, theirs[0], graph and graph.channels
         yield "speed and path", name, _seen(theirs), graph and _own(graph)
     for function, nbytes, algorithm, protocol, channels in row["choices"]:
-        whole = nbytes * (machine.gpus if function in ("AllGather", "ReduceScatter") else 1)
-        chosen = known and _chosen(known, system, shape, _NAMES[function], whole, bool(row["settings"]))
-        about, taken = f"{function} {nbytes}", (algorithm.title(), _PROTOCOLS[protocol])
+        whole = nbytes * (shape.ranks if function in ("AllGather", "ReduceScatter") else 1)
+        chosen = known and _chosen(known, system, shape, _NAMES[function], whole, "NCCL_ALGO" in row["settings"])
+        about, taken = f"{function} {nbytes}", (_ALGORITHMS[algorithm], _PROTOCOLS[protocol])
         yield "algorithm and protocol", about, taken, chosen and chosen[:2]
-        launched = chosen and _launched(chosen[2], function, nbytes, protocol, machine.gpus)
+        launched = chosen and _launched(chosen[2], function, nbytes, protocol, shape.ranks)
         yield "channels of a call", about, channels, launched
 
 
-def system_of(machine: Topology) -> NodeSystem:
-    """What we read in the file; NVLS is off, which needs more than a processor."""
-    return replace(system_in(machine.xml(), machine.name, machine.product, None, network=False), nvls=False)
+def system_of(machine: Topology, settings: dict[str, str]) -> NodeSystem:
+    """What we read in the file; NVLS is off where the settings do not say otherwise."""
+    found = system_in(machine.xml(), machine.name, machine.product, None, network=machine.nodes > 1)
+    return replace(found, nvls=found.nvls and "NCCL_NVLS_ENABLE" in settings)
 
 
 def _chosen(
@@ -127,9 +157,11 @@ def _up(number: int, step: int, unit: int = 0) -> int:
     return -(-number // step) * (unit or step)
 
 
-def _seen(graph: list[Any]) -> tuple[float, str]:
-    return round(graph[1], 1), {"PXB": "PIX"}.get(graph[3], graph[3])
+def _seen(graph: list[Any]) -> tuple[float | str | bool, ...]:
+    """Speeds and paths within a node and between nodes, and whether all channels take one path."""
+    _, intra, inter, inside, outside, same = graph
+    return round(intra, 1), round(inter, 1), _NEAR.get(inside, inside), _NEAR.get(outside, outside), bool(same)
 
 
-def _own(graph: Graph) -> tuple[float, str]:
-    return round(graph.bw_intra, 1), {"PXB": "PIX"}.get(graph.type_intra, graph.type_intra)
+def _own(graph: Graph) -> tuple[float | str | bool, ...]:
+    return _seen([0, graph.bw_intra, graph.bw_inter, graph.type_intra, graph.type_inter, graph.same_channels])

@@ -97,6 +97,7 @@ class Within(Struct, frozen=True, kw_only=True):
 
     `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
     is null where every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
+    `turns`: chains over the slots may differ in their direction, which NCCL does not try between sockets of AMD.
     """
 
     gpus: int
@@ -107,14 +108,18 @@ class Within(Struct, frozen=True, kw_only=True):
     path: Callable[[float], int] | None = None
     open: Callable[[float], int] | None = None
     least: int = 1
+    turns: bool = True
 
-    def chains(self, speed: float) -> int:
-        """As `ring`, for chains within the node: of two GPUs, or two bridged pairs, each takes one direction only. Of
-        three GPUs one spares its links.
+    def chains(self, speed: float, wanted: int) -> bool:
+        """Whether so many chains fit: each takes one direction only, and of three GPUs or more one spares its links.
+
+        Those that spare other GPUs' than the first do NCCL finds while it goes back over few channels.
         """
-        if self.gpus == 3 and self.open:
-            return self.open(speed)
-        return self.ring(speed) * (2 if self.gpus == 2 or self.least == 2 else 1)
+        if self.gpus > 2 and self.kind == "NVL" and self.open and (self.gpus == 3 or not self.path):
+            back = (self.gpus - 2) * (wanted - self.ring(speed))
+            return back <= 0 or (self.open(speed) >= wanted and back <= _BACK)
+        one_way = self.turns and (self.gpus == 2 or self.least == 2)
+        return self.ring(speed) * (2 if one_way else 1) >= wanted
 
     def leaving(self, speed: float) -> int:
         """Return how many fit that leave the node, so that one GPU of each spares its links."""
@@ -237,6 +242,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
         ring=ring,
         open=crossing if gpus > 2 else None,
         least=split,
+        turns=not (crosses and system.processor == "amd"),
     )
 
 
@@ -244,6 +250,8 @@ _NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
 _NVLS_OF_TWO: NcclVersion = (2, 28, 7)
 _ENOUGH = 0.49
 """A speed below that share of the best is not tried any more."""
+_BACK = 4
+"""Channels that NCCL's search takes back in its time: 4 of four B200, which get faster chains, not 6 of four H100."""
 _DUPLICATED = 25.0
 _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
@@ -315,7 +323,8 @@ class _Nics(Struct, frozen=True, kw_only=True):
     def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
         charged = (path == "PHB" or not system.gdr) and system.processor in INTEL
-        twice = 2 if not system.gdr and path != "PHB" else 1  # a switch's way to the processor carries GPU and NIC
+        # A switch's way to the processor carries GPU and NIC.
+        twice = 2 if not system.gdr and path in ("PIX", "PXB") else 1
         return cls(
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
@@ -469,7 +478,7 @@ def _pairs_share(system: NodeSystem, inside: Within, nics: "_Nics") -> bool:
 
 
 def _tree_inside(ring: Graph, inside: Within, steps: Speeds) -> Graph:
-    chains = (step for step in steps if step <= inside.fastest and inside.chains(step) >= ring.channels)
+    chains = (step for step in steps if step <= inside.fastest and inside.chains(step, ring.channels))
     speed = next(chains, ring.bw_intra)
     return Graph(
         pattern=BALANCED_TREE,
