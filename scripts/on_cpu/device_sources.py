@@ -111,7 +111,7 @@ def make(source: Path, out: Path, few: bool) -> list[Path]:
     shutil.copytree(source / "src" / "device", device)
     for path in sorted(device.rglob("*")):
         if path.suffix in (".h", ".cu", ".cuh") and "symmetric" not in path.parts:
-            path.write_text(_adapt(path.name, rewrite(path.read_text())))
+            path.write_text(adapt(path.name, rewrite(path.read_text())))
     _generate(device / "generate.py", generated, out, _built(_FEW if few else _TYPES))
     table = generated / "device_table.cu"
     table.write_text(table.read_text().replace("ncclDevFunc_Nop,", "simt_not_built,"))
@@ -159,7 +159,7 @@ def _generate(script: Path, into: Path, out: Path, *arguments: str) -> None:
         raise OSError(str(ended))
 
 
-def _adapt(name: str, text: str) -> str:
+def adapt(name: str, text: str) -> str:
     """Shared memory belongs to the thread's block, and who polls lets others go on."""
     if name == "common.h":
         return re.sub(r"extern __shared__ ncclShmemData ncclShmem;\n#if.*?#endif\n", "", text, flags=re.S)

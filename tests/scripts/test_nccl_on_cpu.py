@@ -60,8 +60,7 @@ def ranks(command: list[str], count: int, env: dict[str, str], folder: Path, dea
 def test_nccl_moves_the_right_data(tag: str, tmp_path: Path, transport: str) -> None:
     env = {**os.environ, **FAST, **machine.variables(built(tag), tmp_path, 4), "NCCL_DEBUG": "INFO"}
     env |= {"NCCL_P2P_DISABLE": "1"} if transport == "SHM" else {}
-    names = ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
-    names += ["sendrecv"] if tag > "v2.24" else []  # 2.23's does not end on this stand-in
+    names = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv"]
     operations = [f"{name}:3000" for name in names]
     command = [sys.executable, str(build.SOURCES / "rank.py"), str(tmp_path / "id"), *operations]
     for end in ranks(command, 3, env, tmp_path, 60.0):
@@ -117,6 +116,19 @@ def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path,
 )
 def test_ptx_becomes_a_call(asm: str, plain: str) -> None:
     assert device_sources.translate(asm) == plain
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "  inline __device__ bool checkAbort(int &spins) {\n",
+        "  inline __device__ int checkAbort(int &spins, int i, int send) {\n",
+        "__device__ inline int checkAbort(int &abortCache, const int abortValue, int &spins) {\n",
+    ],
+)
+def test_a_thread_that_polls_lets_others_go_on_in_every_release(begin: str) -> None:
+    """2.23 to 2.25 have one for each protocol, each in its own header."""
+    assert device_sources.adapt("prims_ll.h", begin) == f"{begin}  simt_yield();\n"
 
 
 def test_types_of_the_driver_get_the_release_that_nccl_2_23_means() -> None:

@@ -331,6 +331,8 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **JOB)
 
 
+_RDMA_DEVICE = "/sys/class/infiniband/"
+"""NCCL goes on with one that is on no PCI bus, as soft-RoCE's are."""
 _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "localHostHash", "Could not find id ")
 
 
@@ -339,7 +341,11 @@ _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "lo
     signs=_NO_PCI,
     doctor="pci.topology-agree",
     bad=lambda: ["n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0"],
-    good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
+    good=lambda: [
+        "n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device",
+        "n1:7:7 [0] transport/net_ib/init.cc:67 NCCL WARN Could not find real path of rxe0 "
+        "(/sys/class/infiniband/rxe0/device)",
+    ],
 )
 def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
     """The PCI topology of a virtual machine or container is unusable.
@@ -350,7 +356,7 @@ def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
     Fix: give the virtual machine the real PCIe hierarchy, or NCCL_TOPO_FILE with the machine type's own file; mount
     /sys into the container.
     """
-    yield from each(log, _NO_PCI, "a GPU is not found in the PCI topology", **NODE)
+    yield from each(log, _NO_PCI, "a GPU is not found in the PCI topology", but=(_RDMA_DEVICE,), **NODE)
 
 
 @cause(

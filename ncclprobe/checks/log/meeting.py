@@ -285,7 +285,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MISMATCH):
         if not demoted(event) and not (INFO_DIFFERS in event.text and of_another_build(event.text)):
             twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
-            ranks = () if twice is None else (twice,)
+            ranks = _of_another_size(log) if twice is None else (twice,)
             yield said(log, event, "ranks disagree about who is in the job", ranks=ranks, **JOB)
     late_lines = tuple(came_too_late(log))
     late = tuple(sorted({event.rank for event in late_lines if event.rank is not None}))
@@ -310,6 +310,20 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else of_no_rank(told)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)
+
+
+def _of_another_size(log: JobLog) -> tuple[int, ...]:
+    """Return the ranks that began one communicator with another number of ranks than most of it."""
+    begun: dict[str, dict[int, int]] = {}
+    for event in log.having("Init START"):
+        rank, size = number(between(event.text, "rank ")), number(between(event.text, "nranks "))
+        if rank is not None and size is not None:
+            begun.setdefault(between(event.text, "commId ", " "), {})[rank] = size
+    for sizes in begun.values():
+        (usual, most), *others = Counter(sizes.values()).most_common()
+        if others and most > others[0][1]:
+            return tuple(sorted(rank for rank, size in sizes.items() if size != usual))
+    return ()
 
 
 def came_too_late(log: JobLog) -> Iterator[LogEvent]:

@@ -120,6 +120,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
 _NOT_FOUND = ("Error: network ", "Failed to initialize any NET plugin")
 _NO_DEVICE = "NET/IB : No device found"
 _NAMED = ("NCCL_NET_PLUGIN set", "NET/Plugin: Plugin name set by env", "Plugin name set by env to")
+_LOOKED_FOR, _DEFAULT = "NET/Plugin: Could not find: ", "libnccl-net.so"
 _UNLOADED = (
     "NET/Plugin: Could not find",
     "NET/Plugin : No plugin found",
@@ -151,7 +152,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
     without = {(event.host, event.pid) for event in log.having(_NO_DEVICE)}
     for event in log.having(*_NOT_FOUND):
-        no_device = (event.host, event.pid) in without
+        no_device = (event.host, event.pid) in without or bool(without and event.level not in ("INFO", "WARN"))
         name = between(event.text, "network ", " not")
         if name == "Socket" or demoted(event) or (name == "IB" and not mute) or (no_device and name in ("", "IB")):
             continue  # NCCL's own transport was asked for, and says itself what it lacks
@@ -161,6 +162,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
         between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
         for event in log.having(*_NAMED)
     }
+    named |= {between(event.text, _LOOKED_FOR, " ").rstrip(".") for event in log.having(_LOOKED_FOR)} - {_DEFAULT}
     if named - {"none", ""}:
         yield from informed(log, _UNLOADED, "the plugin that NCCL_NET_PLUGIN names is not found", **IMAGE)
 
@@ -172,6 +174,8 @@ def _without_nccls_lines(text: str) -> tuple[str, ...]:
     return ("ib-device-not-in-container", "libibverbs-missing", "ib-hca-wrong")
 
 
+_OLDEST = "Failed to find ncclNetPlugin_v6 symbol"
+"""The last that 2.27 and later look for. Before, a fifth may have been found."""
 _MISFIT = (
     "symbols v4 and lower are not supported",
     " is unsupported",
@@ -183,7 +187,7 @@ _MISFIT = (
 
 @cause(
     code="plugin-mismatch",
-    signs=(*_MISFIT, "undefined symbol: ", "cannot open shared object file", "version `GLIBC"),
+    signs=(*_MISFIT, _OLDEST, "undefined symbol: ", "cannot open shared object file", "version `GLIBC"),
     doctor="env.plugin-path",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and "
@@ -202,6 +206,10 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
     Fix: `ldd -r` on the plugin in the image names what it lacks; build or install it for this NCCL and libfabric, and
     put their folder first in LD_LIBRARY_PATH.
     """
+    loaded = {(event.host, event.pid) for event in log.having("NET/Plugin: Loaded net plugin")}
+    for event in log.having(_OLDEST):
+        if (event.host, event.pid) not in loaded:
+            yield said(log, event, "the network plugin cannot be loaded", **IMAGE)
     for event in log.having(*_MISFIT, "undefined symbol: ", "cannot open shared object file"):
         text = event.text
         if "ncclCollNetPlugin" in text or "TUNER/" in text or "PROFILER/" in text:
@@ -475,7 +483,9 @@ def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
 
 
 _NO_NET = "Failed to initialize any NET plugin"
-"""From 2.27 on; sockets can always be initialised, so after "No device found" NCCL_NET asked for IB alone."""
+"""From 2.27 on. 2.28 initialises what NCCL_NET names, so that after "No device found" it was IB; 2.27 initialises all,
+and does not say what it was looking for.
+"""
 
 
 @cause(
@@ -506,9 +516,15 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
     if any("set to ^" not in event.text for event in log.having(*asked)):
         yield from informed(log, ("NET/IB : No device found",), "NCCL found no RDMA device", **details)
     without = {(event.host, event.pid) for event in log.having("NET/IB : No device found")}
+    others = {(event.host, event.pid) for event in log.having("Initialized NET plugin Socket")}
     for event in log.having(_NO_NET):
-        if not demoted(event) and (event.host, event.pid) in without:
+        if not demoted(event) and (event.host, event.pid) in without - others:
             yield said(log, event, "NCCL found no RDMA device", **details)
+        elif not demoted(event) and (event.host, event.pid) in without:
+            codes = (*details["codes"], "plugin-missing")
+            yield said(
+                log, event, "NCCL_NET asks for RDMA or for a network that is not there", **{**details, "codes": codes}
+            )
 
 
 @cause(

@@ -179,7 +179,8 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
 
 
-_DESTROYED = "Destroy COMPLETE"
+_DESTROYED, _BEGAN = "Destroy COMPLETE", "Init COMPLETE"
+_NO_END = ("rank-crashed", "timeout-straggler")
 
 
 def _ended(*ends: str) -> str:
@@ -190,7 +191,7 @@ def _ended(*ends: str) -> str:
 
 @cause(
     code="wrong-data",
-    signs=(ABORTED, _DESTROYED),
+    signs=(ABORTED, _DESTROYED, _BEGAN),
     doctor="run.data",
     bad=lambda: [_ended(_DESTROYED, ABORTED, _DESTROYED)],
     good=lambda: [_ended(ABORTED, ABORTED, ABORTED)],
@@ -205,6 +206,15 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}
+    left = {_member(event) for event in log.having(_BEGAN)} - {*aborted} - finished
+    if aborted and finished and left and {size for _, size in left} <= {size for _, size in finished}:
+        gone = tuple(sorted(rank for rank, _ in left if rank is not None))
+        message = (
+            f"{plural(len(gone), 'rank')} came to no end, others aborted, and {plural(len(finished), 'rank')} finished"
+        )
+        message += ": their data may be wrong"
+        yield said(log, next(iter(aborted.values())), message, ranks=gone, codes=_NO_END, **RESTART)
+        return
     for (rank, size), event in aborted.items():
         others = sum(each[1] == size for each in finished)
         if others and rank is not None:
