@@ -4,9 +4,9 @@
     scripts/nccl_on_cpu.py --source TREE_OR_ARCHIVE --tag v2.30.7-1 [--jobs N]
 
 The source is an unpacked tree, an archive of one, or a clone of github.com/NVIDIA/nccl that has the tag. CUDA's headers
-come from NVIDIA's wheels (15 MB). Built and tried are 2.30.7, 2.28.9 and 2.23.4; torch runs above the newest. What was
-built stays in ~/.cache/ncclprobe/on_cpu, by release and by what our own sources were; nothing of NVIDIA's comes into
-the repository. Needs g++ and binutils, x86-64. Prints the folder.
+come from NVIDIA's wheels (15 MB). Built and tried are eight releases (on_cpu/build.py); torch runs above the newest.
+What was built stays in ~/.cache/ncclprobe/on_cpu, by release and by what our own sources were; nothing of NVIDIA's
+comes into the repository. Needs g++ and binutils, x86-64. Prints the folder.
 """
 
 import argparse

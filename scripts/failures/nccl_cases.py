@@ -115,7 +115,7 @@ LIVES = (
     NcclCase("late-in-a-call", "", (), (_STEP, "2!sleep:4", _STEP)),
     NcclCase("aborts", _CRASH, (2,), (_STEP, "2!abort", _STEP), env=_SOON),
     *(NcclCase(f"aborts-in-a-call{name}", "wrong-data", (2,),
-               (_STEP, "0!sleep:2", "2!abort-within:1", "all_reduce:200000"), hosts=hosts, env={**env, **_SOON},
+               (_STEP, "0!sleep:6", "2!abort-within:1", "all_reduce:200000"), hosts=hosts, env={**env, **_SOON},
                deadline_s=30.0)
       for name, hosts, env in (("", 1, _SIMPLE), ("-shm", 1, _SIMPLE | {"NCCL_P2P_DISABLE": "1"}),
                                ("-2-hosts", 2, _SIMPLE))),
@@ -270,7 +270,7 @@ VALUES = (
     Value("NCCL_CONF_FILE", "/none/nccl.conf", "!NCCL WARN"),
     Value("NCCL_DEBUG", "INFOS", "!NCCL INFO"),
     Value("NCCL_DEBUG_FILE", "/none/log.%h", "NCCL INFO"),
-    Value("NCCL_DEBUG_SUBSYS", "INIT,NONSUCH", "!NCCL INFO", since=(2, 30, 7)),
+    Value("NCCL_DEBUG_SUBSYS", "INIT,NONSUCH", "NCCL_NTHREADS set by environment", since=(2, 30, 7)),  # ENV, by default
     Value("NCCL_DEBUG_SUBSYS", "INIT,NONSUCH", "Init COMPLETE", until=(2, 30)),
     Value("NCCL_RAS_ADDR", "nonsense", "RAS", since=(2, 24, 3)),
     Value("NCCL_THREAD_THRESHOLDS", "1,2,3", "!NCCL WARN"),

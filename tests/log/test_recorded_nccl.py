@@ -62,10 +62,10 @@ NOTHING = {
     "2.28.9": {"20-other-type", "20-p2p-off-on-one"},
     "2.27.7": {"20-other-type", "20-cumem-off-on-one"},
     "2.25.1": {"20-other-type", "20-p2p-off-on-one", "20-cumem-off-on-one", "20-family-on-one", "20-leaves-early"},
-    "2.29.7": set[str](),
+    "2.29.7": {"20-other-type", "20-cumem-off-on-one"},
 }
-"""Of which nothing is named: all ranks end with wrong data alone, die without a word, or hang in a release that says
-less. The rules were mended on 2.30.7 and 2.28.9.
+"""Of which nothing is named, or the rank alone: all ranks end with wrong data alone, die without a word, or hang in a
+release that says less. The rules were mended on 2.30.7 and 2.28.9.
 """
 TWENTY = [(release, name) for release, name in CASES if name.startswith("20-") and name not in LEFT_OPEN]
 
@@ -75,7 +75,7 @@ def test_what_another_hand_made_is_named_with_its_rank(release: str, name: str, 
     row = RECORDED[release][name]
     found = causes(row, tmp_path)
     if not row["code"] or name in NOTHING.get(release, ()):
-        assert not [each for each in found if each["code"] != "unknown"]
+        assert not [each for each in found if each["code"] != "unknown" and each["ranks"] != row["ranks"]]
         return
     assert row["code"] in {found[0]["code"], *found[0]["could_be"]}
     assert found[0]["ranks"] == (row["ranks"] or [0])

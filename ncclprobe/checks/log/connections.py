@@ -50,9 +50,13 @@ _NO_SUCH_FAMILY = ("ocket creation failed : Address family not supported",)
 _SELECTION = ("NCCL_SOCKET_IFNAME set", "NCCL_SOCKET_FAMILY set")
 
 
+_ROOT = "NCCL_COMM_ID set by environment"
+_NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" for colon in (":", " :"))
+
+
 @cause(
     code="iface-missing",
-    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_NO_SUCH_FAMILY, *_SELECTION),
+    signs=(*_NO_INTERFACE, *_NO_FAMILY, *_NO_SUCH_FAMILY, *_SELECTION, *_NOT_HERE, _ROOT),
     doctor="env.ifname-match",
     bad=lambda: [
         "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\n"
@@ -71,6 +75,10 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
     for all but); correct it or unset it.
     """
     yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
+    given = {(event.host, event.pid) for event in log.having(_ROOT)}
+    for event in log.having(*_NOT_HERE):  # of RAS, too, where there is no ::1
+        if not demoted(event) and (event.host, event.pid) in given:
+            yield said(log, event, "the address in NCCL_COMM_ID is none of this host", **JOB)
     codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
     yield from each(log, _NO_SUCH_FAMILY, "no address of a family that this host or container has", **IMAGE)
     yield from each(log, _NO_FAMILY, "a rank's address is none: it found no interface", codes=codes, **JOB)
