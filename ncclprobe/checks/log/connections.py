@@ -75,9 +75,9 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
     for all but); correct it or unset it.
     """
     yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
-    given = {(event.host, event.pid) for event in log.having(_ROOT)}
     for event in log.having(*_NOT_HERE):  # of RAS, too, where there is no ::1
-        if not demoted(event) and (event.host, event.pid) in given:
+        given = any((each_set.host, each_set.pid) == (event.host, event.pid) for each_set in log.having(_ROOT))
+        if given and not demoted(event):
             yield said(log, event, "the address in NCCL_COMM_ID is none of this host", **JOB)
     codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
     yield from each(log, _NO_SUCH_FAMILY, "no address of a family that this host or container has", **IMAGE)

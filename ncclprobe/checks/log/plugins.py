@@ -206,9 +206,9 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
     Fix: `ldd -r` on the plugin in the image names what it lacks; build or install it for this NCCL and libfabric, and
     put their folder first in LD_LIBRARY_PATH.
     """
-    loaded = {(event.host, event.pid) for event in log.having("NET/Plugin: Loaded net plugin")}
     for event in log.having(_OLDEST):
-        if (event.host, event.pid) not in loaded:
+        loaded = log.having("NET/Plugin: Loaded net plugin")
+        if (event.host, event.pid) not in {(each_one.host, each_one.pid) for each_one in loaded}:
             yield said(log, event, "the network plugin cannot be loaded", **IMAGE)
     for event in log.having(*_MISFIT, "undefined symbol: ", "cannot open shared object file"):
         text = event.text
@@ -516,8 +516,8 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
     if any("set to ^" not in event.text for event in log.having(*asked)):
         yield from informed(log, ("NET/IB : No device found",), "NCCL found no RDMA device", **details)
     without = {(event.host, event.pid) for event in log.having("NET/IB : No device found")}
-    others = {(event.host, event.pid) for event in log.having("Initialized NET plugin Socket")}
     for event in log.having(_NO_NET):
+        others = {(each_one.host, each_one.pid) for each_one in log.having("Initialized NET plugin Socket")}
         if not demoted(event) and (event.host, event.pid) in without - others:
             yield said(log, event, "NCCL found no RDMA device", **details)
         elif not demoted(event) and (event.host, event.pid) in without:

@@ -206,8 +206,9 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}
-    left = {_member(event) for event in log.having(_BEGAN)} - {*aborted} - finished
-    if aborted and finished and left and {size for _, size in left} <= {size for _, size in finished}:
+    began = log.having(_BEGAN) if aborted and finished else ()
+    left = {_member(event) for event in began} - {*aborted} - finished
+    if left and {size for _, size in left} <= {size for _, size in finished}:
         gone = tuple(sorted(rank for rank, _ in left if rank is not None))
         message = (
             f"{plural(len(gone), 'rank')} came to no end, others aborted, and {plural(len(finished), 'rank')} finished"
