@@ -22,6 +22,7 @@ from ncclprobe.facts.run.samples import (
     ExpectedCopies,
     FirstCalls,
     Groups,
+    HeardXids,
     Ladder,
     LostRank,
     MeasuredOn,
@@ -36,7 +37,7 @@ from ncclprobe.facts.run.samples import (
     Steps,
 )
 from ncclprobe.host.run_log import CUT_SHORT, RunLog
-from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow
+from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow, Xids
 from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
@@ -54,6 +55,7 @@ PRINT = Fingerprint({"gpu": "x"}, "abc", {"nccl": "2"})
 LEFT_OUT = SkippedRow("reduce", None, "refused", "no such call")
 BANDS = (Band("all_reduce", 1, 2, BAND), Band("all_reduce", 3, 4, BAND))
 BUSY = Disturbance("processors busy", 0.5)
+HEARD = Xids("n0", ((3, "74"),))
 PAIR = PairRow(src=0, dst=1, src_end="a", dst_end="b", nbytes=4, latency_nbytes=8, latency_us=1.5, GBps=2.0,
                time_us=1.0, min_us=0.5, max_us=2.0, samples_us=(1.0,))  # fmt: skip
 TWO = RankNics(("n0", "n1"), (Nic("mlx5_0", 0), None))
@@ -84,6 +86,7 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("fingerprint", PRINT)], MeasuredOn(PRINT)),
     ([("expected", band) for band in BANDS], Expected(BANDS)),
     ([("row", ROW), ("retest", ROW), ("disturbance", BUSY)], Rows((ROW,), (ROW,), (BUSY,))),
+    ([("xids", HEARD)], HeardXids((HEARD,))),
     ([("nic_traffic", [_RIGHT])], NicTraffic((_RIGHT,))),
     ([("nic_traffic", [])], NicTraffic(())),
     ([("copies", [_SLOW_COPY])], Copies((_SLOW_COPY,))),
@@ -128,6 +131,7 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
         (FirstCalls, "the run holds no sample first_call"),
         (MeasuredOn, "the run holds no sample fingerprint"),
         (Rows, "no row was measured"),
+        (HeardXids, "NVML listened on no node"),
         (NicTraffic, "no NIC was counted"),
         (Copies, "no copy was measured"),
         (Affinities, "no affinity was compared"),
