@@ -165,6 +165,8 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     words = part.lower()
     if words in ("p2p", "no p2p"):
         return replace(system, p2p=words == "p2p")
+    if words in ("gdr", "no gdr"):
+        return replace(system, gdr=words == "gdr")
     if bridges := _BRIDGES.fullmatch(words):
         return _bridged(system, product, int(bridges[1] or bridges[2] or bridges[3] or 2))
     if words == "mesh":
@@ -531,6 +533,8 @@ class _Xml:
             kind = link.get("tclass", "")
             remote: Remote = "gpu" if kind.startswith("0x03") else "ibm-npu" if kind == "0x068001" else "switch"
             end = self._address("target", link.get("target", "")) if remote == "gpu" else ""
+            if end and end == self._address("busid", slot.get("busid", "")):  # Azure's ncv4-topo.xml: leads nowhere
+                continue
             for _ in range(self._number(link, "count", 1)):
                 yield NvLink(0, "active", remote=remote, remote_pci=end)
 
