@@ -141,8 +141,9 @@ def _share(found: Sequence[Score]) -> str:
 
 def _sums(what: str, found: Sequence[Score]) -> str:
     near, times = sum(each.near for each in found), sum(each.times for each in found)
+    equal = sum(each.equal for each in found) / len(found)
     return (
-        f"- {what}: equal in {_share(found)} ({sum(each.equal for each in found) / len(found):.1%}, goal {ENOUGH:.1%}); "
+        f"- {what}: equal in {_share(found)} ({equal:.1%}, goal {ENOUGH:.1%}); "
         f"{near / times:.1%} of {times} times within {WITHIN:.0%}"
     )
 
@@ -161,11 +162,13 @@ def report() -> str:
         "one release of NCCL. It is equal where graphs, tables and choices are NCCL's, all times within a hundredth.",
         "By topology: the links that NCCL was given. As typed: those of the machine table, or of a box of its parts.",
         "What differs: the topology's links / those of the machine as it is typed. How many switches lie between a GPU",
-        "and its NIC (PIX, PXB) changes nothing in NCCL. The drawn boxes have slots, bridges and NICs anywhere, as few",
-        "real ones do; of them the graphs alone are compared, and the sums leave them out. What is missed there: bridged",
-        "pairs among eight GPUs, NICs on some of the GPUs' switches alone, no GPUDirect behind several switches.",
-        "Of NC96ads A100, Azure's file has neither its bridges nor its slots; NCCL takes the graphs that Azure ships",
-        "beside it (`--graphs`), so the table keeps what the machine has.",
+        "and its NIC (PIX, PXB) changes nothing in NCCL.",
+        "",
+        "The drawn boxes have slots, bridges and NICs anywhere, as few real ones do; of them the graphs alone are",
+        "compared, and the sums leave them out. What is missed there: bridged pairs among eight GPUs, NICs on some of",
+        "the GPUs' switches alone, no GPUDirect behind several switches. Of NC96ads A100, Azure's file has neither its",
+        "bridges nor its slots; NCCL takes the graphs that Azure ships beside it (`--graphs`), so the table keeps what",
+        "the machine has.",
         "",
         _sums("by topology", [score for cells, found, _ in rows if cells[1] != DRAWN for score in found]),
         _sums("as typed", [score for _, _, found in rows for score in found]),

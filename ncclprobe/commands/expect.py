@@ -11,7 +11,7 @@ from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import composed, elsewhere, rendering
+from ncclprobe.expect import composed, elsewhere, rendering, topology_text
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
@@ -84,7 +84,7 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
             raise UsageError(f"--topology {path} and {other} {str(given)[:40]!r}: give one")
     text = files.read(path, limit=bounds.TOPO_BYTES)
     several = options.nodes not in (None, 1)
-    system = composed.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
+    system = topology_text.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
     if options.nic_rate == system.nic_gbps:
         options.nic_rate = None
     return ExpectationContext(system, None, f"the topology of {path}, as it stands")
@@ -207,7 +207,7 @@ def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> Node
 
 def _fits(gpu: str, system: NodeSystem) -> bool:
     """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
-    if system.gpu.startswith(composed.CAPABILITY):
+    if system.gpu.startswith(topology_text.CAPABILITY):
         return composed.capability_of(gpu) in (None, system.compute_capability)
     return not gpu or composed.same_gpu(gpu, system.gpu)
 

@@ -82,7 +82,8 @@ class NodeLinks(Struct, frozen=True):
     """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
     `network_total_gbps` counts the host's own NIC too. `at_roots`: no switch joins the GPUs. Of a NIC that shows itself
-    as `ports_per_nic` of `nics`, NCCL makes one (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are names of fields that no source states.
+    as `ports_per_nic` of `nics`, NCCL makes one (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are names
+    of fields that no source states.
     """
 
     gpus: int

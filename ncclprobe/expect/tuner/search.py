@@ -315,7 +315,8 @@ class _Nics(Struct, frozen=True, kw_only=True):
     def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
         charged = (path == "PHB" or not system.gdr) and system.processor in INTEL
-        twice = 2 if not system.gdr and path in ("PIX", "PXB") else 1  # a switch's way to the processor carries GPU and NIC
+        shared = not system.gdr and path in ("PIX", "PXB")  # a switch's way to the processor carries GPU and NIC
+        twice = 2 if shared else 1
         return cls(
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
