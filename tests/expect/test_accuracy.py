@@ -232,8 +232,10 @@ def test_a_contributed_run_becomes_a_published_one_once_and_what_it_moves_is_sai
     ]
     system = taken[0].system
     assert (system.nics, system.nic_gbps, system.network, system.nvls) == (8, 400.0, "ib", True)
-    with pytest.raises(ValueError, match="published already"):
-        door.add(found, "https://github.com/a/b/issues/2", tmp_path)
+    computed = replace(found, rows=tuple(replace(each, busbw_GBps=each.busbw_GBps + 0.004) for each in found.rows))
+    for again in (found, computed):  # of a time come more digits than nccl-tests prints
+        with pytest.raises(ValueError, match="published already"):
+            door.add(again, "https://github.com/a/b/issues/2", tmp_path)
     key = ("model", "ib", 9)
     before, after = (ErrorCell(*key, 3, 20, 2, error, 0.2, None) for error in (0.1, 0.05))
     assert list(door.moved({key: before}, {key: before})) == []
