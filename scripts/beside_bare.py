@@ -5,8 +5,9 @@
     scripts/torch_on_cpu.py -- python scripts/beside_bare.py --backend nccl    NCCL on a processor, two ranks
 
 Each turn measures all_reduce with both, at the same sizes, batches and calls; what is compared is the fastest batch, by
-the mean over ranks: on a machine that is shared the others say what else ran. A ratio is the bus bandwidth of `bandwidth` by that of the loop. The one that goes first changes
-with each turn. Prints a table and the load of the machine before and after; reports/beside-bare.md keeps it.
+the mean over ranks: on a machine that is shared the others say what else ran. A ratio is the bus bandwidth of
+`bandwidth` by that of the loop. The one that goes first changes with each turn. Prints a table and the load of the
+machine before and after; reports/beside-bare.md keeps it.
 """
 
 import argparse

@@ -15,9 +15,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 from fleets.fleet import Fleet
 from fleets.recorded import HELD_BACK
-from fleets.trials import AT_ONCE, Trial, fabric_of, faults_of, noise_of, play, tally
+from fleets.trials import Trial, fabric_of, faults_of, noise_of, play, tally
 from tables import table
 
+from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.suspects import localise_slowness
 
 NODES, LOSSES, SEEDS = (8, 12, 16, 17, 20, 24, 32), (0.1, 0.2), 20
