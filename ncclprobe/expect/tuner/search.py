@@ -215,7 +215,8 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
     through_root = not crosses and (not system.p2p or system.at_roots or gpus > _ON_A_SWITCH)
-    overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
+    charged = (through_root or system.at_roots) and system.processor in INTEL
+    overhead = INTEL_OVERHEAD if charged else 1.0
     path = min(system.pcie_GBps, between)
     bridged = system.nvlinks * link
     kind: PathWord = "SYS" if crosses else "PHB" if through_root else "PXB"
