@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,10 +39,12 @@ FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 """What makes NCCL on a processor some 5 times as fast: scripts/torch_on_cpu.py."""
 
 
-def bare(backend: str) -> None:
-    """Be one rank of the loop; rank 0 prints microseconds by size as JSON."""
+def bare(backend: str, *, rotates: bool) -> None:
+    """Be one rank of the loop, over as much memory as `bandwidth`, or one buffer; rank 0 prints JSON."""
     import torch
     import torch.distributed as dist
+
+    from ncclprobe.probes.buffers import footprint
 
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -50,7 +53,8 @@ def bare(backend: str) -> None:
     dist.init_process_group(backend)
     found: dict[int, float] = {}
     for nbytes in SIZES[backend]:
-        data = torch.ones(nbytes // 4, dtype=torch.float32, device=device)
+        whole = torch.zeros(max(nbytes, footprint(nbytes, 1)) // 4, dtype=torch.float32, device=device)
+        views = cycle(whole.split(nbytes // 4)[: len(whole) * 4 // nbytes] if rotates else [whole[: nbytes // 4]])
         batches = []
         for batch in range(-1, BATCHES):
             wait()
@@ -58,11 +62,10 @@ def bare(backend: str) -> None:
             wait()
             start = time.perf_counter()
             for _ in range(WARMUP if batch < 0 else ITERS):
-                dist.all_reduce(data)
+                dist.all_reduce(next(views))
             wait()
             took = torch.tensor([(time.perf_counter() - start) / ITERS * 1e6], dtype=torch.float64, device=device)
             dist.all_reduce(took)
-            data.fill_(1.0)
             if batch >= 0:
                 batches.append(float(took) / dist.get_world_size())
         found[nbytes] = min(batches)
@@ -103,11 +106,11 @@ def _run(commands: Sequence[Sequence[str]], backend: str, variables: Sequence[di
     return str(said[0])
 
 
-def loop(backend: str) -> dict[int, float]:
+def loop(backend: str, more: Sequence[str] = ()) -> dict[int, float]:
     """Run the loop; microseconds by size."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), _BARE: "1"}
     ranks = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
-    said = _run([[str(Path(__file__).resolve()), "--backend", backend]] * 2, backend, ranks)
+    said = _run([[str(Path(__file__).resolve()), "--backend", backend, *more]] * 2, backend, ranks)
     line = next(line for line in said.splitlines() if line.startswith("{"))
     return {int(nbytes): float(us) for nbytes, us in json.loads(line).items()}
 
@@ -125,22 +128,24 @@ def ours(backend: str) -> dict[int, float]:
     return {row["nbytes"]: row["time_us"]["min"] for row in rows if row["place"] == rows[0]["place"]}
 
 
-def rows(backend: str, pairs: int) -> Iterator[tuple[object, ...]]:
+def rows(backend: str, pairs: int, more: Sequence[str]) -> Iterator[tuple[object, ...]]:
     """Measure in turns; a row per size."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for turn in range(pairs):
-        first, second = (ours, loop) if turn % 2 else (loop, ours)
-        both = {first: first(backend), second: second(backend)}
+        if turn % 2:
+            mine, other = ours(backend), loop(backend, more)
+        else:
+            other, mine = loop(backend, more), ours(backend)
         for nbytes in SIZES[backend]:
-            seen[nbytes].append((both[ours][nbytes], both[loop][nbytes]))
+            seen[nbytes].append((mine[nbytes], other[nbytes]))
     for nbytes, times in seen.items():
         ratios = sorted(bare_us / our_us for our_us, bare_us in times)
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-        mine, other = (statistics.median(each) for each in zip(*times, strict=True))
+        own_us, loop_us = (statistics.median(each) for each in zip(*times, strict=True))
         size = f"{nbytes >> 20} MiB"
         best = min(bare_us for _, bare_us in times) / min(our_us for our_us, _ in times)
         median = f"{statistics.median(ratios):.3f}"
-        yield size, f"{mine:.0f}", f"{other:.0f}", median, f"{low:.3f} to {high:.3f}", f"{best:.3f}"
+        yield size, f"{own_us:.0f}", f"{loop_us:.0f}", median, f"{low:.3f} to {high:.3f}", f"{best:.3f}"
 
 
 def main() -> int:
@@ -148,12 +153,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=20, metavar="N")
     parser.add_argument("--backend", choices=tuple(SIZES), default="gloo")
+    parser.add_argument("--one-buffer", action="store_true", help="let the loop use the same bytes in each call")
     options = parser.parse_args()
     if os.environ.get(_BARE):
-        bare(options.backend)
+        bare(options.backend, rotates=not options.one_buffer)
         return 0
     before = os.getloadavg()[0]
-    found = list(rows(options.backend, options.pairs))
+    found = list(rows(options.backend, options.pairs, ["--one-buffer"] if options.one_buffer else []))
     print(f"{options.backend}, {options.pairs} pairs, load {before:.1f} before and {os.getloadavg()[0]:.1f} after")
     print(
         *table(("size", "bandwidth, us", "loop, us", "ratio, median", "its middle half", "ratio of the best"), found),
