@@ -4,6 +4,7 @@
     .venv/bin/python scripts/accuracy.py [FOLDER] --fit     what the factors of expect/predict.py should be
     .venv/bin/python scripts/accuracy.py [FOLDER] --errors  make expect/tables/errors.csv
     .venv/bin/python scripts/accuracy.py [FOLDER] --report  make reports/expected-accuracy.md
+    .venv/bin/python scripts/accuracy.py [FOLDER] --sources make reports/expected-sources.md
 
 FOLDER: published numbers, as scripts/published.py reads them (tests/data/published). Errors are those of held_out.py:
 expectations that the row's own source had no part in.
@@ -14,7 +15,7 @@ import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.model.values import Struct
@@ -25,17 +26,22 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import fitting
 import held_out
 from held_out import measured
-from published import PUBLISHED, Row, outliers, rows
+from published import PUBLISHED, Row, dates, outliers, rows
 from tables import table
 
+from ncclprobe.expect import evidence
 from ncclprobe.expect.predict import LATEST, Prediction, predict
 
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 REPORT = ROOT / "reports" / "expected-accuracy.md"
+SOURCES = ROOT / "reports" / "expected-sources.md"
 LARGE = 8 << 30
 CLASSES = ((1 << 30, "1 GiB and more"), (256 << 20, "256 MiB to 1 GiB"), (0, "below 256 MiB"))
 COLUMNS = ("what decides", "bytes", "rows", "sources", "judged", "median", "90th percentile", "slowest source", "FAIL",
-           "gross mark alone", "FAIL by it")  # fmt: skip
+           "gross mark alone", "FAIL by it", "goal")  # fmt: skip
+GOALS = {True: ((0.02, 0.05), (0.06, 0.25), None), False: ((0.05, 0.15), (0.06, 0.25), (0.25, 0.60))}
+"""Median and 90th percentile by size, as in CLASSES: within a node or a rack, and between nodes."""
+WITH_A_NUMBER, CAN_FAIL = 0.99, 0.8
 PEAK = 256 << 20
 
 
@@ -85,7 +91,7 @@ def peaks(pairs: Iterable[Pair]) -> list[Pair]:
     return list(best.values())
 
 
-def report(judged: Sequence[held_out.Judged], rows: int) -> str:
+def report(judged: Sequence[held_out.Judged], rows: Sequence[Row]) -> str:
     """Errors by what decides and by size, what fails of the healthy, and what incidents are found. `rows`: all."""
     healthy, sick = ([each for each in judged if each.row.healthy == word] for word in ("yes", "no"))
     failed = [each for each in healthy if each.status == "fail"]
@@ -104,9 +110,11 @@ def report(judged: Sequence[held_out.Judged], rows: int) -> str:
         "A row FAILs by the fine mark of its class, where the evidence for that class is enough, or else by the gross",
         "mark, a third of what is expected, which holds from 64 MiB on in every class.",
         "",
-        f"- {len(judged)} rows of {len({each.row.family for each in judged})} publishers; of {rows - len(judged)} more"
-        " nothing is expected",
-        "- healthy rows that the fine mark can fail: " + ", ".join(_can_fail(healthy)),
+        f"- {len(judged)} rows of {len({each.row.family for each in judged})} publishers; of {len(rows) - len(judged)}"
+        " more, over TCP and below 16 MiB, nothing is expected",
+        f"- rows with a number: {_share(len(judged), len(rows))}, of healthy ones "
+        f"{_share(len(healthy), sum(row.healthy == 'yes' for row in rows))} (goal {WITH_A_NUMBER:.0%})",
+        f"- healthy rows that the fine mark can fail: {', '.join(_can_fail(healthy))} (goal {CAN_FAIL:.0%})",
         f"- healthy: {len(failed)} of {len(healthy)} rows FAIL, {len({e.run for e in failed})} of {len(runs)} runs"
         f" ({'; '.join(sorted({f'{e.row.label}, {e.source}' for e in failed}))})",
         f"- healthy rows that the gross mark alone judges: {len(loose)}; {sum(map(by_gross, loose))} of them FAIL",
@@ -114,6 +122,9 @@ def report(judged: Sequence[held_out.Judged], rows: int) -> str:
         " not found: " + "; ".join(sorted(f"{run[0]} ({run[1]})" for run in incidents - found)),
         "",
         *table(COLUMNS, list(_by_class(healthy))),
+        "Over all networks and links, each class of a source counted once:",
+        "",
+        *table(("", "bytes", "sources", "median", "90th percentile", "goal"), list(_over_all(healthy))),
     ]
     return "\n".join(lines) + "\n"
 
@@ -122,7 +133,38 @@ def _can_fail(healthy: Sequence[held_out.Judged]) -> Iterator[str]:
     for _, words in CLASSES[:2]:
         own = [each for each in healthy if _class_of(each.nbytes) == words]
         able = sum(each.expectation.worst == "fail" for each in own)
-        yield f"{able} of {len(own)} ({able / len(own):.0%}) of {words}"
+        yield f"{_share(able, len(own), 0)} of {words}"
+
+
+def _share(part: int, whole: int, digits: int = 1) -> str:
+    return f"{part} of {whole} ({part / whole:.{digits}%})"
+
+
+def _errors(own: Iterable[Iterable[held_out.Judged]]) -> tuple[float, float]:
+    """The median and the 90th percentile of each source, averaged."""
+    errors = [sorted(each.error for each in of_source) for of_source in own]
+    ninety = statistics.fmean(each[min(len(each) - 1, math.ceil(0.9 * len(each)) - 1)] for each in errors)
+    return statistics.fmean(map(statistics.median, errors)), ninety
+
+
+def _goal(path: str, size: int, median: float, ninety: float) -> str:
+    goal = GOALS[path.split()[0] in evidence.IN_NODE][size]
+    if goal is None:
+        return ""
+    met = round(median, 3) <= goal[0] and round(ninety, 3) <= goal[1]
+    return f"{goal[0]} / {goal[1]}: {'met' if met else 'missed'}"
+
+
+def _over_all(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, ...]]:
+    for words, path in (("in a node or a rack", "nvlink"), ("between nodes", "ib")):
+        within = path in evidence.IN_NODE
+        for size, (_, sizes) in enumerate(CLASSES):
+            groups: dict[tuple[str, str], list[held_out.Judged]] = defaultdict(list)
+            for each in healthy:
+                if (each.path.split()[0] in evidence.IN_NODE) == within and _class_of(each.nbytes) == sizes:
+                    groups[each.path, each.source].append(each)
+            median, ninety = _errors(groups.values())
+            yield words, sizes, len(groups), f"{median:.3f}", f"{ninety:.3f}", _goal(path, size, median, ninety)
 
 
 def _class_of(nbytes: int) -> str:
@@ -141,8 +183,7 @@ def _by_class(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, .
         groups[each.path, size][each.source].append(each)
     for (path, size), own in sorted(groups.items()):
         rows = [each for of_source in own.values() for each in of_source]
-        errors = [sorted(each.error for each in of_source) for of_source in own.values()]
-        ninety = statistics.fmean(each[min(len(each) - 1, math.ceil(0.9 * len(each)) - 1)] for each in errors)
+        median, ninety = _errors(own.values())
         slowest = min(own, key=lambda name: statistics.median(each.reached for each in own[name]))
         share = statistics.median(each.reached for each in own[slowest])
         yield (
@@ -151,13 +192,61 @@ def _by_class(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, .
             len(rows),
             len(own),
             f"{sum(each.is_judged for each in rows) / len(rows):.0%}",
-            f"{statistics.fmean(map(statistics.median, errors)):.3f}",
+            f"{median:.3f}",
             f"{ninety:.3f}",
             f"{share:.2f}, {slowest}",
             sum(each.status == "fail" for each in rows),
             sum(each.expectation.gross is not None and each.expectation.worst != "fail" for each in rows),
             sum(map(by_gross, rows)),
+            _goal(path, size, median, ninety),
         )
+
+
+def sources(found: Sequence[Row], folder: Path) -> str:
+    """A page of who published what: publisher, dates, runs, rows, networks, the largest job, and what was sick."""
+    named = held_out.sources(found)
+    dated = dates(folder)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        groups[row.family].append(row)
+    runs, largest = len({row.sweep or row.label for row in found}), max(row.shape.nodes for row in found)
+    lines = [
+        "# Whose runs expectations are made and measured with",
+        "",
+        "Made by `scripts/accuracy.py --sources` from `tests/data/published`, whose rows hold each address. A",
+        "publisher is a repository, an issue thread, a page or a document; several of one cloud or vendor are held",
+        "back together, as the column *held back with* says. Dates are those of measuring or publishing, if known.",
+        "",
+        f"- {len(groups)} publishers, {runs} runs, {len(found)} rows; largest job {largest} nodes; the latest run of"
+        f" {max(filter(None, dated.values()))}",
+        "",
+        *table(
+            ("publisher", "held back with", "dates", "runs", "rows", "sick rows", "GPUs", "networks", "most nodes"),
+            [_source(family, named[family], own, dated) for family, own in sorted(groups.items(), key=_name_of)],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _name_of(group: tuple[str, object]) -> str:
+    return group[0].lower()
+
+
+def _source(family: str, source: str, own: Sequence[Row], dated: Mapping[str, str]) -> tuple[object, ...]:
+    days = sorted({day for row in own if (day := dated.get(row.sweep, ""))})
+    gpus = sorted({row.system.gpu.removeprefix("NVIDIA ") for row in own})
+    networks = sorted({row.system.network or "in a node" for row in own})
+    return (
+        family,
+        "" if source == family else source,
+        " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
+        len({row.sweep or row.label for row in own}),
+        len(own),
+        sum(row.healthy == "no" for row in own) or "",
+        ", ".join(gpus),
+        ", ".join(networks),
+        max(row.shape.nodes for row in own),
+    )
 
 
 def main() -> int:
@@ -167,6 +256,7 @@ def main() -> int:
     what.add_argument("--fit", action="store_true", help="print the factors")
     what.add_argument("--errors", action="store_true", help="write the table that ncclprobe ships")
     what.add_argument("--report", action="store_true", help="write reports/expected-accuracy.md")
+    what.add_argument("--sources", action="store_true", help="write reports/expected-sources.md")
     options = parser.parse_args()
     odd = outliers(options.published)
     found = [row for row in rows(options.published) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
@@ -175,7 +265,10 @@ def main() -> int:
         print(*best.corrections.items(), *best.starts_us.items(), sep="\n")
         return 0
     if options.report:
-        REPORT.write_text(report(held_out.nested(held_out.samples(found)), len(found)))
+        REPORT.write_text(report(held_out.nested(held_out.samples(found)), found))
+        return 0
+    if options.sources:
+        SOURCES.write_text(sources(found, options.published))
         return 0
     ERRORS.write_text(held_out.as_csv(held_out.cells(held_out.samples(found))))
     return 0

@@ -54,8 +54,8 @@ from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import NcclprobeError
 from ncclprobe.expect import bands, baselines, composed
-from ncclprobe.expect.composed import system_in
 from ncclprobe.expect.tables.machines import from_toml
+from ncclprobe.expect.topology_text import system_in
 from ncclprobe.expect.tuner import dumps
 from ncclprobe.facts import nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader

@@ -33,6 +33,8 @@ _SITES = {
     "nvidia": ("nvidia",),
 }
 """Several repositories and documents of one cloud or vendor are one source; an issue thread is one of its own."""
+_OWN = ("coreweave/", "awslabs/", "dstackai/")
+"""Whose threads are written by who publishes the repository."""
 _DIGITS = 4
 _COPIES = 2
 HIGHEST = 0.9
@@ -90,7 +92,7 @@ def sources(rows: Sequence[Row]) -> Mapping[str, str]:
 
 
 def _site(family: str) -> str:
-    if "#" in family:
+    if "#" in family and not family.startswith(_OWN):
         return family
     low = family.lower()
     known = next((site for site, words in _SITES.items() if any(word in low for word in words)), None)

@@ -90,6 +90,11 @@ def outliers(folder: Path) -> frozenset[tuple[str, int]]:
     return frozenset((row["sweep_id"], int(row["size_bytes"])) for row in _cells(folder) if row["stands_out"])
 
 
+def dates(folder: Path) -> Mapping[str, str]:
+    """When each sweep was measured or put there; empty: not known."""
+    return {row["sweep_id"]: row["date"] for row in _cells(folder)}
+
+
 def rows(folder: Path) -> Iterator[Row]:
     """The collectives among the published rows whose GPU is known. Copies and latencies are not collectives."""
     for cells in _cells(folder):
@@ -161,7 +166,8 @@ def _system(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> NodeS
     text, sick = f"{fabric} {cells['machine']} {cells['settings']}", cells["healthy"] == "no"
     joined = _joined(gpu, fabric, cells["machine"])
     whole = _whole(gpu, cells, per_node)
-    rack = per_node * min(nodes, 16 if "racks" in text else nodes) if "MNNVL" in fabric else whole
+    racks = re.search(r"(\d+) racks", text)
+    rack = per_node * nodes // (int(racks[1]) if racks else 1) if "MNNVL" in fabric else whole
     system = NodeSystem(
         name=cells["machine"],
         gpu=gpu.name,

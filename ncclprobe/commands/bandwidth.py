@@ -148,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=arguments.whole, choices=range(4), default=1, metavar="N",
         help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
+    arguments.contributing(parser, "the rows of NCCL")
     measuring.reporting(parser)
     return parser
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
 from ncclprobe.errors import UsageError
-from ncclprobe.expect import composed, elsewhere, rendering
+from ncclprobe.expect import composed, elsewhere, rendering, topology_text
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
@@ -26,7 +25,7 @@ from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import NEWEST, table
 from ncclprobe.nccl_tests import Run
 from ncclprobe.ops import OPS, sizes
@@ -85,7 +84,7 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
             raise UsageError(f"--topology {path} and {other} {str(given)[:40]!r}: give one")
     text = files.read(path, limit=bounds.TOPO_BYTES)
     several = options.nodes not in (None, 1)
-    system = composed.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
+    system = topology_text.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
     if options.nic_rate == system.nic_gbps:
         options.nic_rate = None
     return ExpectationContext(system, None, f"the topology of {path}, as it stands")
@@ -112,10 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach.")  # fmt: skip
     add("--require-judged", action="store_true", help="Exit with 3 where --judge could judge no row.")
-    add("--contribute", type=arguments.destination, metavar="FILE",
-        help="Write the rows of --judge and the machine's links for others to learn from, without names.")  # fmt: skip
-    add("--healthy", choices=("yes", "no", "unknown"), default="unknown",
-        help="Say for --contribute whether the machine was well (default: %(default)s).")  # fmt: skip
+    arguments.contributing(parser, "the rows of --judge")
     add("--op", default="all_reduce", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
@@ -182,7 +178,7 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     )
     found = elsewhere.judge(rows, place)
     if options.contribute:
-        _contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
+        elsewhere.contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     if options.quiet and not options.json:
         told = str(told).partition("\n")[0]
@@ -211,17 +207,9 @@ def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> Node
 
 def _fits(gpu: str, system: NodeSystem) -> bool:
     """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
-    if system.gpu.startswith(composed.CAPABILITY):
+    if system.gpu.startswith(topology_text.CAPABILITY):
         return composed.capability_of(gpu) in (None, system.compute_capability)
     return not gpu or composed.same_gpu(gpu, system.gpu)
-
-
-def _contribute(path: str, told: elsewhere.Contribution) -> None:
-    """Write what others may learn of the rows. Raises UsageError."""
-    if path == "-":
-        raise UsageError("--contribute -: give a file; the verdict is on standard output")
-    files.write(Path(path), json.dumps(asdict(told), indent=1) + "\n", ours=elsewhere.recognises)
-    print(f"ncclprobe: {path} has {len(told.rows)} rows; read it before you send it", file=sys.stderr)
 
 
 _NOT_FOR_RESULTS = {"op": "--op", "begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",

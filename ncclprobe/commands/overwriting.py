@@ -7,7 +7,7 @@ import argparse
 import glob
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,20 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
         named = f"{_option(parser, dest)} {path}"
         if path in read:
             raise UsageError(f"{named}: not written over, for this command reads it; give another path")
-        if dest in (*FORMATS, "bundle", "nodes_out"):
+        if dest in (*FORMATS, "bundle", "nodes_out", "contribute"):
             try:
-                files.refuse_other(path, delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest)))
+                files.refuse_other(path, _recognises(dest))
             except UsageError as error:
                 raise UsageError(f"{_option(parser, dest)} {error}") from None
+
+
+def _recognises(dest: str) -> Callable[[str], bool]:
+    """Return what says whether a text is what the option `dest` would have written."""
+    if dest == "contribute":
+        from ncclprobe.expect.elsewhere import recognises  # it takes the whole model of NCCL along
+
+        return recognises
+    return delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest))
 
 
 def _refuse_shared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -1,20 +1,30 @@
-"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``."""
+"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``.
 
+And what others may learn of such rows, or of a run's own: ``--contribute FILE``.
+"""
+
+import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.pinned import Pinned
+from ncclprobe.expect.pinned import Pinned, pinned
 from ncclprobe.expect.predict import LATEST, predict
+from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
+from ncclprobe.host import files
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Judged, Measurement
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.units import size
 
@@ -208,6 +218,8 @@ def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -
 
 
 CONTRIBUTION = "ncclprobe.contribution/1"
+Healthy = Literal["yes", "no", "unknown"]
+"""Whether the machine was well, as its user says."""
 
 
 class ContributedRow(Struct, frozen=True):
@@ -227,13 +239,13 @@ class Contribution(Struct, frozen=True):
     """What others may learn of a run: known fields alone, none of which can name a host, a user or a site."""
 
     schema: str
-    healthy: Literal["yes", "no", "unknown"]
+    healthy: Healthy
     system: NodeSystem
     settings: str
     rows: tuple[ContributedRow, ...]
 
 
-def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["yes", "no", "unknown"]) -> Contribution:
+def contribution(rows: Sequence[Measurement], place: Setup, healthy: Healthy) -> Contribution:
     """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says.
 
     What was not said is left out: NCCL's release, and the network where no row crossed it.
@@ -244,6 +256,24 @@ def contribution(rows: Sequence[Measurement], place: Setup, healthy: Literal["ye
     if all(row.nodes == 1 for row in kept):  # then nothing was seen of its network
         system = replace(system, nics=0, nic_gbps=0.0, network=None, gdr=False)
     return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
+
+
+def of_run(rows: Sequence[Measurement], known: Mapping[type, Any], healthy: Healthy) -> Contribution:
+    """Return the same of a run's own rows, on the machine of which these facts are `known`. Raises UsageError."""
+    here = expectation_context(known)
+    if isinstance(here.system, Absent):
+        raise UsageError(here.system.why)
+    place = Setup(here.system, here.machine, None, pinned(here.settings, here.nccl or LATEST))
+    found = contribution(rows, place, healthy)
+    if not found.rows:
+        raise UsageError("no row of NCCL was measured")
+    return found
+
+
+def contribute(path: str, told: Contribution) -> None:
+    """Write what others may learn of the rows. Raises UsageError."""
+    files.write(Path(path), json.dumps(asdict(told), indent=1) + "\n", ours=recognises)
+    print(f"ncclprobe: {path} has {len(told.rows)} rows; read it before you send it", file=sys.stderr)
 
 
 def recognises(text: str) -> bool:

@@ -194,13 +194,13 @@ class Correction(Struct, frozen=True):
 
 CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
     {
-        "nvlink": Correction(filling=0.7),
+        "nvlink": Correction(filling=0.65),
         "pcie": Correction(),
         "sockets": Correction(transfer=0.72),
         "host": Correction(latency=1.1, transfer=1.7, filling=0.2),
-        "nvls": Correction(filling=0.7),
-        "nvls-8": Correction(transfer=0.86, filling=0.7),
-        "nvls-72": Correction(transfer=1.15, filling=0.7),
+        "nvls": Correction(filling=0.65),
+        "nvls-8": Correction(transfer=0.86, filling=0.65),
+        "nvls-72": Correction(transfer=1.15, filling=0.65),
         "network": Correction(),
         "network trees": Correction(filling=0.8),
     }
@@ -208,15 +208,15 @@ CORRECTIONS: Mapping[Where, Correction] = MappingProxyType(
 
 STARTS_US: Mapping[str, float] = MappingProxyType(
     {
-        "nvlink": 10.0,
+        "nvlink": 16.0,
         "nvlink ampere": 16.0,
         "nvlink hopper": 2.0,
-        "mnnvl": 10.0,
+        "mnnvl": 16.0,
         "pcie": 2.0,
-        "rdma": 20.0,
-        "tcpxo": 44.0,
+        "rdma": 18.0,
+        "tcpxo": 40.0,
         "tcpx": 880.0,
-        "unknown": 20.0,
+        "unknown": 18.0,
         "racks": 117.0,
     }
 )

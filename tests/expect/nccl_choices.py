@@ -15,8 +15,8 @@ from choices_on_cpu import settings_of
 from on_cpu.topologies import TOPOLOGIES, Topology
 
 from ncclprobe.checks.env.fixtures import having
-from ncclprobe.expect.composed import _Xml, system_in
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.topology_text import _Xml, system_in
 from ncclprobe.expect.tuner import cost
 from ncclprobe.expect.tuner.constants import Algorithm, Protocol
 from ncclprobe.expect.tuner.search import Graph, Graphs, graphs

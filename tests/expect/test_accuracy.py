@@ -106,10 +106,10 @@ def test_the_documents_say_what_the_report_says_and_the_report_what_its_script_m
 ) -> None:
     odd = accuracy.outliers(PUBLISHED)
     rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
-    assert accuracy.report(nested, len(rows)) == accuracy.REPORT.read_text(encoding="utf-8"), (
+    assert accuracy.report(nested, rows) == accuracy.REPORT.read_text(encoding="utf-8"), (
         "run scripts/accuracy.py --report"
     )
-    report = {(row[0], row[1]): f"{row[5]} / {row[6]}" for row in cells_of(accuracy.REPORT)}
+    report = {(row[0], row[1]): f"{row[5]} / {row[6]}" for row in cells_of(accuracy.REPORT) if len(row) > 6}
     said = {row[0]: row[1:4] for row in cells_of(ROOT / "docs" / "how" / "expectations.md")}
     for words, path in NAMES.items():
         assert said[words] == [report.get((path, size), "") for _, size in accuracy.CLASSES]
@@ -146,10 +146,10 @@ def test_the_gross_mark_finds_incidents_that_no_fine_mark_judges_and_the_report_
     alone = [each for each in nested if accuracy.by_gross(each)]
     assert sum(each.row.healthy == "yes" for each in alone) <= 1
     assert len({each.run for each in alone if each.row.healthy == "no"}) >= 10
-    text = accuracy.report(nested, len(nested))
-    assert "healthy rows that the gross mark alone judges: 385; 1 of them FAIL" in text
+    text = accuracy.report(nested, [each.row for each in nested])
+    assert "healthy rows that the gross mark alone judges: 388; 1 of them FAIL" in text
     (classes,) = (line.split("|") for line in text.splitlines() if line.startswith("| nvlink hopper pairs | below"))
-    assert [cell.strip() for cell in classes[-4:-1]] == ["1", "8", "1"]
+    assert [cell.strip() for cell in classes[-5:-2]] == ["1", "8", "1"]
 
 
 def test_a_source_has_no_part_in_the_thresholds_that_it_is_judged_by(accuracy: ModuleType, samples: list[Any]) -> None:
@@ -232,11 +232,38 @@ def test_a_contributed_run_becomes_a_published_one_once_and_what_it_moves_is_sai
     ]
     system = taken[0].system
     assert (system.nics, system.nic_gbps, system.network, system.nvls) == (8, 400.0, "ib", True)
-    with pytest.raises(ValueError, match="published already"):
-        door.add(found, "https://github.com/a/b/issues/2", tmp_path)
+    computed = replace(found, rows=tuple(replace(each, busbw_GBps=each.busbw_GBps + 0.004) for each in found.rows))
+    for again in (found, computed):  # of a time come more digits than nccl-tests prints
+        with pytest.raises(ValueError, match="published already"):
+            door.add(again, "https://github.com/a/b/issues/2", tmp_path)
     key = ("model", "ib", 9)
     before, after = (ErrorCell(*key, 3, 20, 2, error, 0.2, None) for error in (0.1, 0.05))
     assert list(door.moved({key: before}, {key: before})) == []
     assert list(door.moved({key: before}, {key: after})) == [
         "model ib 9: 0.100 / 0.200, mark None -> 0.050 / 0.200, mark None"
     ]
+
+
+def test_two_more_rows_of_one_machine_move_no_factor(accuracy: ModuleType) -> None:
+    """They moved the start of every call over NVLink from 10 to 16 us where the fit began at one place alone."""
+    odd = accuracy.outliers(PUBLISHED)
+    found = [row for row in accuracy.rows(PUBLISHED) if (row.sweep, row.nbytes) not in odd]
+    box = next(
+        r for r in found if r.system.gpu == "NVIDIA H100 80GB HBM3" and (r.shape.gpus, r.op) == ((8,), "all_reduce")
+    )
+    more = [
+        replace(
+            box, family="a/b#1", nbytes=nbytes, busbw_GBps=rate, time_us=None, healthy="yes", forced=None, nccl=None
+        )
+        for nbytes, rate in ((1 << 30, 470.0), (4 << 30, 480.0))
+    ]
+    before, after = (accuracy.fitting.fit(accuracy.held_out.points(rows)) for rows in (found, [*found, *more]))
+    assert before == after
+
+
+def test_the_page_of_sources_is_what_its_script_makes(accuracy: ModuleType) -> None:
+    odd = accuracy.outliers(PUBLISHED)
+    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
+    page = accuracy.sources(rows, PUBLISHED)
+    assert page == accuracy.SOURCES.read_text(encoding="utf-8"), "run scripts/accuracy.py --sources"
+    assert "| coreweave/nccl-tests#48 | coreweave | 2025-04-21 | 1 | 4 |  | GB200 | ib | 360 |" in page

@@ -82,6 +82,12 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
         ("4 x H200 NVL bridges of 4", 4, 18, 330, 371),
         ("4 x H200 NVL, NVL4", 4, 18, 330, 371),
         ("4 x H200 NVL4", 4, 18, 330, 371),
+        ("8 x RTX PRO 6000 behind CX8", 8, 0, 41, 50),  # measured, over one socket and two
+        ("8 x RTX PRO 6000D over two sockets behind 4 CX8", 8, 0, 41, 50),
+        ("8 x RTX PRO 6000, two switches", 8, 0, 41, 50),
+        ("8 x RTX PRO 6000, 2 switches, 2 sockets", 8, 0, 20, 24),
+        ("8 x RTX PRO 6000, 2 sockets, 8 x CX8 400", 8, 0, 20, 24),  # a NIC, not the GPUs' switch
+        ("8 x RTX PRO 6000, Turin", 8, 0, 20, 24),  # 22.2
         ("4 x H200 NVL 4-way", 4, 18, 330, 371),
         ("H200 NVL x4", 4, 0, 40, 53),
         ("H200 NVL x4 NVLink bridge of 4", 4, 18, 330, 371),
@@ -147,6 +153,7 @@ def test_what_may_be_two_things_is_asked_for(typed: str, answer: str) -> None:
         ("8 NICs x 400 Gb/s infiniband", 8, 400, "ib", ""),
         ("2 x 200GbE", 2, 200, "roce", "RoCE"),
         ("2 NICs per GPU x 200 roce", 16, 200, "roce", ""),
+        ("8 rails x 400 roce", 8, 400, "roce", ""),
     ],
 )
 def test_nics_are_said_as_they_are_sold(nics: str, count: int, gbps: int, network: str, assumed: str) -> None:
@@ -211,6 +218,9 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
         ("99 x L40S", "1 to 16 GPUs"),
         ("8 x GeForce 1", "no GPU is called"),
         ("8 x Radeon", "not of NVIDIA"),
+        ("8 x Intel Max 1550", "not of NVIDIA"),
+        ("8 x L40S, intel", "may be 'Ice Lake', 'Sapphire Rapids' or 'Emerald Rapids'"),
+        ("8 x L40S, behind CX80", "no part of a box"),
         ("8 x AMD Instinct MI300X", "not of NVIDIA: NCCL alone is judged here, RCCL and others are not$"),
         ("2 x H200 NVL4", "no NVLink bridge fits 4|do not divide"),
         ("8 x RTX 40", "no GPU is called"),
@@ -249,3 +259,18 @@ def test_a_name_of_a_type_is_no_box() -> None:
     assert not is_composed("dgx-h100")
     assert not is_composed("p5.48xlarge")
     assert not any(is_composed(name) for name in machines.table())
+
+
+def test_processors_go_by_the_names_that_they_are_sold_by_and_gpudirect_may_be_none() -> None:
+    assert [composed(f"8 x L40S, {name}").processor for name in ("Turin", "Ice Lake", "Emerald Rapids")] == [
+        "amd",
+        "skl",
+        "emr",
+    ]
+    assert "processors of" not in composed("8 x L40S, Ice Lake").source
+    assert (composed("8 x L40S, 2 x NDR").gdr, composed("8 x L40S, 2 x NDR, no GDR").gdr) == (True, False)
+
+
+def test_switches_are_assumed_to_join_sockets_only_where_no_sockets_are_said() -> None:
+    assert "below switches, not between sockets" in composed("8 x L40S, PCIe switches").source
+    assert "below switches" not in composed("8 x L40S, PCIe switches, 2 sockets").source

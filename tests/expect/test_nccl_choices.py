@@ -15,7 +15,6 @@ OTHERWISE = {
         "two GPUs on two sockets, each with a NIC: NCCL's rings take one path, ours two",
     ),
     ("l40s-2-3-nodes", "algorithm and protocol"): (1, "and a broadcast over one path has less latency"),
-    ("t4-2-2-nodes", "speed and path"): (1, "the tree between nodes: 6 GB/s, ours 7"),
 }
 """How many lines differ, by machine and kind, and why."""
 NOT_KNOWN = {"pro6000-2", "pro6000-4", "pro6000-8"}

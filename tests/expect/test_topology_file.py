@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from expect.nccl_vectors import FOLDER
 from ncclprobe.commands import expect
 from ncclprobe.errors import UsageError
-from ncclprobe.expect.composed import system_in
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.topology_text import system_in
 
 SWITCH = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
 INTEL, AMD = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"', 'arch="x86_64" vendor="AuthenticAMD"'
@@ -247,3 +247,10 @@ def test_the_command_takes_a_topology_and_refuses_what_does_not_go_with_it(
     for wrong in (["--gpu", "H200"], ["--topology", str(path), "--machine", "dgx-h100"]):
         with pytest.raises(UsageError, match=r"does not apply|give one"):
             expect.main(wrong)
+
+
+def test_a_link_that_leads_back_to_its_own_gpu_joins_nothing() -> None:
+    own = (f'<nvlink target="0000:{number:02x}:00.0" count="12" tclass="0x030200"/>' for number in range(4))
+    slots = [[slot(number, gpu(80, link))] for number, link in enumerate(own)]
+    box = system_in(machine(*slots, cpu=AMD), "ncv4.xml", "A100 80GB PCIe", None, network=False)
+    assert (box.fabric, box.nvlinks, box.sockets) == ("none", 0, 4)

@@ -81,7 +81,9 @@ class Match(Struct, frozen=True):
 class NodeLinks(Struct, frozen=True):
     """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
-    `network_total_gbps` counts the host's own NIC too. `unverified` are names of fields that no source states.
+    `network_total_gbps` counts the host's own NIC too. `at_roots`: no switch joins the GPUs. Of a NIC that shows itself
+    as `ports_per_nic` of `nics`, NCCL makes one (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are names
+    of fields that no source states.
     """
 
     gpus: int
@@ -100,6 +102,8 @@ class NodeLinks(Struct, frozen=True):
     processor: Processor = "unknown"
     sockets: int = 1
     network_total_gbps: float | None = None
+    at_roots: bool = False
+    ports_per_nic: int = 1
     unverified: tuple[str, ...] = ()
 
 
@@ -168,7 +172,8 @@ class MachineType(Struct, frozen=True):
         """Return the machine as the cost model sees it."""
         gpu, links = gpus.table()[self.gpu], self.links
         known = {name: getattr(links, name) for name in links.__struct_fields__ if name in NodeSystem.__struct_fields__}
-        known |= {"nics": links.nics or 0, "nic_gbps": links.nic_gbps or 0.0}
+        known["nics"] = (links.nics or 0) // links.ports_per_nic
+        known["nic_gbps"] = (links.nic_gbps or 0.0) * links.ports_per_nic
         return NodeSystem(
             name=self.name,
             gpu=gpu.name,
@@ -217,6 +222,8 @@ _LINKS = {
     "processor": KeySchema("text", among=get_args(Processor)),
     "sockets": KeySchema("whole"),
     "network_total_gbps": KeySchema("number"),
+    "at_roots": KeySchema("flag"),
+    "ports_per_nic": KeySchema("whole"),
     "unverified": KeySchema("texts"),
 }
 _RUN = {

@@ -220,7 +220,8 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
     through_root = not crosses and (not system.p2p or system.at_roots or gpus > _ON_A_SWITCH)
-    overhead = INTEL_OVERHEAD if through_root and system.processor in INTEL else 1.0
+    charged = (through_root or system.at_roots) and system.processor in INTEL
+    overhead = INTEL_OVERHEAD if charged else 1.0
     path = min(system.pcie_GBps, between)
     bridged = system.nvlinks * link
     kind: PathWord = "SYS" if crosses else "PHB" if through_root else "PXB"
@@ -323,8 +324,8 @@ class _Nics(Struct, frozen=True, kw_only=True):
     def of(cls, system: NodeSystem, gpus: int) -> "_Nics":
         path = _NIC_PATHS[system.nic_path]
         charged = (path == "PHB" or not system.gdr) and system.processor in INTEL
-        # A switch's way to the processor carries GPU and NIC.
-        twice = 2 if not system.gdr and path in ("PIX", "PXB") else 1
+        shared = not system.gdr and path in ("PIX", "PXB")  # a switch's way to the processor carries GPU and NIC
+        twice = 2 if shared else 1
         return cls(
             count=max(1, system.nics * gpus // system.gpus),
             gpus=gpus,
@@ -459,17 +460,22 @@ def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, s
 
 
 def _tree_speeds(system: NodeSystem, ring: Graph, inside: Within, steps: Speeds) -> tuple[float, float]:
-    """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too."""
-    if inside.gpus > 1 and inside.kind != "NVL" and inside.least == 1:
-        slots = system.pcie_GBps / (ring.channels + 0.5)
-        speed = next((step for step in steps if step <= min(ring.bw_inter, slots)), ring.bw_inter)
-        return speed, speed
-    speed = ring.bw_intra
-    for step in reversed([step for step in steps if step > ring.bw_inter]):
-        if speed >= 2 * ring.bw_inter or inside.leaving(step) < ring.channels:
+    """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too, but
+    where a bridge brings it what comes from the other socket.
+    """
+    inner = inter = ring.bw_inter
+    slot = math.inf
+    bridged = inside.kind == "SYS" and system.fabric == "pairs"
+    if inside.gpus > 1 and inside.kind != "NVL" and inside.least == 1 and not bridged:
+        charged = system.nic_path not in ("PIX", "PXB") and system.processor in INTEL
+        slot = system.pcie_GBps / (INTEL_OVERHEAD if charged else 1.0)
+        inner = inter = next((step for step in steps if step <= min(inter, slot / (ring.channels + 0.5))), inter)
+    for step in reversed([step for step in steps if step > inter]):
+        full = ring.channels * (step + inter / 2) > slot or inside.leaving(step) < ring.channels
+        if inner >= 2 * inter or full:
             break
-        speed = step
-    return speed, ring.bw_inter
+        inner = step
+    return inner, inter
 
 
 def _pairs_share(system: NodeSystem, inside: Within, nics: "_Nics") -> bool:

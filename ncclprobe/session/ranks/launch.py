@@ -21,7 +21,7 @@ from pathlib import Path
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.errors import NO_TORCH, UsageError
-from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
+from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants, Rows
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import CHANGED, abandon
 from ncclprobe.host.own_child import start_own
@@ -158,8 +158,11 @@ def _publish(
     if options.keep:
         publisher.lose(write_captures(options.keep, captures))
     snapshots = replayed_nodes(captures, () if record.end else (host,))
-    report = diagnose(question, snapshots, run_facts(record))
+    facts = run_facts(record)
+    report = diagnose(question, snapshots, facts)
     waiting.end()
+    rows = learned(facts, Rows)
+    publisher.contribute(report.measurements, snapshots, rows.disturbances if rows else ())
     return publisher.publish(report)
 
 

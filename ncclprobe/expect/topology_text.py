@@ -1,0 +1,286 @@
+"""A machine of a topology text: the links that it has, whatever it is called.
+
+A topology text is NCCL's XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) or ``nvidia-smi topo -m``. It becomes the facts that
+a machine itself would have given, and these the links. NCCL's own reading of the XML holds (src/graph/topo.cc, v2.30.7:
+ncclTopoAddCpu, ncclTopoAddPci, ncclTopoAddNet): a slot without a speed is Gen3, one without a width has 16 lanes, each
+NUMA node with GPUs is a processor, Intel's generations go by model number.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from ncclprobe import bounds
+from ncclprobe.errors import ParseError, UsageError
+from ncclprobe.expect.composed import product_called, with_links
+from ncclprobe.expect.recognise import Facts, nvlink_fabric, system_of
+from ncclprobe.expect.system import Network, NodeSystem, Processor
+from ncclprobe.expect.tables.gpus import GpuProduct, products
+from ncclprobe.expect.tuner.dumps import xml_root
+from ncclprobe.facts import topo_matrix
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.driver import GpuDirect
+from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from ncclprobe.topology import from_matrix
+
+_UNSAID = Absent("the file does not say")
+_GENERATIONS = {
+    "2.5": 1,
+    "5": 2,
+    "5.0": 2,
+    "8": 3,
+    "8.0": 3,
+    "16": 4,
+    "16.0": 4,
+    "32": 5,
+    "32.0": 5,
+    "64": 6,
+    "64.0": 6,
+}
+_INTEL: tuple[tuple[int, Processor], ...] = ((0xCF, "emr"), (0x8F, "spr"), (0x55, "skl"), (0, "bdw"))
+_INTERFACE = re.compile(r"eth|en|bond|ib\d|lo")
+"""How the kernel's interfaces begin, which are the devices of NCCL's sockets."""
+_DEEPEST = 32
+_LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
+"""Of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not know)."""
+CAPABILITY = "GPUs of compute capability"
+ASSUMED = "assumed: slots and P2P as the GPU has them"
+
+
+def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, network: bool) -> NodeSystem:
+    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, where it does not say.
+
+    Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and nothing says.
+    """
+    given = product_called(gpu, "--gpu") if gpu else None
+    xml = _Xml(text, path) if text.lstrip().startswith("<") else None
+    known = xml.facts() if xml else _of_matrix(text, path)
+    product = given or _product(known, xml.pci_ids if xml else set(), path)
+    known[Gpus] = Gpus(tuple(_named(each, product, path, by_name=xml is None) for each in known[Gpus].all), "", (0, 0))
+    facts = _facts(known)
+    system = system_of(facts, path)
+    if isinstance(system, Absent):
+        raise UsageError(f"{path}: {system.why}")
+    homes = {device.numa_node for device in known[Pci].of("gpu")}
+    major, minor = divmod(system.compute_capability, 10)
+    name = product.name if product else f"{CAPABILITY} {major}.{minor}"
+    system = replace(system, gpu=name, sockets=len(homes))
+    system = xml.refined(system, product) if xml else _supposed(system, known[Fabric], path, network=network)
+    if product and product.wiring == "board" and (system.fabric, system.nvlinks) == ("pairs", product.nvlinks):
+        system = with_links(system, product)  # two of a board's GPUs: all of their links go to its switches
+    if nic_gbps and not system.nic_gbps:
+        system = replace(system, nic_gbps=nic_gbps)
+    if network and not (system.nics and system.nic_gbps):
+        lacks = "does not say how fast the NICs are: give --nic-rate GBPS" if system.nics else "shows no NIC"
+        raise UsageError(f"{path}: {lacks}")
+    return system
+
+
+def _named(gpu: Gpu, product: GpuProduct | None, path: str, *, by_name: bool) -> Gpu:
+    """`gpu` with what only its product tells: all of it where a matrix is read, the capability where no <gpu> is."""
+    if product is None:
+        return gpu
+    capability = divmod(product.compute_capability, 10)
+    if isinstance(gpu.compute, tuple) and gpu.compute != capability:
+        said, own = (".".join(map(str, each)) for each in (gpu.compute, capability))
+        raise UsageError(f"{path}: has GPUs of compute capability {said}; {product.name} has {own}")
+    return replace(gpu, name=product.name if by_name else "", compute=capability)
+
+
+def _facts(known: Mapping[type, Any]) -> Facts:
+    kinds = Gpus, NvLinks, Pci, Fabric, Interfaces, Cpus, PeerAccess, GpuDirect
+    return Facts(*(known.get(kind, _UNSAID) for kind in kinds))
+
+
+def _of_matrix(text: str, path: str) -> dict[type, Any]:
+    """The facts of the first matrix. Raises UsageError for none, and for one that hides the NVLinks."""
+    try:
+        matrix = topo_matrix.parse(text)[0]
+    except ParseError as error:
+        raise UsageError(f"{path}: neither NCCL's XML nor the output of `nvidia-smi topo -m`: {error}") from None
+    known = from_matrix.facts_of(matrix)
+    lacking = next((fact for kind in (NvLinks, Pci) if isinstance(fact := known[kind], Absent)), None)
+    if lacking or matrix.incomplete:
+        raise UsageError(f"{path}: {lacking.why if lacking else matrix.incomplete[0]}")
+    return known
+
+
+def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -> NodeSystem:
+    """`system` of a matrix with what is usual and no matrix tells. What the NICs' names tell is not supposed."""
+    amd = system.processor == "unknown"
+    told = all(from_matrix.told_by_name(device.name) for device in fabric.devices)
+    words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
+    words += ["InfiniBand"] if network and not told else []
+    processor: Processor = "amd" if amd else system.processor
+    return replace(system, nic_gbps=0.0, processor=processor, source=f"{path}; {', '.join([ASSUMED, *words])}")
+
+
+def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:
+    """The GPU that the file means; None where several may be meant that do not differ in what counts.
+
+    What counts and no topology tells: whether GPUs that NVLink does not join reach each other over PCIe. Raises
+    UsageError asking for the product.
+    """
+    computes = {gpu.compute for gpu in known[Gpus].all}
+    may_be = [gpu for gpu in products() if divmod(gpu.compute_capability, 10) in computes]
+    may_be = [gpu for gpu in may_be if pci_ids & set(gpu.pci_ids)] or may_be
+    if not may_be:
+        raise UsageError(f"{path}: does not say which GPUs these are: give --gpu NAME, as nvidia-smi -L prints it")
+    joined = nvlink_fabric(_facts(known))[2] >= len(known[Gpus].all)
+    if not joined and len(known[Gpus].all) > 1 and len({gpu.p2p is not False for gpu in may_be}) > 1:
+        names = " or ".join(gpu.name for gpu in may_be[:4])
+        raise UsageError(f"{path}: the GPUs may be {names} or others, of which not all have P2P: give --gpu NAME")
+    return may_be[0] if len(may_be) == 1 else None
+
+
+class _Xml:
+    """The elements of one host: of several that share an NVLink fabric the first, which speaks for all."""
+
+    def __init__(self, text: str, path: str) -> None:
+        self.path = path
+        root = xml_root(text, path, bounds.TOPO_BYTES, "write it again with NCCL_TOPO_DUMP_FILE")
+        cpus = [each for each in root if each.tag == "cpu"]
+        if root.tag != "system" or not cpus:
+            raise UsageError(
+                f"{path}: its XML is <{root.tag[:40]}>, no <system> with <cpu> as NCCL_TOPO_DUMP_FILE writes"
+            )
+        self.cpus = [cpu for cpu in cpus if cpu.get("host_hash") == cpus[0].get("host_hash")]
+        self.hosts = len({cpu.get("host_hash") for cpu in cpus})
+        self.slots: list[tuple[Element, Device]] = []
+        for node, cpu in enumerate(self.cpus):
+            for number, child in enumerate(cpu):
+                self.slots += self._below(child, (), self._number(cpu, "numaid", node), number)
+        self.gpus = [(slot, device) for slot, device in self.slots if device.identity.kind == "gpu"]
+        if not 0 < len(self.gpus) <= bounds.TOPO_DEVICES:
+            raise UsageError(f"{path}: shows {len(self.gpus)} GPUs; a machine has 1 to {bounds.TOPO_DEVICES}")
+        self.pci_ids = {_pci_id(slot) for slot, _ in self.gpus}
+
+    def _number(self, element: Element, name: str, usual: int) -> int:
+        text = element.get(name) or str(usual)
+        number = int(text, 0) if re.fullmatch(r"-?(0|[1-9]\d{0,8}|0x[0-9a-fA-F]{1,8})", text) else None
+        least, most = _LIMITS.get(name, (-1, 1 << 32))
+        if number is None or not (least <= number <= most or number == usual):
+            raise UsageError(f'{self.path}: {name}="{text[:40]}" of <{element.tag[:20]}> is none that NCCL writes')
+        return number
+
+    def _below(self, slot: Element, above: tuple[str, ...], node: int, number: int) -> Iterator[tuple[Element, Device]]:
+        """Every GPU and NIC under a slot of NUMA node `node`; a <nic> of no slot hangs at the processor itself."""
+        if slot.tag not in ("pci", "nic") or len(above) > 2 * _DEEPEST:
+            return
+        busid = slot.get("busid", "") if slot.tag == "pci" else f"fffe:{node & 255:02x}:{number & 31:02x}.0"
+        address = self._address("busid", busid)
+        below = [child for child in slot if child.tag == "pci"]
+        root = PciPosition(f"root {address}" if not above else above[0], above or (f"root {address}",))
+        identity = self._identity(slot)
+        if identity.kind in ("gpu", "nic") and not below:
+            yield slot, Device(address, identity, root, PcieLink(None, None, None, None), node)
+        for child in below:
+            yield from self._below(child, (*root.bridges, address, f"{address} down"), node, number)
+
+    def _address(self, name: str, text: str) -> str:
+        try:
+            return normal(text)
+        except ParseError:
+            raise UsageError(f'{self.path}: {name}="{text[:40]}" is no PCI address') from None
+
+    def _identity(self, slot: Element) -> Identity:
+        if slot.tag == "nic":
+            return Identity(0x020000, 0, 0)
+        ids = [self._number(slot, name, 0) for name in ("class", "vendor", "device")]
+        return Identity(ids[0], 0x10DE if ids[0] >> 16 == 0x03 else ids[1], ids[2])
+
+    def facts(self) -> dict[type, Any]:
+        """What a machine of these elements would say."""
+        links = NvLinks(tuple(tuple(self._links(slot)) for slot, _ in self.gpus))
+        nets = [(net, device) for slot, device in self.slots for net in self._nets(slot)]
+        nics = [self._nic(number, *each) for number, each in enumerate(nets)]
+        return {
+            Gpus: Gpus(tuple(self._gpu(n, slot, device) for n, (slot, device) in enumerate(self.gpus)), "", (0, 0)),
+            NvLinks: links,
+            Pci: Pci({device.address: device for _, device in self.slots}),
+            Fabric: Fabric(tuple(nics)),
+        }
+
+    def _gpu(self, index: int, slot: Element, device: Device) -> Gpu:
+        gpu = slot.find("gpu")
+        sm = self._number(gpu, "sm", 0) if gpu is not None else 0
+        generation = _GENERATIONS.get((slot.get("link_speed") or "").split(" ")[0], 3)
+        return Gpu(
+            index,
+            pci=device.address,
+            compute=divmod(sm, 10) if sm else _UNSAID,
+            pcie_max_generation=generation,
+            pcie_width=self._number(slot, "link_width", 16) or 16,
+        )
+
+    def _links(self, slot: Element) -> Iterator[NvLink]:
+        for link in slot.iterfind("gpu/nvlink"):
+            kind = link.get("tclass", "")
+            remote: Remote = "gpu" if kind.startswith("0x03") else "ibm-npu" if kind == "0x068001" else "switch"
+            end = self._address("target", link.get("target", "")) if remote == "gpu" else ""
+            if end and end == self._address("busid", slot.get("busid", "")):  # Azure's ncv4-topo.xml: leads nowhere
+                continue
+            for _ in range(self._number(link, "count", 1)):
+                yield NvLink(0, "active", remote=remote, remote_pci=end)
+
+    def _nets(self, slot: Element) -> list[Element]:
+        """The NICs of a slot: those that NCCL found there, else one that no <net> speaks of."""
+        nic = slot if slot.tag == "nic" else slot.find("nic")
+        nets = [] if nic is None else nic.findall("net")
+        bare = slot.tag == "pci" and self._identity(slot).kind == "nic" and not any(True for _ in self._all_nets())
+        return nets or ([slot] if bare else [])
+
+    def _all_nets(self) -> Iterator[Element]:
+        return (net for cpu in self.cpus for net in cpu.iter("net"))
+
+    def _nic(self, number: int, net: Element, device: Device) -> RdmaDevice:
+        speed = self._number(net, "speed", 0)
+        rate = Rate(speed / 1000, 1) if speed > 0 else Rate(10.0, 1)
+        layer = "InfiniBand" if device.identity.class_code >> 8 == 0x0207 else "Ethernet"
+        name = f"{net.get('name', '')}#{number}"
+        return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", rate, layer),), device.address)
+
+    def refined(self, system: NodeSystem, product: GpuProduct | None) -> NodeSystem:
+        """`system` with what NCCL itself reads from the XML, and the boards' NVLinks where it has no <gpu>."""
+        nets = list(self._all_nets())
+        if product and all(slot.find("gpu") is None for slot, _ in self.gpus):
+            system = with_links(system, product)
+        c2c = next((link for slot, _ in self.gpus for link in slot.iterfind("gpu/c2c")), None)
+        if c2c is not None and system.nic_path not in ("PIX", "PXB"):  # NCCL's P2C
+            speed = self._number(c2c, "bw", 0) * self._number(c2c, "count", 1) / 1000
+            system = replace(system, nic_path="PXB", pcie_GBps=max(system.pcie_GBps, speed))
+        sockets = any(_INTERFACE.match(net.get("name", "")) for net in nets)
+        network: Network | None = "sockets" if sockets else system.network
+        return replace(
+            system,
+            p2p=product is None or product.p2p is not False or c2c is not None,
+            processor=self._processor(),
+            domain_gpus=system.domain_gpus * self.hosts,
+            nic_gbps=system.nic_gbps if nets else 0.0,
+            network=network,
+            gdr=not sockets and bool(system.nics) and all(net.get("gdr", "1") == "1" for net in nets),
+            source=self.path,
+        )
+
+    def _processor(self) -> Processor:
+        cpu = self.cpus[0]
+        arch, vendor = cpu.get("arch", ""), cpu.get("vendor", "").strip()
+        if arch != "x86_64":
+            return "arm" if arch == "arm64" else "power9" if arch == "ppc64" else "unknown"
+        family, model = self._number(cpu, "familyid", 0), self._number(cpu, "modelid", 0)
+        if vendor == "GenuineIntel":
+            return next((name for least, name in _INTEL if family == 6 and model >= least), "bdw")
+        if vendor in ("CentaurHauls", "Shanghai"):
+            return "yongfeng" if (family, model) == (7, 0x5B) else "zhaoxin"
+        return "amd" if vendor == "AuthenticAMD" else "unknown"
+
+
+def _pci_id(slot: Element) -> str:
+    return slot.get("device", "").removeprefix("0x").upper()
