@@ -110,6 +110,10 @@ def test_a_users_setting_weighs_nothing_and_what_asks_for_a_retest_little() -> N
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.json")), ids=lambda path: path.name)
 def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path) -> None:
     made = as_json.read(str(path))
+    if made.files:
+        with pytest.raises(UsageError, match="explains a job that failed"):
+            told(made, path.name)
+        return
     for each in told(made, path.name):
         assert each.looked
         assert all(reading.value > 0 for reading in each.numbers.values())

@@ -341,11 +341,7 @@ _NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "lo
     signs=_NO_PCI,
     doctor="pci.topology-agree",
     bad=lambda: ["n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0"],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device",
-        "n1:7:7 [0] transport/net_ib/init.cc:67 NCCL WARN Could not find real path of rxe0 "
-        "(/sys/class/infiniband/rxe0/device)",
-    ],
+    good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
 )
 def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
     """The PCI topology of a virtual machine or container is unusable.

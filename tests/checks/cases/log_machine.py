@@ -170,7 +170,11 @@ CASES = {
     "log.pci-tree-unusable": Cases(
         bad=[
             "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0"
-        ]
+        ],
+        good=[
+            "n1:7:7 [0] transport/net_ib/init.cc:67 NCCL WARN Could not find real path of rxe0 "
+            "(/sys/class/infiniband/rxe0/device)"
+        ],
     ),
     "log.wsl": Cases(
         good=["n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"]
