@@ -78,19 +78,21 @@ class Library:
     def _xids(self) -> list[list[int]]:
         """Return GPU and code of each Xid since this was asked the last time. The first time it begins to listen."""
         if self._events is None:
-            self._events = self.nvml.nvmlEventSetCreate()
-            kind = self.nvml.nvmlEventTypeXidCriticalError
-            listen = self.nvml.nvmlDeviceRegisterEvents
+            events, kind = self.nvml.nvmlEventSetCreate(), self.nvml.nvmlEventTypeXidCriticalError
             gpus = range(self.nvml.nvmlDeviceGetCount())
-            answers = self.each(lambda gpu: listen(self.handle(gpu), kind, self._events), gpus)
-            if all(answers):  # each has refused
-                raise ValueError(answers[0]["why"] if answers else "there is no GPU")
+            if not gpus:
+                raise ValueError("there is no GPU")
+            for gpu in gpus:  # where one refuses, nothing is known
+                self.nvml.nvmlDeviceRegisterEvents(self.handle(gpu), kind, events)
+            self._events = events
         found: list[list[int]] = []
         numbers = {_address(handle): index for index, handle in self._handles.items()}
         with contextlib.suppress(self.nvml.NVMLError_Timeout):
             while len(found) < _MOST_XIDS:
                 event = self.nvml.nvmlEventSetWait_v2(self._events, 0)
-                found.append([numbers[_address(event.device)], event.eventData])
+                known = numbers.get(_address(event.device))
+                index = self.nvml.nvmlDeviceGetIndex(event.device) if known is None else known
+                found.append([index, event.eventData])
         return found
 
     def _attempt(self, work: Callable[[], Any], prefix: str = "") -> dict[str, Any]:

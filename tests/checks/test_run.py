@@ -23,6 +23,7 @@ from ncclprobe.facts.run.samples import (
     Expected,
     ExpectedCopies,
     Groups,
+    HeardXids,
     Localised,
     LostRank,
     Participants,
@@ -30,7 +31,7 @@ from ncclprobe.facts.run.samples import (
     Skipped,
 )
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
-from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew
+from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew, Xids
 from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
@@ -73,6 +74,21 @@ def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, wor
     assert (verdict.status, verdict.required, verdict.findings) == (Status.UNKNOWN, True, ())
     assert words in verdict.why
     assert "raise --timeout" in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("of_gpus", "status"), [((), Status.UNKNOWN), (((0, "13"),), Status.UNKNOWN), (((0, "79"),), Status.FAIL)]
+)
+def test_a_node_on_which_nvml_was_not_heard_is_not_well(of_gpus: tuple[tuple[int, str], ...], status: Status) -> None:
+    assert said(ranks.xids, HeardXids((Xids("n0", of_gpus),)), ranks._FOUR).status is status
+    both = HeardXids((Xids("n0", of_gpus), Xids("n1")))
+    assert said(ranks.xids, both, ranks._FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
+
+
+def test_an_nvlink_error_that_may_have_been_fatal_warns() -> None:
+    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "149"),)), Xids("n1"))), ranks._FOUR)
+    assert verdict.status is Status.WARN
+    assert "NETIR error, fatal or not" in verdict.findings[0].message
 
 
 def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:

@@ -323,15 +323,15 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     return tell(subject, message, **NODE, confidence=_LOGGED, evidence=evidence)
 
 
-def meaning_of(event: Event, fatal: bool) -> Meaning:
-    """Return what `event` means, whose lines say or do not say that it is `fatal`."""
+def meaning_of(event: Event, fatal: bool | None) -> Meaning:
+    """Return what `event` means, whose lines say or do not say that it is `fatal`; None: there is no line."""
     if event.kind == "lost":
         return _LOST
     if event.kind == "sxid":
-        return Meaning("fatal error of an NVSwitch" if fatal else "error of an NVSwitch, not fatal", grave=fatal)
+        return Meaning("fatal error of an NVSwitch" if fatal else "error of an NVSwitch, not fatal", grave=bool(fatal))
     if event.code in _NVLINK5:
-        said = "fatal" if fatal else "not fatal"
-        return Meaning(f"{_NVLINK5[event.code]}, {said}", grave=fatal)
+        said = "fatal or not" if fatal is None else "fatal" if fatal else "not fatal"
+        return Meaning(f"{_NVLINK5[event.code]}, {said}", grave=bool(fatal), risky=fatal is None)
     if event.code == _RECOVERY:
         asked = event.text.rpartition(" to ")[2].rstrip(".")
         return Meaning(f"the driver now asks for: {asked or 'nothing known'}", risky="(None)" not in asked)

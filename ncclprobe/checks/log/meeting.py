@@ -317,8 +317,9 @@ def _of_another_size(log: JobLog) -> tuple[int, ...]:
     begun: dict[str, dict[int, int]] = {}
     for event in log.having("Init START"):
         rank, size = number(between(event.text, "rank ")), number(between(event.text, "nranks "))
-        if rank is not None and size is not None:
-            begun.setdefault(between(event.text, "commId ", " "), {})[rank] = size
+        comm = between(event.text, "commId ", " ")
+        if comm and rank is not None and size is not None:
+            begun.setdefault(comm, {})[rank] = size
     for sizes in begun.values():
         (usual, most), *others = Counter(sizes.values()).most_common()
         if others and most > others[0][1]:

@@ -31,7 +31,7 @@ from ncclprobe.facts.run.samples import (
     ScriptRungs,
 )
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
-from ncclprobe.model.hostlist import fold_ranks
+from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew, Xids
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
@@ -232,11 +232,11 @@ def nvml_listened(heard: HeardXids | Absent) -> bool:
 
 
 @check(
-    bad=lambda: [(HeardXids((Xids("n0"), Xids("n1", ((3, "74"), (3, "74"))))),)],
-    good=lambda: [(HeardXids((Xids("n0"), Xids("n1"))),)],
+    bad=lambda: [(HeardXids((Xids("n0"), Xids("n1", ((3, "74"), (3, "74"))))), _FOUR)],
+    good=lambda: [(HeardXids((Xids("n0"), Xids("n1"))), _FOUR)],
     applies=nvml_listened,
 )
-def xids(heard: HeardXids) -> Iterator[Finding]:
+def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
     """A GPU reported errors while it was measured.
 
     Right: No GPU reported an error while it was measured.
@@ -245,10 +245,12 @@ def xids(heard: HeardXids) -> Iterator[Finding]:
     Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
     """
+    deaf = {*participants.hosts} - {each.node for each in heard.nodes}
     for each in heard.nodes:
         for (gpu, code), times in Counter(each.of_gpus).items():
-            meaning = meaning_of(Event(0.0, "xid", "", code), fatal=False)
+            meaning = meaning_of(Event(0.0, "xid", "", code), fatal=None)
             tell = fail if meaning.grave else warn if meaning.risky else note
+            deaf = set() if tell is not note else deaf
             yield tell(
                 f"GPU{gpu}",
                 f"Xid {code}: {meaning.words}; told {plural(times, 'time')} while it was measured",
@@ -256,6 +258,8 @@ def xids(heard: HeardXids) -> Iterator[Finding]:
                 nodes=(each.node,),
                 evidence=seen("NVML's events", f"Xid {code}"),
             )
+    if deaf:
+        raise Unlearned(f"NVML was not listened to on {fold(deaf)}")
 
 
 _PROTO = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 2, 3)), ("LL", (1,))))

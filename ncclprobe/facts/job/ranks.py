@@ -270,7 +270,7 @@ _LOADER = "pt_data_worker"
 
 
 def suspects(at: LiveRank) -> Sequence[Child]:
-    """Return the processes that a rank has started and for which it waits, or that can not go on.
+    """Return the processes that a rank has started and for which it waits, or that cannot go on.
 
     That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
     """
@@ -321,7 +321,7 @@ class JobLook(Struct, frozen=True):
     """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
 
     `stacks` are those of the first threads, innermost frame first, where they were asked for, and `of_children` at the
-    second look those of processes that ranks have started and that can not go on.
+    second look those of processes that ranks have started and that cannot go on.
     `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted, `gpus` what NVML says.
     """
 

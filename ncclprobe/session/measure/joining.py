@@ -120,10 +120,10 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
     ]
 
 
-def tell_xids(run: RankContext) -> None:
-    """Record what NVML has told of each node's GPUs since it listens."""
+def tell_xids(run: RankContext, *, heard: bool) -> None:
+    """Record what NVML told of each node's GPUs; `heard`: it was listened to from before the first call on."""
     run.set_phase("read what NVML told of errors")
-    found = xids(run.host) if run.look else None
+    found = xids(run.host) if run.look and heard else None
     told = run.exchange.collect(None if isinstance(found, Absent) or found is None else [socket.gethostname(), found])
     run.record(Xids(node, tuple((gpu, code) for gpu, code in heard)) for node, heard in filter(None, told or ()))
 

@@ -19,7 +19,7 @@ from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
 from ncclprobe.interrupt import leave
 from ncclprobe.model.measurement import Band, SkippedRow
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.report.progress import Progress
 from ncclprobe.session.measure import joining
@@ -233,13 +233,11 @@ class Rank:
 
     def _measure_in_group(self, run: RankContext) -> None:
         """Open the group, measure all parts in it, and close it."""
-        of_gpus = run.config.backend == "nccl"
-        if of_gpus:
-            nvml.xids(self._host)  # from now on NVML listens
+        listens = run.config.backend == "nccl" and nvml.xids(self._host)  # from now on, or why it does not
         group_s = self._open_group(run.config.backend)
         intact = self._measure_parts(run, group_s)
-        if of_gpus:
-            joining.tell_xids(run)
+        if run.config.backend == "nccl":
+            joining.tell_xids(run, heard=not isinstance(listens, Absent))
         self._watchdog.set_phase("close the process group")
         if intact:
             import torch.distributed
