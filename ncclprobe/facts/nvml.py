@@ -136,6 +136,8 @@ _WORDS = 16  # of 64 bits: room for 1,024 processors or NUMA nodes; too little i
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
 _THERMAL = 1  # nvmlPerfPolicyType_t
+SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
+"""NVML's reasons for lower clocks other than the user's settings and idling."""
 GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 

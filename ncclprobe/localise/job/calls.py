@@ -298,7 +298,7 @@ def function(where: str) -> str:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Return ``rank 3``, ``ranks 0-5, 7``, ``process 4242``."""
+    """Return ``rank 3``, ``ranks 0-5,7``, ``process 4242``."""
     known = [rank for rank in ranks if rank >= 0]
     parts = [fold_ranks(known)] if known else []
     return ", ".join((*parts, *(f"process {-rank}" for rank in ranks if rank < 0)))

@@ -6,6 +6,7 @@ from ncclprobe.errors import ParseError
 from ncclprobe.facts.job.devices import LiveGpu
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
+from ncclprobe.facts.nvml import SLOWED
 from ncclprobe.facts.pci import normal
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.units import size
@@ -13,7 +14,6 @@ from ncclprobe.units import size
 _TICKS_S = 100
 """Of a process's start: USER_HZ, of every Linux that runs CUDA."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SLOWED = ("hw-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown", "sw-thermal-slowdown")
 _SLOW_CLOCK = 0.5
 
 
@@ -67,7 +67,7 @@ def _troubles(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
     if isinstance(clocks[0], Absent) or isinstance(clocks[1], Absent) or clocks[0] > _SLOW_CLOCK * clocks[1]:
         return
     reasons = [set() if isinstance(each.reasons, Absent) else {*each.reasons} for each in (first, last)]
-    if why := [name for name in _SLOWED if name in reasons[0] & reasons[1]]:
+    if why := [name for name in SLOWED if name in reasons[0] & reasons[1]]:
         yield f"its GPU{last.index} is held at {clocks[0]} of {clocks[1]} MHz ({', '.join(why)})"
 
 

@@ -17,7 +17,7 @@ from ncclprobe.engine.collect import collect
 from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
-from ncclprobe.facts.nvml import Gpus, heated_s, xids
+from ncclprobe.facts.nvml import SLOWED, Gpus, heated_s, xids
 from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
@@ -38,8 +38,6 @@ _NOTABLE = 0.25
 """The share of a host's processors that other work must have used to be reported."""
 _LEAST_LEFT = 0.25
 """The share of the speed that a busy host leaves at least: what is slower has another cause."""
-_SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
-"""NVML's reasons for lower clocks other than the user's settings and idling."""
 _HOT = 0.05
 """The share of a run in which heat must have lowered a GPU's clocks to be reported."""
 _MOST_XIDS = 3
@@ -108,7 +106,7 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
     told: dict[int, list[str]] = {}
     for gpu in gpus.all if gpus else ():
         throttle = gpu.throttle if isinstance(gpu.throttle, tuple) else ()
-        told[gpu.index] = [reason for reason in throttle if reason in _SLOWED]
+        told[gpu.index] = [reason for reason in throttle if reason in SLOWED]
     for index, until_s in after.by_gpu.items():
         share = (until_s - before.by_gpu.get(index, until_s)) / max(after.at_s - before.at_s, 1e-9)
         if share >= _HOT:
