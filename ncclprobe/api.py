@@ -14,8 +14,9 @@
         print(finding.subject, finding.message, finding.remedy)
 
 Nothing is printed, no process is ended, no signal handler is set, and torch is imported by :func:`bandwidth` alone.
-What is wrong is raised as one of :mod:`ncclprobe.errors`, all of which are :class:`NcclprobeError`: UsageError for what
-cannot be asked, ProbeError where a measurement did not end, OutOfTime where the deadline was over before a verdict.
+What is wrong is raised as one of :mod:`ncclprobe.model.errors`, all of which are :class:`NcclprobeError`: UsageError
+for what cannot be asked, ProbeError where a measurement did not end, OutOfTime where the deadline was over before a
+verdict.
 A file ``ncclprobe.toml`` in the working directory is not read; give it as `config`.
 
 Signatures change as docs/stability.md says. Importing this module loads no more than errors and the report's types.
@@ -31,7 +32,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
-from ncclprobe.errors import NcclprobeError, OutOfTime, ProbeError, UsageError
+from ncclprobe.model.errors import NcclprobeError, OutOfTime, ProbeError, UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report

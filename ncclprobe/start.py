@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 
-from ncclprobe import __version__, interrupt, run_clock
+from ncclprobe import __version__, lifetime
 
 _BROKEN, _INCONCLUSIVE = 1, 3  # of model.findings.ExitCode, which cannot be imported here
 TYPE_CHECKING = False
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 def program(*command: str) -> NoReturn:
     """Run the command line after the words `command`, and end this process with its exit code."""
-    run_clock.begin()
-    interrupt.take_over()
+    lifetime.begin()
+    lifetime.take_over()
     if [*command, *sys.argv[1:]] == ["--version"]:
         _say_version()
     try:
         from ncclprobe.commands import main
     except MemoryError:
-        _refuse(interrupt.NO_MEMORY, _INCONCLUSIVE)
+        _refuse(lifetime.NO_MEMORY, _INCONCLUSIVE)
     except ImportError as error:
         short = "annot allocate memory" in str(error) or "failed to map segment" in str(error)  # the loader's words
-        _refuse(interrupt.NO_MEMORY if short else f"cannot start: {error}", _INCONCLUSIVE if short else _BROKEN)
-    interrupt.run(main, [*command, *sys.argv[1:]])
+        _refuse(lifetime.NO_MEMORY if short else f"cannot start: {error}", _INCONCLUSIVE if short else _BROKEN)
+    lifetime.run(main, [*command, *sys.argv[1:]])
 
 
 def _say_version() -> None:
     """Answer what scripts and probes ask before anything else, without the 40 ms of the parsers' imports."""
     with contextlib.suppress(OSError):  # where it cannot be written, the usual way says so
         os.write(1, f"ncclprobe {__version__}\n".encode())
-        interrupt.leave(0)
+        lifetime.leave(0)
 
 
 def _refuse(why: str, code: int) -> NoReturn:
     sys.stderr.write(f"ncclprobe: {why}; nothing was judged\n")
-    interrupt.leave(code)
+    lifetime.leave(code)

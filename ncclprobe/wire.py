@@ -26,8 +26,8 @@ import zlib
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from ncclprobe import bounds
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NcclprobeError
 
 T = TypeVar("T")
 Kind = Literal[

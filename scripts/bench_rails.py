@@ -24,9 +24,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ncclprobe.model.rails import RailPort, RailTest
+from ncclprobe.model.stats import median_interval
+from ncclprobe.model.units import parse_size
 from ncclprobe.probes.verbs.pair import run_rail
-from ncclprobe.stats import median_interval
-from ncclprobe.units import parse_size
 from ncclprobe.wire import Wire, WireError, accept, connect
 
 WAYS = ("ours", "ib_write_bw")

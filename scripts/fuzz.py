@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from fuzz_readers import Reader, readers
 
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model.errors import NcclprobeError
 
 _LONGEST_S, _MOST_KIB, _SHOWN = 2.0, 1 << 20, 5
 

@@ -40,7 +40,7 @@ from fuzz_seeds import (
     tables,
 )
 
-from ncclprobe import training, wire
+from ncclprobe import wire
 from ncclprobe.cluster.mesh.listeners import parse_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.cluster.rendezvous import messages
@@ -52,7 +52,6 @@ from ncclprobe.engine.diagnose import LEFT, MEASURED, Judging, Question, diagnos
 from ncclprobe.engine.job_files import JobFiles, looked_at
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import NcclprobeError
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.topology_text import system_in
@@ -65,10 +64,13 @@ from ncclprobe.facts.nccl_conf import topology_file
 from ncclprobe.host import elf, job_files, live, nvml_child
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model import training
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import Check, Collector, Source, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.units import parse_size
 from ncclprobe.nccl import log as nccl_log
 from ncclprobe.nccl.hcas import parse_selector
 from ncclprobe.nccl.values import read_int
@@ -76,7 +78,6 @@ from ncclprobe.nccl_tests import parse_json, parse_text
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
 from ncclprobe.report import junit, markdown, prometheus, text
-from ncclprobe.units import parse_size
 
 _LIMIT = 1 << 20
 _MILD = 3 / 4

@@ -21,8 +21,8 @@ from ncclprobe.expect.bands import once
 from ncclprobe.expect.expected import as_expectation, combined
 from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.ops import DIRECT_OPS, OPS
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import DIRECT_OPS, OPS
 
 LARGE = 8 << 30
 _SITES = {

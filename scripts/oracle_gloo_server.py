@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import torch.distributed as dist
 
-from ncclprobe.errors import HostError
 from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.facts.names import resolve_own
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.values import asdict
 
 TIMEOUT = datetime.timedelta(seconds=8)

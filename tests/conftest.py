@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from ncclprobe.errors import HostError
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import HostError
 from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from ncclprobe.errors import HostError
 from ncclprobe.facts.ports import LISTENING
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump
+from ncclprobe.model.errors import HostError
 
 KEY = "incident 4711, a long word"
 GUID = "506b:4b03:00c4:aaaa"

@@ -19,7 +19,6 @@ from ncclprobe.engine.collect import Traces, of_capture
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import HostError
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
@@ -28,6 +27,7 @@ from ncclprobe.facts.traffic import Count
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, parse
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot

@@ -13,9 +13,9 @@ from launching import Launcher
 from ncclprobe.checks.run.rows import BAND
 from ncclprobe.commands import accept, measuring
 from ncclprobe.commands.accept import main, parse
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Band
-from ncclprobe.ops import OPS
+from ncclprobe.model.ops import OPS
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import judgeable
 from ncclprobe.session.measure.rank import too_late

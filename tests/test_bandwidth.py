@@ -14,10 +14,10 @@ import pytest
 
 from ncclprobe.commands import bandwidth, copies, measuring
 from ncclprobe.commands.bandwidth import parse
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import from_toml
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.units import parse_size
 from ncclprobe.session.ranks.identity import Devices
-from ncclprobe.units import parse_size
 
 LAUNCHERS = (
     "RANK",

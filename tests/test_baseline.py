@@ -11,9 +11,9 @@ from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.baselines import load
 from ncclprobe.facts.run.samples import Expected, Notes, Participants
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool

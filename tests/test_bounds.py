@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from report.samples import HEALTHY
 
-from ncclprobe import bounds, run_clock
+from ncclprobe import lifetime
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import doctor, main, nodes
 from ncclprobe.engine import doctor as doctors
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import RollCall
@@ -26,13 +25,15 @@ from ncclprobe.host import elf
 from ncclprobe.host.capture import parse
 from ncclprobe.host.patience import until
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Every, Ranks, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests.writer import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.ranks.identity import identify
 
-PACKAGE = Path(bounds.__file__).parent
+PACKAGE = Path(bounds.__file__).parent.parent
 HGX = Path(__file__).with_name("captures") / "hgx-h100.jsonl"
 
 
@@ -165,18 +166,18 @@ def test_captures_that_take_longer_than_the_timeout_are_not_judged_and_that_is_n
 
 
 def test_a_run_begins_with_its_process_and_elsewhere_with_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_clock, "_BEGAN", [])
+    monkeypatch.setattr(lifetime, "_BEGAN", [])
     before = time.monotonic()
-    assert before <= run_clock.began() <= run_clock.began()
-    run_clock.begin()
-    began = run_clock.began()
-    assert before <= began == run_clock.began() <= time.monotonic()
+    assert before <= lifetime.began() <= lifetime.began()
+    lifetime.begin()
+    began = lifetime.began()
+    assert before <= began == lifetime.began() <= time.monotonic()
 
 
 def test_a_program_begins_its_run_before_it_imports_the_command() -> None:
     told = (
-        "from ncclprobe import interrupt, run_clock, start; import sys, time; interrupt.run = lambda *_: print("
-        "run_clock.began() <= time.monotonic() and 'ncclprobe.engine.diagnose' not in sys.modules); start.program()"
+        "from ncclprobe import lifetime, start; import sys, time; lifetime.run = lambda *_: print("
+        "lifetime.began() <= time.monotonic() and 'ncclprobe.engine.diagnose' not in sys.modules); start.program()"
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "True\n"

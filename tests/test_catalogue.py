@@ -9,7 +9,7 @@ import pytest
 from ncclprobe.commands import checks, explain
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.explain_pages import entry
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 
 CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 

@@ -28,10 +28,10 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose, usable_gpus, visible
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
-from ncclprobe.topology.paths import layout
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)

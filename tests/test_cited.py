@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.engine import evidence_excerpts, job_files
-from ncclprobe.errors import Denied
 from ncclprobe.host.job_files import JobFile
 from ncclprobe.model.causes import Cause
+from ncclprobe.model.errors import Denied
 from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen
 from ncclprobe.model.report import Excerpt
 from ncclprobe.model.snapshot import Snapshot

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import bounds
 from ncclprobe.commands import doctor
-from ncclprobe.errors import Failed, UsageError
 from ncclprobe.facts.software import Code
 from ncclprobe.facts.software import code as collector
 from ncclprobe.host import SAMPLE, code
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed, UsageError
 
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 

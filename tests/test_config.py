@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.engine import suppressions
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
 from ncclprobe.model.registry import Check, discover
 

@@ -13,8 +13,8 @@ import pytest
 from session.records import ROW_OK, bands, recorder
 
 from ncclprobe.commands import main
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 from ncclprobe.report.delivery import FORMATS

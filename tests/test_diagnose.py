@@ -18,12 +18,12 @@ from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging,
 from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
 from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import Check, Collector, Source, applies, check, discover, source_of

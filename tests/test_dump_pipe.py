@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import Denied, Failed, HostError, Missing, TimedOut
 from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import dump_pipe
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.dump_pipe import ask_dump, left_dump
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, TimedOut
 
 ENTRY = {"profiling_name": "nccl:all_reduce", "process_group": ("0", "default_pg"), "collective_seq_id": 51,
          "state": "started", "time_created_ns": 5, "frames": []}  # fmt: skip

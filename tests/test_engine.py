@@ -8,8 +8,8 @@ from conftest import answers
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import conclude, judge, selected, suppress
-from ncclprobe.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
 from ncclprobe.model.registry import applies, check, collector
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot

@@ -6,12 +6,12 @@ import pytest
 
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.explain_pages import COLUMNS, LINES, Difference, differences, entry, plain
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting

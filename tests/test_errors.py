@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclprobe.errors import reason
+from ncclprobe.model.errors import reason
 
 KIND = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled cuda error (run with "

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands.expect import main
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import machines
+from ncclprobe.model.errors import UsageError
 
 CAPTURES = Path(__file__).parent / "captures"
 LARGE = ("-b", "1G", "-e", "4G")

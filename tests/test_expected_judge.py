@@ -9,8 +9,8 @@ import pytest
 from ncclprobe.commands import expect
 from ncclprobe.commands import main as program
 from ncclprobe.commands.expect import main
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.recognise import ExpectationContext
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import explain
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files, job_files
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model.errors import UsageError
 
 
 def mode(path: Path) -> int:

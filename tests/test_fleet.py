@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.engine.judge import judge, shares
-from ncclprobe.errors import NotCaptured
+from ncclprobe.model.errors import NotCaptured
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, vote

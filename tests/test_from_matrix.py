@@ -16,8 +16,8 @@ from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.topology.from_matrix import facts_of
-from ncclprobe.topology.paths import of_machine
+from ncclprobe.nccl.from_matrix import facts_of
+from ncclprobe.nccl.paths import of_machine
 
 Links = Sequence[Sequence[str]]
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import __version__
-from ncclprobe.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, OutOfTime, UsageError
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, dump, load, parse
+from ncclprobe.model.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, OutOfTime, UsageError
 
 READ = ("read", "/a")
 

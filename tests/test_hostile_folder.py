@@ -64,7 +64,7 @@ CHILDREN = {
 SCRIPT = """\
 import asyncio, pathlib, sys
 from ncclprobe.cluster.rendezvous.token import is_here
-from ncclprobe.errors import HostError
+from ncclprobe.model.errors import HostError
 from ncclprobe.host.command import run
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.host.nvml_child import NvmlChild

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.bounds import HOST_NAMES
+from ncclprobe.model.bounds import HOST_NAMES
 from ncclprobe.model.hostlist import expand, fold
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,4}", fullmatch=True), max_size=20)

@@ -12,8 +12,8 @@ import zoo
 from ncclprobe.engine.collect import Traces, of_capture, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.errors import Missing
 from ncclprobe.host.capture import Replay, load
+from ncclprobe.model.errors import Missing
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import COMMANDS
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
 RENDERING = {"--json", "--junit", "--markdown", "--html", "--prometheus", "--nodes-out", "--quiet", "--verbose"}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import bounds
-from ncclprobe.errors import Denied, Failed, HostError, Missing
 from ncclprobe.host import live
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing
 
 KMSG = "6,1,2500000,-;NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=my prog, Ch 1\n SUBSYSTEM=pci\n"
 

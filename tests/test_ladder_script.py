@@ -13,18 +13,18 @@ from launching import Launcher
 
 from ncclprobe.checks.run.ranks import _NO_SCRIPT, _TWO, ladder
 from ncclprobe.commands.accept import parse
-from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.facts.run.samples import Asked, Expected, ScriptRungs
+from ncclprobe.model.errors import Unlearned, UsageError
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.report import LaunchRow, Report, Tool
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import ScriptRung
+from ncclprobe.model.training import scaled
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from ncclprobe.report import markdown, text
 from ncclprobe.report.html import tables
 from ncclprobe.session.measure.script import metric_of, of_rank
-from ncclprobe.training import scaled
 
 need_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 ONE = ScriptRung(rung="rank", ranks=1, nodes=1, seconds=60.0)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.errors import Denied, Failed, Missing, OutOfTime, TimedOut
 from ncclprobe.host import live, patience
 from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
 from ncclprobe.host.settings import as_started, sanitised, set_ours
+from ncclprobe.model.errors import Denied, Failed, Missing, OutOfTime, TimedOut
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ def test_a_command_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch, ho
 
 def test_of_a_parents_command_line_only_a_range_of_numbers_is_told() -> None:
     ask = (
-        "from ncclprobe.host.live import LiveHost; from ncclprobe.errors import Missing\n"
+        "from ncclprobe.host.live import LiveHost; from ncclprobe.model.errors import Missing\n"
         "try: print(LiveHost((), bool).ask('launched_with', '--nnodes'))\n"
         "except Missing: print('missing')"
     )

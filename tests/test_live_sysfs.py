@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import Denied, Missing
 from ncclprobe.facts.pci import config_space
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.errors import Denied, Missing
 
 
 @pytest.fixture

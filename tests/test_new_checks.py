@@ -9,7 +9,7 @@ from ncclprobe import __version__
 from ncclprobe.commands import main
 from ncclprobe.engine import diagnose, stability
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.errors import Unlearned, UsageError
+from ncclprobe.model.errors import Unlearned, UsageError
 from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, fail, note, warn
 from ncclprobe.model.registry import Check, check
 from ncclprobe.model.snapshot import Job, Snapshot

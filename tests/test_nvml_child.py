@@ -9,13 +9,13 @@ from typing import Any
 import fake_nvml
 import pytest
 
-from ncclprobe.errors import Failed, TimedOut
 from ncclprobe.host import nvml_child
 from ncclprobe.host.nvml_child import NvmlChild
+from ncclprobe.model.errors import Failed, TimedOut
 
 ASK = """
 import json, sys
-from ncclprobe.errors import HostError
+from ncclprobe.model.errors import HostError
 from ncclprobe.host.nvml_child import NvmlChild
 child, said = NvmlChild(), []
 for question in json.loads(sys.argv[1]):

@@ -5,8 +5,8 @@ from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import UsageError
-from ncclprobe.ops import DTYPES, HYPERCUBE, OPS, Op, Shape, sizes
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import DTYPES, HYPERCUBE, OPS, CallShape, Op, sizes
 
 MiB = 1 << 20
 
@@ -23,7 +23,7 @@ def test_all_vectors_of_nccl_tests_come_out() -> None:
         op = named(row["coll"])
         vector = {name: float(value) for name, value in row.items() if name != "coll"}
         shape = op.shape(int(row["req_bytes"]), int(row["nranks"]), int(row["elt"]))
-        assert shape == Shape(
+        assert shape == CallShape(
             nbytes=vector["printed_size"],
             count=vector["printed_count"],
             send_bytes=vector["send_bytes"],

@@ -21,9 +21,9 @@ from ncclprobe.commands import COMMANDS, main
 from ncclprobe.commands.arguments import judging
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.samples import Arrivals, ExpectedCopies, LostRank
 from ncclprobe.model import outcomes
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Severity, fail, warn
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.outcomes import EXIT_CODE, FAIL_ON_WARN, OUTCOMES, REQUIRE_JUDGED, Outcome

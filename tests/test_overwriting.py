@@ -12,11 +12,11 @@ import pytest
 from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostile, report
 
 from ncclprobe.commands import main, overwriting
-from ncclprobe.errors import UsageError
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
 from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog, remove
+from ncclprobe.model.errors import UsageError
 from ncclprobe.nccl_tests import writer
 from ncclprobe.report import delivery, nodes
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ncclprobe.errors import Denied, Missing
 from ncclprobe.host import command, own_child
+from ncclprobe.model.errors import Denied, Missing
 
 ROOT = Path(__file__).resolve().parents[1]
 STARTS = {"ncclprobe/host/command.py"}
@@ -157,7 +157,7 @@ def test_a_file_of_all_of_ncclprobe_starts_its_children_from_itself(tmp_path: Pa
 
 _STARTS_TWO = """
 import subprocess, sys, threading
-from ncclprobe.errors import Denied, Missing
+from ncclprobe.model.errors import Denied, Missing
 from ncclprobe.host import command, own_child
 sleeps = "sleep 1000 & echo $!; wait"
 found = []

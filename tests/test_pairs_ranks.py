@@ -19,8 +19,8 @@ import pytest
 from rank_lab import DEADLINE_S, Lab, by_hand, findings, free_port
 
 from ncclprobe.commands.pairs import parse
-from ncclprobe.errors import UsageError
 from ncclprobe.host.run_log import FILE
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import Failed, HostError, Missing, TimedOut
 from ncclprobe.host.path_child import PathChild
+from ncclprobe.model.errors import Failed, HostError, Missing, TimedOut
 
 PATIENCE_S = 30.0
 PIDS = Path("/proc/self/ns/pid").stat().st_ino

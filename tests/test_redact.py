@@ -17,7 +17,6 @@ from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Failed, Missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.names import Names
@@ -25,15 +24,16 @@ from ncclprobe.facts.ports import Ports
 from ncclprobe.facts.routes import Routes
 from ncclprobe.host import Question
 from ncclprobe.host.capture import dump, load
+from ncclprobe.model.errors import Failed, Missing
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from ncclprobe.topology.paths import layout
 
 ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
 answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))

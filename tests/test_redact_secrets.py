@@ -14,10 +14,10 @@ from report.samples import SICK
 
 from ncclprobe.commands import main
 from ncclprobe.host.capture import dump
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import delivery
-from ncclprobe.units import whole_words
 
 LETTERS, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
 CAPITALS, SAFE = string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "-_"

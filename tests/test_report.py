@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Related, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, Retest, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from ncclprobe.commands.pairs import parse
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.pair_results import (
     Aside,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import NotCaptured, UsageError
 from ncclprobe.host import SAMPLE
 from ncclprobe.host.run_log import CUT_SHORT, FILE, RunLog, ends, is_run_log
+from ncclprobe.model.errors import NotCaptured, UsageError
 
 names = st.sampled_from(["row", "pair", "note", "lost", "é\n"])
 values: st.SearchStrategy[Any] = st.recursive(

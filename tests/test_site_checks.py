@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe import bounds
 from ncclprobe.commands import checks as command
 from ncclprobe.commands import explain
 from ncclprobe.engine import site, stability, suppressions
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.memory import Memory
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Status, Verdict
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import json as as_json

@@ -15,7 +15,6 @@ from ncclprobe.engine import diagnose
 from ncclprobe.engine.collect import Traces, of_capture, replayed, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.errors import Failed, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -25,6 +24,7 @@ from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, load
+from ncclprobe.model.errors import Failed, HostError, Missing
 from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
 from ncclprobe.model.nccl_selection import Choices, Part
 from ncclprobe.model.registry import Collector, discover

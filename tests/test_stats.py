@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import stats
+from ncclprobe.model import stats
 from ncclprobe.model.measurement import TimeStats
 
 samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)

@@ -14,7 +14,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.topology.paths import PathType, Topology, of_machine, topology, tree_word
+from ncclprobe.nccl.paths import PathType, Topology, of_machine, topology, tree_word
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")

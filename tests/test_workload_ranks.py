@@ -9,10 +9,10 @@ from probes.plans import plan
 from rank_lab import Lab
 
 from ncclprobe.commands.workload import parse
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
+from ncclprobe.model.training import Model
 from ncclprobe.session.measure.single_rank import NoExchange
-from ncclprobe.training import Model
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 

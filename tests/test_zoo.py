@@ -33,7 +33,7 @@ from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
-from ncclprobe.topology.paths import PathType, topology
+from ncclprobe.nccl.paths import PathType, topology
 
 T = TypeVar("T")
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))

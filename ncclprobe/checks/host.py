@@ -9,7 +9,6 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.gpu import gpu_job
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
@@ -20,13 +19,14 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import Container, Memlock, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural, size
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:

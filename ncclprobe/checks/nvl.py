@@ -10,7 +10,6 @@ from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu import blanks, gpu_job, most_frequent, named, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.kernel_log import KernelLog
@@ -22,8 +21,9 @@ from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.process import Container, Devices
 from ncclprobe.facts.software import Software
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, Severity, fail, note, seen, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job

@@ -18,11 +18,11 @@ from ncclprobe.checks.launch.mesh import (
     suspects_of,
     tries,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.reach import Gathering, Path, Paths
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.localise.reach import DISTANT, DISTANT_S, LEAST_GBPS, SLOW, Suspect, lossy
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every

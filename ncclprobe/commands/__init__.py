@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import __version__, interrupt
-from ncclprobe.errors import UsageError, unknown
+from ncclprobe import __version__, lifetime
+from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
@@ -100,7 +100,7 @@ def _guarded(argv: list[str]) -> int:
         silent = ended_by_another or FOLDER in os.environ  # who started the ranks reports
         return code if silent else _say("interrupted; nothing was judged", code)
     except MemoryError:
-        return _say(f"{interrupt.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
+        return _say(f"{lifetime.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EBADF):
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)

@@ -12,12 +12,12 @@ from typing import Any
 
 from ncclprobe.commands import arguments, measuring
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import NO_TORCH, UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.run.samples import What
+from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.measurement import SkippedRow
+from ncclprobe.model.ops import OPS, default_sizes
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS, default_sizes
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.rank import devices
 from ncclprobe.session.options import LARGEST, Options

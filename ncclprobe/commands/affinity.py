@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from ncclprobe.commands import measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
-from ncclprobe.errors import UsageError
-from ncclprobe.ops import DTYPES
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import DTYPES
 from ncclprobe.session.options import Options
 
 _ABOUT = """\

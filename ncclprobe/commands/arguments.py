@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclprobe.commands import overwriting
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
-from ncclprobe.errors import UsageError, unknown
-from ncclprobe.layout import wrap
 from ncclprobe.model import outcomes
+from ncclprobe.model.errors import UsageError, unknown
+from ncclprobe.model.layout import wrap
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import OPS
 from ncclprobe.report import delivery
 from ncclprobe.report.delivery import FORMATS, GITHUB, SUMMARY, Output
 

@@ -5,21 +5,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe import bounds, stats
 from ncclprobe.commands import arguments, measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MEASURED, Judging, Question, ask
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds, stats
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Band, Mode
+from ncclprobe.model.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
 from ncclprobe.session.options import LARGEST, Options
 from ncclprobe.session.ranks.identity import Backend
-from ncclprobe.units import size
 
 _ABOUT = """\
 Measure collectives across ranks and judge their bandwidth. It starts one rank per GPU, or --nproc ranks, and also works

@@ -10,13 +10,13 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
-from ncclprobe.layout import wrap
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Fingerprint, Measurement
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 from ncclprobe.report import delivery
-from ncclprobe.units import plural, size
 
 _ABOUT = """\
 Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth` or of `ncclprobe doctor --path-rates`,

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import run_clock
+from ncclprobe import lifetime
 from ncclprobe.commands import arguments
 from ncclprobe.engine.collect import observed
-from ncclprobe.errors import OutOfTime
 from ncclprobe.host.capture import dump, save
+from ncclprobe.model.errors import OutOfTime
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     """Write a capture of this machine and return 0, or 3 where --timeout cut it. Raises UsageError."""
     options = _parser().parse_args(argv)
     redactor = arguments.redactor(options)
-    deadline = run_clock.began() + options.timeout
+    deadline = lifetime.began() + options.timeout
     snapshot, answers = observed(discover("ncclprobe.facts", Collector, {"machine"}), deadline)
     text, node = dump(answers, snapshot.node), snapshot.node
     if redactor:

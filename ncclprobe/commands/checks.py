@@ -12,12 +12,12 @@ from ncclprobe.commands import arguments
 from ncclprobe.engine import site, stability, suppressions
 from ncclprobe.engine.diagnose import accepted_by, every_check
 from ncclprobe.engine.judge import selected
-from ncclprobe.errors import UsageError, unknown
 from ncclprobe.model.additions import CHECKS, installed
+from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Check
+from ncclprobe.model.units import plural
 from ncclprobe.report import delivery
-from ncclprobe.units import plural
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
 from ncclprobe.expect import baselines
 from ncclprobe.expect.bands import parse_tolerance
 from ncclprobe.expect.baselines import Point, RowDifference, RowKey, differences
 from ncclprobe.host import files
-from ncclprobe.layout import wrap
+from ncclprobe.model import bounds
 from ncclprobe.model.findings import ExitCode, Status
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, asdict, field, grouped, replace
 from ncclprobe.report import delivery, digest
 from ncclprobe.report import json as as_json
-from ncclprobe.units import plural, size
 
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its

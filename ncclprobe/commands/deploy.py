@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ncclprobe.commands import arguments
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
-from ncclprobe.layout import wrap
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.layout import wrap
 from ncclprobe.report import delivery
 
 FILES: Mapping[str, Sequence[str]] = MappingProxyType(

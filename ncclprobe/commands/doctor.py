@@ -12,24 +12,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from ncclprobe import bounds, interrupt
+from ncclprobe import lifetime
 from ncclprobe.commands import arguments, nodes
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.collect import observed, of_capture, replayed
-from ncclprobe.errors import OutOfTime, UsageError, unknown
 from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, rated, writes_to
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
 from ncclprobe.host.capture import Replay, dump, save
 from ncclprobe.host.run_log import RunLog, is_run_log
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import OutOfTime, UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.units import parse_size, plural, size
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.report import delivery
 from ncclprobe.report.progress import Waiting
-from ncclprobe.units import parse_size, plural, size
 
 _PATH_BYTES = 64 << 20
 _LONGEST_PATH = 4095  # PATH_MAX, without its end
@@ -148,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
-    interrupt.end_by(options.timeout + _LAST_RESORT_S)
+    lifetime.end_by(options.timeout + _LAST_RESORT_S)
     doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
     with Waiting(doing, wanted=not options.quiet) as waiting:
         return _look_and_judge(options, argv, flags, launch, waiting)

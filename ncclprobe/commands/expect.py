@@ -7,10 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
-from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed, elsewhere, rendering, topology_text
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
@@ -23,13 +21,15 @@ from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.ops import OPS, sizes
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import parse_size, printable
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import NEWEST, table
 from ncclprobe.nccl_tests import Run
-from ncclprobe.ops import OPS, sizes
-from ncclprobe.units import parse_size, printable
 
 _ABOUT = """\
 Show what collectives should reach on this machine, on the machine of a capture, or on a machine type: for each size the

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ncclprobe import DOCS
 from ncclprobe.commands import arguments
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.units import plural
 from ncclprobe.report.progress import Waiting
-from ncclprobe.units import plural
 
 if TYPE_CHECKING:
     from ncclprobe.model.report import Report

@@ -8,21 +8,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines
-from ncclprobe.errors import UsageError, unknown
 from ncclprobe.fleet import store
 from ncclprobe.fleet.standing import aged
 from ncclprobe.fleet.told import by, refuse, told
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Added, NodeStanding, Told
 from ncclprobe.model.hostlist import expand
+from ncclprobe.model.units import plural, printable
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
-from ncclprobe.units import plural, printable
 
 _ABOUT = """\
 Keep reports of many nodes and days in one file, and say which nodes are not as they were: failing, degraded, flapping

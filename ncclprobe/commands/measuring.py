@@ -15,21 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import training
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.memory import memory
 from ncclprobe.facts.run.samples import What
 from ncclprobe.host import Host
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.model import training
+from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Job
-from ncclprobe.ops import OPS
+from ncclprobe.model.units import parse_size
 from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.rank import Rank, devices
 from ncclprobe.session.measure.recorder import Publisher
@@ -38,7 +39,6 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, identify
-from ncclprobe.units import parse_size
 
 _MOST_CHARACTERS = 32
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16

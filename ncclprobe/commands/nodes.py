@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclprobe import bounds
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, Launch, half_given
 from ncclprobe.host import Question
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model.errors import UsageError
 from ncclprobe.report import delivery
 from ncclprobe.report.delivery import FORMATS, GITHUB
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ncclprobe.commands import arguments, measuring
 from ncclprobe.commands.measuring import bytes_of
-from ncclprobe.errors import UsageError
 from ncclprobe.localise.pairs import rounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.session.options import Options
 
 _ABOUT = """\

@@ -6,14 +6,15 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from ncclprobe import bounds, interrupt
+from ncclprobe import lifetime
 from ncclprobe.commands import arguments, nodes
 from ncclprobe.engine import diagnose
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
-from ncclprobe.layout import wrap
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import delivery
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     if not nodes.in_company(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
         raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else nodes.ALONE)
-    interrupt.end_by(options.timeout + _LAST_RESORT_S)
+    lifetime.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     words = ("rails", *nodes.rail_words(options))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncclprobe import bounds
 from ncclprobe.commands import arguments
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.report import delivery, trends
 from ncclprobe.report import json as as_json

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.expect import bands
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Band
+from ncclprobe.model.units import printable
 from ncclprobe.nccl_tests import Run, parse_json, parse_text
-from ncclprobe.units import printable
 
 
 def read_runs(path: str) -> tuple[Run, ...]:

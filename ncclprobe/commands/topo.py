@@ -7,21 +7,22 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ncclprobe import bounds, page
+from ncclprobe import page
 from ncclprobe.commands import arguments
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.topo_matrix import Matrix, parse
 from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
-from ncclprobe.layout import table, wrap
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.findings import Evidence, Severity, Status, Verdict
+from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.units import plural, printable
 from ncclprobe.model.values import asdict, replace
+from ncclprobe.nccl.from_matrix import ASSUMED, facts_of
 from ncclprobe.report import delivery
-from ncclprobe.topology.from_matrix import ASSUMED, facts_of
-from ncclprobe.units import plural, printable
 
 _CELL = 4
 """Characters of the longest cell: NV18, NODE."""

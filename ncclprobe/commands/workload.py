@@ -4,15 +4,15 @@ import argparse
 import re
 from collections.abc import Sequence
 
-from ncclprobe import training
 from ncclprobe.commands import measuring
 from ncclprobe.commands.arguments import count, known, positive
 from ncclprobe.commands.measuring import bytes_of
-from ncclprobe.errors import UsageError
-from ncclprobe.ops import DTYPES
+from ncclprobe.model import training
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import DTYPES
+from ncclprobe.model.training import STRATEGIES, Model, Strategy
+from ncclprobe.model.units import parse_size
 from ncclprobe.session.options import Options, Training
-from ncclprobe.training import STRATEGIES, Model, Strategy
-from ncclprobe.units import parse_size
 
 _ABOUT = """\
 Replay the collectives of one training step with stand-in compute, with and without overlap, and measure the

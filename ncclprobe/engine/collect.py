@@ -25,13 +25,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ncclprobe import bounds
-from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import Recorder, Replay, load
-from ncclprobe.interrupt import NO_MEMORY
+from ncclprobe.lifetime import NO_MEMORY
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, Need, modules
 from ncclprobe.model.snapshot import Absent, Snapshot

@@ -14,17 +14,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__, page, run_clock
+from ncclprobe import __version__, lifetime, page
 from ncclprobe.engine import evidence_excerpts, site, stability, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, coverage, selected, shares, suppress
-from ncclprobe.errors import UsageError, unknown
+from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import TREND, ExitCode, Suppression, Verdict
 from ncclprobe.model.registry import Check, Source, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.units import printable
 
 MACHINE: frozenset[Source] = frozenset({"machine"})
 MEASURED: frozenset[Source] = frozenset({"machine", "run"})
@@ -70,7 +70,7 @@ class Question(Struct, frozen=True):
 
 def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
     """Return the question that `judging` puts to `sources`, in the run that has begun. Raises UsageError."""
-    clock = run_clock.began()
+    clock = lifetime.began()
     sources |= HISTORY if judging.fleet else frozenset()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     accepted = accepted_by(judging.config)

@@ -11,7 +11,6 @@ from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, replayed, with_choices
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
-from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -25,6 +24,7 @@ from ncclprobe.facts.reach import Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
 from ncclprobe.localise.rails import Seen, Tried, Way, tests
+from ncclprobe.model.errors import OutOfTime, Unlearned
 from ncclprobe.model.findings import Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
@@ -101,8 +101,8 @@ def sections(known: Known) -> dict[str, Any]:
     if rails:
         said["rails"] = rail_ways(snapshots)
     if known.question.pictures and snapshots:
+        from ncclprobe.nccl.paths import layout
         from ncclprobe.nccl.selection import choose
-        from ncclprobe.topology.paths import layout
 
         nccl = known.job.backend == "nccl"
         said["topology"] = {s.node: layout(s) for s in snapshots}

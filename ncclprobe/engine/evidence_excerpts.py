@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from ncclprobe.errors import HostError
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.findings import Evidence, Finding, Severity, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import CheckNote, Excerpt
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 MOST = 60
 """Excerpts of one report."""

@@ -15,25 +15,25 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from ncclprobe import bounds
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge_node
-from ncclprobe.errors import unknown
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.host.patience import outcome
-from ncclprobe.layout import wrap
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import unknown
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.fleet import History
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, Need, discover
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.parameters import NEWEST, Parameter, meanings, nearest, table
-from ncclprobe.units import plural
 
 LINES, COLUMNS = 40, 80
 _HEAD = 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe.errors import HostError, UsageError
+from ncclprobe.model.errors import HostError, UsageError
 from ncclprobe.model.fleet import History
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Snapshot

@@ -20,14 +20,14 @@ from ncclprobe.facts.placement import GROUP, ZONE, Placement
 from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
-from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.report import Area, Scope
 from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import grouped
-from ncclprobe.units import plural, size
 
 _LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
 _MOST_KINDS = 3

@@ -21,7 +21,6 @@ from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import HostError, ParseError, UsageError
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, is_dump, read_dumps
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, ReadLog
 from ncclprobe.facts.files.log_child import LogRequest, answered
@@ -32,7 +31,6 @@ from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
-from ncclprobe.layout import first_of
 from ncclprobe.localise.causes import causes
 from ncclprobe.localise.outcome import (
     earlier_attempts,
@@ -55,12 +53,14 @@ from ncclprobe.localise.timeline import (
     with_next_steps,
 )
 from ncclprobe.model.causes import Cause, NotUnderstood
+from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Excerpt
 from ncclprobe.model.snapshot import Job, learned
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.units import plural, size
 
 FileKind = Literal["log", "flight-recorder", "ras", "stacks", "capture", "report", "binary", "empty"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
-from ncclprobe.errors import NotCaptured, ParseError, Unlearned
+from ncclprobe.model.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import Check, Need

@@ -17,7 +17,6 @@ from ncclprobe.engine import doctor, inventory
 from ncclprobe.engine.collect import Facts, collect
 from ncclprobe.engine.diagnose import Known, Topic, unchanged
 from ncclprobe.engine.judge import conclude, shares, worst
-from ncclprobe.errors import ParseError
 from ncclprobe.expect import copies, expected
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.expect.system import Shape
@@ -47,16 +46,17 @@ from ncclprobe.facts.run.samples import (
 from ncclprobe.host import Host
 from ncclprobe.localise.pairs.intra_node import FEWEST
 from ncclprobe.localise.slow_ranks import localise
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Finding, Related, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Judged, Measurement, SkippedRow
 from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.traffic import CopyRow, LadderRow
+from ncclprobe.model.training import climbed, scaled
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.selection import choose
-from ncclprobe.training import climbed, scaled
-from ncclprobe.units import plural, size
 
 _USED_SHARE = 0.1
 """A NIC that carried this share of its node's bytes was used."""

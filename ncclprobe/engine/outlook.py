@@ -3,17 +3,17 @@
 import time
 from pathlib import Path
 
-from ncclprobe import bounds
 from ncclprobe.engine import collect
-from ncclprobe.errors import UsageError
 from ncclprobe.expect import composed
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext, expectation_context
 from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import OPS, sizes
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.ops import OPS, sizes
 
 LOOK_S = 30.0
 _SIZES = (8, 8 << 30, 4)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from ncclprobe.engine.collect import of_capture
 from ncclprobe.engine.job_files import JobFiles
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand
 from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.localise.job import stand
 from ncclprobe.localise.job.calls import confirmed
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 
 def collectors() -> tuple[Collector, ...]:

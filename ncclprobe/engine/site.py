@@ -16,15 +16,15 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.host import files
 from ncclprobe.host.patience import outcome
+from ncclprobe.model import bounds
 from ncclprobe.model.additions import CHECKS, Addition, installed, module_of
+from ncclprobe.model.errors import Unlearned, UsageError
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import MACHINE, Check, Source, source_of
+from ncclprobe.model.units import printable
 from ncclprobe.model.values import replace
-from ncclprobe.units import printable
 
 T = TypeVar("T")
 PREFIX = "site-"

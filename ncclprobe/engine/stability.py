@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ncclprobe import __version__, bounds
+from ncclprobe import __version__
 from ncclprobe.engine.judge import judge
 from ncclprobe.host.patience import outcome
+from ncclprobe.model import bounds
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.fleet import History
 from ncclprobe.model.nccl_selection import Choices

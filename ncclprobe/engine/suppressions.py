@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.engine.judge import selected
 from ncclprobe.engine.judge import suppress as suppress_
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
-from ncclprobe.layout import first_of
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Suppression, Verdict
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import Check
 from ncclprobe.model.values import Struct, replace
 

@@ -45,14 +45,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect import strict
 from ncclprobe.facts.run.samples import Expected, Rows
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Measurement, Retest, conditions
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
 
 RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"

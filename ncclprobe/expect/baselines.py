@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import (
     Band,
     Conditions,
@@ -43,9 +43,9 @@ from ncclprobe.model.measurement import (
     shown,
     words_of,
 )
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl_tests.rows import Run
-from ncclprobe.units import plural, size
 
 
 def unknown_parts(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:

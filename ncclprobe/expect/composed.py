@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast, get_args
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.expect.tables.gpus import GpuProduct
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.values import replace
 
 EXAMPLE = "8 x L40S, 2 sockets, no P2P, 4 NICs x 200 Gb/s roce"

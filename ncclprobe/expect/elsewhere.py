@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import Pinned, pinned
@@ -22,11 +21,12 @@ from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.host import files
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, asdict, replace
-from ncclprobe.units import size
 
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")

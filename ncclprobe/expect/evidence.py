@@ -18,9 +18,9 @@ from ncclprobe.expect import network
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.search import rank_links
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.ops import DIRECT_OPS
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import DIRECT_OPS
-from ncclprobe.units import size
 
 PathClass = Literal[
     "nvlink", "mnnvl", "racks", "pcie", "sockets", "host", "ib", "roce", "rdma", "efa", "slingshot", "opa", "tcpx",

@@ -29,12 +29,12 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tables.machines import Latency, MachineType, Published, table
 from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Measurement
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.report import PublishedRate
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
-from ncclprobe.units import size
 
 FADES = 64
 """A number that has no other on its far side counts less and less, and not at all for calls so many times as large."""

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from ncclprobe.expect.system import Network, NodeSystem, Shape
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import OPS
 
 Confidence = Literal["high", "medium", "low"]
 

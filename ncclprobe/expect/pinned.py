@@ -16,8 +16,8 @@ from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl import algorithms as nccl
 from ncclprobe.nccl.algorithms import Pin, parse_pin
 from ncclprobe.nccl.gpudirect import user_level
+from ncclprobe.nccl.paths import PathType
 from ncclprobe.nccl.values import read_setting
-from ncclprobe.topology.paths import PathType
 
 _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS")
 _FEWEST_CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")

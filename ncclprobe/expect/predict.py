@@ -47,9 +47,9 @@ from ncclprobe.expect.network import Confidence, Limit
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.cost import FUNCTIONS, Forced, best, only, table
 from ncclprobe.expect.tuner.search import Graph, Graphs, graphs, rank_links
+from ncclprobe.model.ops import DIRECT_OPS, OPS
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import DIRECT_OPS, OPS
 
 _NVLINK = 0.92
 """Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4

@@ -30,10 +30,10 @@ from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
-from ncclprobe.layout import first_of
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.topology.paths import Topology, of_devices
+from ncclprobe.nccl.paths import Topology, of_devices
 
 AMAZON = 0x1D0F
 NIC_PATHS: tuple[NicPath, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")

@@ -10,9 +10,9 @@ from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem
 from ncclprobe.expect.table import Line, TableRequest
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.layout import wrap
+from ncclprobe.model.layout import wrap
+from ncclprobe.model.units import size
 from ncclprobe.model.values import asdict
-from ncclprobe.units import size
 
 _WIDTH = 80
 _ABOVE = (

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.units import parse_size
 from ncclprobe.model.values import Struct
-from ncclprobe.units import parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib

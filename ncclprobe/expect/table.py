@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.expected import Call, expectation
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
@@ -10,9 +9,10 @@ from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.expect.tuner.search import Graphs
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
 
 _FASTEST_GBPS = 1e5
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from ncclprobe import bounds
-from ncclprobe.errors import ParseError, UsageError
 from ncclprobe.expect.composed import product_called, with_links
 from ncclprobe.expect.recognise import Facts, nvlink_fabric, system_of
 from ncclprobe.expect.system import Network, NodeSystem, Processor
@@ -26,9 +24,11 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLink, NvLinks, Remote
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError, UsageError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.topology import from_matrix
+from ncclprobe.nccl import from_matrix
 
 _UNSAID = Absent("the file does not say")
 _GENERATIONS = {

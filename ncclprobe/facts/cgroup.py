@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from ncclprobe import bounds
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

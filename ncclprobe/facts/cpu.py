@@ -5,9 +5,9 @@ user; few virtual machines have a say.
 import json
 import re
 
-from ncclprobe import bounds
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

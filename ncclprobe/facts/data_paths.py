@@ -11,12 +11,12 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import NotCaptured, ParseError
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
 from ncclprobe.host.patience import at_once
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NotCaptured, ParseError
 from ncclprobe.model.measurement import PathRate, RateKind
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent, Snapshot, learned

@@ -17,12 +17,12 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from ncclprobe import bounds
-from ncclprobe.errors import Failed, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.snapshot import Absent
 
 T = TypeVar("T")

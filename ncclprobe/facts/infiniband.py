@@ -15,10 +15,10 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import TypeVar
 
-from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts.field import learn, missing
 from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field

@@ -10,9 +10,9 @@ import re
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
-from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

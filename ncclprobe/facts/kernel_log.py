@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from ncclprobe import bounds
-from ncclprobe.errors import ParseError
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

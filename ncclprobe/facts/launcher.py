@@ -27,11 +27,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field, replace

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

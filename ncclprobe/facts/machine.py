@@ -13,8 +13,8 @@ import json
 import re
 import shlex
 
-from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

@@ -6,9 +6,9 @@ The numbers are the whole machine's, in a container too: what its control group 
 
 import re
 
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

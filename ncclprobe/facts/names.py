@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
 
-from ncclprobe.errors import Failed, Missing, TimedOut
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Failed, Missing, TimedOut
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from ncclprobe.errors import Denied, Failed, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.host import WITHHELD, Host
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing
 from ncclprobe.model.registry import collector
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent

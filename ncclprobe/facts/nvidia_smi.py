@@ -3,10 +3,10 @@
 import re
 from typing import TYPE_CHECKING
 
-from ncclprobe import bounds
-from ncclprobe.errors import ParseError, TimedOut
 from ncclprobe.facts.field import learn
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError, TimedOut
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

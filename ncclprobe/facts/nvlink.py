@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ncclprobe import bounds
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, listed, number, several, text, unsupported
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

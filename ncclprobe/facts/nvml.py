@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ncclprobe import bounds
-from ncclprobe.errors import REFUSALS, Denied, Failed, Missing, ParseError
 from ncclprobe.facts import nvidia_smi
 from ncclprobe.facts.field import attempt, missing
 from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, Denied, Failed, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace

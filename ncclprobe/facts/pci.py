@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ncclprobe.errors import Denied, Failed, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.facts.field import attempt, learn, missing
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Failed, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field

@@ -16,11 +16,11 @@ import json
 import re
 from collections.abc import Iterator
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.machine import Machine
 from ncclprobe.host import Host
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Absent

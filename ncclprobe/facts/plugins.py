@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from ncclprobe import bounds
-from ncclprobe.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Elf, Loader, elf, libraries, steps, usr
 from ncclprobe.facts.software import NCCL, Mapped, Software, Torch
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

@@ -14,10 +14,10 @@ import struct
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

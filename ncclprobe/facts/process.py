@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ncclprobe import bounds
-from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

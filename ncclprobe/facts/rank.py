@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.errors import HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.launcher import Launch
@@ -20,6 +19,7 @@ from ncclprobe.facts.nvml import ASK, CAPABILITIES, ask, listed, number, nvml, t
 from ncclprobe.facts.process import SHM, Process
 from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import Answers
+from ncclprobe.model.errors import HostError, Missing
 from ncclprobe.model.registry import rank_collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

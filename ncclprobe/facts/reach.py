@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import ParseError
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.rails import Bytes, RailOutcome, RailPort
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct, field

@@ -8,9 +8,9 @@ import struct
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct

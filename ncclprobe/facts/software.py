@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclprobe.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace

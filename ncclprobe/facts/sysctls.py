@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.field import learn
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.host import Host
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field

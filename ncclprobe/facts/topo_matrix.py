@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_tables import (
     P2P_LINKS,
     RDMA_DEVICE,
@@ -27,6 +26,7 @@ from ncclprobe.facts.topo_tables import (
     tables,
 )
 from ncclprobe.host import Host
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 

@@ -13,7 +13,7 @@ as many link words as its header has devices; anything less is a cut text if the
 import re
 from collections.abc import Iterable, Sequence
 
-from ncclprobe.errors import ParseError
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct, field, replace
 
 _COLOUR = re.compile(r"\x1b?\[[0-9;]*[mK]")

@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Literal
 
-from ncclprobe.errors import HostError, Missing, ParseError
 from ncclprobe.facts.infiniband import counters
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field
 

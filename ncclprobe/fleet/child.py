@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import HostError, UsageError
 from ncclprobe.fleet import store
 from ncclprobe.fleet.told import by, refuse, told
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError, UsageError
 from ncclprobe.model.fleet import Added, History
 from ncclprobe.model.report import Report, digest
 from ncclprobe.model.values import Struct, field

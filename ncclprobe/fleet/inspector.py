@@ -16,11 +16,11 @@ from statistics import median
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.fleet import JobCommunicator, LateRank, Number, Reading, Told
+from ncclprobe.model.units import printable, size
 from ncclprobe.model.values import Struct, field
-from ncclprobe.units import printable, size
 
 _WAITED, _SHARE, _ENOUGH = 1.2, 0.5, 20
 """A rank is late where the others' median is so many times its own time, in so many of at least so many collectives."""

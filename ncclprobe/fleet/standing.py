@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ncclprobe import bounds
-from ncclprobe.layout import first_of
+from ncclprobe.model import bounds
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import (
     STATES,
@@ -27,10 +26,11 @@ from ncclprobe.model.fleet import (
     Sum,
     Told,
 )
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Fingerprint, changes
 from ncclprobe.model.report import when
+from ncclprobe.model.units import plural, three_digits
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural, three_digits
 
 DAY_S = 86400.0
 FLAPS, WINDOW_S = 3, 30 * DAY_S

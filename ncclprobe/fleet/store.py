@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.fleet import drift as drifts
 from ncclprobe.fleet import standing as standings
 from ncclprobe.fleet.tables import read, recognise, text_of, transaction, value
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.fleet import (
     BETWEEN,
     Added,

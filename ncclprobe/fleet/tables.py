@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 
 APPLICATION, VERSION = 0x6E63_666C, 3
 """In the file's header (PRAGMA application_id, user_version): ``ncfl``, and which tables it has."""

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from statistics import median
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.fleet.drift import PARTNERS
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, weight
 from ncclprobe.model.fleet import PAIRS, RAILS, Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeEnvironment, Report, looked_at, placed, when
+from ncclprobe.model.units import printable, size
 from ncclprobe.model.values import replace
 from ncclprobe.redact.identifiers import PSEUDONYM
-from ncclprobe.units import printable, size
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""

@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__, bounds
-from ncclprobe.errors import REFUSALS, HostError, NotCaptured, OutOfTime, UsageError
+from ncclprobe import __version__
 from ncclprobe.host import SAMPLE, Host, Question, files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, HostError, NotCaptured, OutOfTime, UsageError
 
 Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]

@@ -14,8 +14,8 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import Failed
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed
 
 _METADATA = re.compile(r"([\w.-]+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 _ENDINGS = """

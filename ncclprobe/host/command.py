@@ -19,9 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from ncclprobe import bounds, interrupt
-from ncclprobe.errors import Denied, Failed, HostError, Missing, OutOfTime, TimedOut, UsageError
+from ncclprobe import lifetime
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, OutOfTime, TimedOut, UsageError
 
 _DYING_S = 0.5
 _LOOK_AGAIN_S = 0.1
@@ -205,7 +206,7 @@ def _kill_all() -> None:
             _kill(process)
 
 
-interrupt.LAST.append(_kill_all)
+lifetime.LAST.append(_kill_all)
 
 
 def as_host_error(error: BaseException, what: str) -> HostError:
@@ -219,5 +220,5 @@ def as_host_error(error: BaseException, what: str) -> HostError:
             f"{what}: {error.strerror or 'permission denied'}".replace("Permission denied", "permission denied")
         )
     if isinstance(error, MemoryError):
-        return OutOfTime(f"{what}: not asked, for {interrupt.NO_MEMORY}")
+        return OutOfTime(f"{what}: not asked, for {lifetime.NO_MEMORY}")
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

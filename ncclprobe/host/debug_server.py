@@ -12,9 +12,9 @@ import struct
 import time
 from pathlib import Path
 
-from ncclprobe import bounds
-from ncclprobe.errors import Failed, Missing, TimedOut
 from ncclprobe.host.processes import LISTENING, same_network, sockets
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed, Missing, TimedOut
 
 _THREAD = "pt_workerserver"
 _ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}

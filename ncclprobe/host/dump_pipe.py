@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ncclprobe import bounds
-from ncclprobe.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.host.processes import environment, stat_or_none
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ncclprobe import bounds
-from ncclprobe.errors import Failed
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed
 
 CACHE = "/etc/ld.so.cache"
 _MAGIC = b"\x7fELF"

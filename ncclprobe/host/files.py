@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 
 _READER_S = 2.0
 """How long a pipe may be without a reader, who may still be starting."""

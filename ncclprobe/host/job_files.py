@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
 
 STDIN = "-"

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from ncclprobe.errors import Failed, HostError, TimedOut
 from ncclprobe.host.command import abandon, as_host_error
 from ncclprobe.host.own_child import start_own
+from ncclprobe.model.errors import Failed, HostError, TimedOut
 
 LENGTH = struct.Struct("<Q")
 MAX_ANSWER_BYTES = 64 << 20

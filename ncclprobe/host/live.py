@@ -22,13 +22,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import Denied, Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
 from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf
 from ncclprobe.host.command import as_host_error, found, run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import as_started, encodable, recorded
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut
 
 if TYPE_CHECKING:
     from ncclprobe.host.path_child import PathChild

@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import REFUSALS, HostError, Missing, TimedOut
 from ncclprobe.host.command import abandon, means_here
 from ncclprobe.host.own_child import start_own
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, HostError, Missing, TimedOut
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SERVE = "ncclprobe.host.nvml_server:serve"

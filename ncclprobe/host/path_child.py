@@ -26,11 +26,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import REFUSALS, Failed, HostError, TimedOut
 from ncclprobe.host import path_rate
 from ncclprobe.host.command import as_host_error
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, Failed, HostError, TimedOut
 
 _QUOTACTL_FD = 443
 """The same number on all architectures: it is younger than the common table."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
+from ncclprobe.model import bounds
 from ncclprobe.model.values import Struct
 
 BLOCK = 1 << 20

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from ncclprobe.errors import Failed, HostError, OutOfTime, TimedOut
 from ncclprobe.host.command import as_host_error
+from ncclprobe.model.errors import Failed, HostError, OutOfTime, TimedOut
 
 T = TypeVar("T")
 

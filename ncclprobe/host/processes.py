@@ -21,12 +21,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import REFUSALS, Denied, Failed, HostError, Missing
 from ncclprobe.host.command import as_host_error
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
 from ncclprobe.host.patience import within
 from ncclprobe.host.settings import recorded
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing
 
 _BLOCKED_S = 0.2  # for one file of one process
 _MOVED = ("rchar", "wchar")

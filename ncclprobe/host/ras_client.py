@@ -12,8 +12,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from ncclprobe.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.host.processes import ESTABLISHED, LISTENING, same_network, sockets
+from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 
 _ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
 _MOST_BYTES, _MOST_LINE = 64 << 20, 1024

@@ -14,9 +14,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__, bounds
-from ncclprobe.errors import NotCaptured, UsageError
+from ncclprobe import __version__
 from ncclprobe.host import SAMPLE, files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NotCaptured, UsageError
 
 FILE = "run.jsonl"
 _END, _FORESEEN = "end", "foreseen"

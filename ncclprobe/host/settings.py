@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from ncclprobe import bounds
+from ncclprobe.model import bounds
 
 SECRET = re.compile(
     r"((?<![^\W_])(?i:(?:pg|ssh|my)?password|passwd|pass[_-]?phrase|secret|(?:account|api|private|shared[_-]?access|subscription)[_-]?key"

@@ -15,8 +15,8 @@ from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of
 from ncclprobe.localise.last_words import LastWords, last_words
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Evidence, Severity
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
-from ncclprobe.units import whole_words
 
 _ENDINGS = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
 _SUMMARY = ("ROOT CAUSE", "FAILURE")

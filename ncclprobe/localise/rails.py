@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
 from typing import Any, Literal, NamedTuple
 
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.localise.reach import Suspect, blame
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.rails import RailAddress, RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import Struct, grouped, replace

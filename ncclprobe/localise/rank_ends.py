@@ -17,8 +17,8 @@ from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import AT_EXIT
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.causes import Cause, Suspect
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, field, grouped, replace
-from ncclprobe.units import plural
 
 Complains = Literal["", "closed", "timed out", "otherwise"]
 """Of what a rank complains first: a connection that a peer closed, a wait that took too long, something else."""

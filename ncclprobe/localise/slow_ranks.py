@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.intra_node import FEWEST, RETESTS, TURNS, inner_end, slow_each_turn
 from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.pair_results import (
     ONE_WAY_INSIDE,
     Blamed,

@@ -14,13 +14,13 @@ from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, Pace, RankLog
 from ncclprobe.facts.files.log_prefix import names_year
 from ncclprobe.facts.files.torch_lines import timed_out_work
-from ncclprobe.layout import first_of
 from ncclprobe.localise.collectives import Entered, entered
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
 from ncclprobe.model.hostlist import fold, fold_ranks
+from ncclprobe.model.layout import first_of
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Struct, grouped, replace
-from ncclprobe.units import whole_words
 
 _MOST_NAMED = 4
 _MINUTE_S = 60.0

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from ncclprobe import bounds
+from ncclprobe.model import bounds
 from ncclprobe.model.values import Struct
 
 CHECKS, MACHINES = "ncclprobe.checks", "ncclprobe.machines"

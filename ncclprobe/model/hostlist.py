@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice, product
 
-from ncclprobe import bounds
+from ncclprobe.model import bounds
 
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, field
-from ncclprobe.units import size
 
 Place = Literal["in", "out"]
 Mode = Literal["queued", "blocking", "graph"]
@@ -194,7 +194,7 @@ class Judged(Struct, frozen=True):
 
 
 class TimeStats(Struct, frozen=True):
-    """Microseconds per call, over batches; :mod:`ncclprobe.stats` defines each. A null: too few batches to say.
+    """Microseconds per call, over batches; :mod:`ncclprobe.model.stats` defines each. A null: too few batches to say.
 
     ``headline`` is which of them is shown, and bandwidths come from: the mean where the number of calls was fixed, to
     be compared with nccl-tests, and where there are too few batches for a median.

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
-from ncclprobe import bounds
+from ncclprobe.model import bounds
 from ncclprobe.model.values import Struct
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=bounds.BYTES)]

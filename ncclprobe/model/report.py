@@ -10,15 +10,15 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from ncclprobe.errors import UsageError
 from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict, own_node
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field
-from ncclprobe.units import printable
 
 SCHEMA = "ncclprobe.report/1"
 

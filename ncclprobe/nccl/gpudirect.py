@@ -24,8 +24,8 @@ from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
+from ncclprobe.nccl.paths import PathType, Topology
 from ncclprobe.nccl.values import read_level, read_setting
-from ncclprobe.topology.paths import PathType, Topology
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 _LOOKED_AT_SINCE = {NV_MEM: (2, 4), NV_MEM_NC: (2, 22), NVIDIA_PEERMEM: (2, 23)}

@@ -22,7 +22,6 @@ from functools import cache, partial
 from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast
 
-from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine, System
@@ -30,6 +29,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.plugins import FOLDERS, Libfabric, Linking, Plugin, Plugins
 from ncclprobe.facts.software import Software, Version
+from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, Part
 from ncclprobe.model.rails import RailPort
 from ncclprobe.model.report import Setting

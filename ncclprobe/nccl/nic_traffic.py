@@ -7,7 +7,7 @@ that bytes went another way. Traffic of others on another NIC proves nothing, an
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.traffic import Count, NicKind
-from ncclprobe.layout import first_of
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import NicBytes, OperationTraffic

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import TypeVar
 
-from ncclprobe.errors import ParseError, Unlearned
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.environment import Environment
@@ -32,6 +31,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Libfabric, Plugins
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import (
     Choices,
     DirectChoice,
@@ -61,8 +61,8 @@ from ncclprobe.nccl.gpudirect import (
 from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 from ncclprobe.nccl.networks import Choosing, Known, efa_ports, efa_rails, fast_nics, hca_choice, network, part, refused
+from ncclprobe.nccl.paths import PathType, Topology, of_machine
 from ncclprobe.nccl.values import read_setting
-from ncclprobe.topology.paths import PathType, Topology, of_machine
 
 LIST = "CUDA_VISIBLE_DEVICES"
 

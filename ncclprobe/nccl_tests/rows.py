@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, PathRate, Place, TimeStats
+from ncclprobe.model.ops import HYPERCUBE, OPS, CallShape, Op
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import HYPERCUBE, OPS, Op, Shape
-from ncclprobe.units import size
 
 DTYPES = {
     "float": ("float32", 4),
@@ -153,7 +153,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.nbytes / line.algbw / 1e3, line.algbw, line.busbw
     if op is None:
         return line.time_us, line.algbw, line.busbw
-    shape = Shape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
+    shape = CallShape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
     algbw, busbw = op.bandwidth(shape, setup.ranks, line.time_us * 1e-6)
     for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
         most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all

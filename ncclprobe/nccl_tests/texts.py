@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl_tests.rows import (

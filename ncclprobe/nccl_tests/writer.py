@@ -13,13 +13,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
 from ncclprobe.nccl_tests.rows import DTYPES, program
 from ncclprobe.nccl_tests.texts import OURS, VERSION
-from ncclprobe.ops import OPS
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
 _HEAD = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}"

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from ncclprobe.model.measurement import Skew
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct
 from ncclprobe.probes.clock import Clock
 from ncclprobe.probes.collectives import Call
-from ncclprobe.units import microseconds
 
 WAIT_S = 4e-3
 LATE_S = 1e-3

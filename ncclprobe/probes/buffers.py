@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import torch
 
-from ncclprobe.errors import HostError
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.measurement import Place
+from ncclprobe.model.ops import CallShape
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import Shape
 
 _HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
 _NCCLS_OWN_BYTES = 2 << 30
@@ -32,7 +32,9 @@ class Buffers(Struct, frozen=True):
         """Return the bytes over which the views of small messages rotate; the same for every size of a sweep."""
         return int(len(self.recv) * self.recv.itemsize)
 
-    def views(self, shape: Shape, place: Place, rank: int, most: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def views(
+        self, shape: CallShape, place: Place, rank: int, most: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield views to send from and receive in, one pair per slot, at most `most` pairs.
 
         Small messages that always used the same bytes would be measured in cache, and nccl-tests does not do that:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from ncclprobe.errors import ProbeError
+from ncclprobe.model.errors import ProbeError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.model.values import Struct
 from ncclprobe.probes.collectives import Call

@@ -1,4 +1,4 @@
-"""The collectives: how one is declared, and all of them bound to torch. Byte counts are those of ncclprobe.ops.
+"""The collectives: how one is declared, and all of them bound to torch. Byte counts are those of ncclprobe.model.ops.
 
 A probe binds one collective to torch, once per place in memory, so that the measuring loop has nothing left to do but
 to call; it also states what the receive buffer must hold afterwards, so that the data can be verified.

@@ -12,17 +12,17 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from ncclprobe import units
-from ncclprobe.errors import UsageError
+from ncclprobe.model import units
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import DTYPES, OPS, CallShape
 from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import GroupRow
+from ncclprobe.model.training import AXES, OPERATION, Axis, Grid, advice, crossing, problems
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import Clock, clock_of, time_batch
 from ncclprobe.probes.collectives import BufferView, Call, Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.training import KINDS, OPERATION, Grid, Kind, advice, crossing, problems
 
 BATCHES = 7
 _BATCH_S = 0.05
@@ -34,9 +34,9 @@ _SIDE = 8
 class ConcurrentGroup(Struct, frozen=True):
     """This rank's part in one kind: the members of its group, in their order, and the call."""
 
-    kind: Kind
+    kind: Axis
     members: tuple[int, ...]
-    shape: Shape
+    shape: CallShape
     call: Call
 
 
@@ -50,12 +50,12 @@ def run(plan: Plan, grid: Grid, hosts: Sequence[str], exchange: Exchange, set_ph
         raise UsageError("--groups: no kind has two ranks, so nothing would be sent")
     device = torch.device(plan.device)
     clock = clock_of(device)
-    concurrent_groups = [_make_group(plan, grid, kind, set_phase) for kind in KINDS if grid.along(kind) > 1]
+    concurrent_groups = [_make_group(plan, grid, kind, set_phase) for kind in AXES if grid.along(kind) > 1]
     iters = {
         concurrent_group.kind: _calls(plan, concurrent_group, clock, exchange, set_phase)
         for concurrent_group in concurrent_groups
     }
-    alone: dict[Kind, list[float]] = {}
+    alone: dict[Axis, list[float]] = {}
     for concurrent_group in concurrent_groups:
         alone[concurrent_group.kind] = []
         for number in range(BATCHES):
@@ -82,7 +82,7 @@ def run(plan: Plan, grid: Grid, hosts: Sequence[str], exchange: Exchange, set_ph
             )
 
 
-def _make_group(plan: Plan, grid: Grid, kind: Kind, set_phase: SetPhase) -> ConcurrentGroup:
+def _make_group(plan: Plan, grid: Grid, kind: Axis, set_phase: SetPhase) -> ConcurrentGroup:
     """Open this rank's group of `kind`, and bind the call."""
     members = next(group for group in grid.groups(kind) if plan.rank in group)
     op, dtype = OPS[OPERATION[kind]], plan.dtype
@@ -121,18 +121,18 @@ def _calls(plan: Plan, concurrent_group: ConcurrentGroup, clock: Clock, exchange
 def _together(
     plan: Plan,
     concurrent_groups: Sequence[ConcurrentGroup],
-    alone: Mapping[Kind, Sequence[float]],
+    alone: Mapping[Axis, Sequence[float]],
     clock: Clock,
     exchange: Exchange,
     set_phase: SetPhase,
-) -> dict[Kind, list[float]]:
+) -> dict[Axis, list[float]]:
     """Return seconds per call of each kind while all kinds are at work, batch by batch."""
     seconds_by_rank = exchange.collect([median(alone[concurrent_group.kind]) for concurrent_group in concurrent_groups])
     counts = exchange.share(
         _balanced([max(each) for each in zip(*seconds_by_rank, strict=True)]) if seconds_by_rank else None
     )
     run_calls = _on_streams if plan.device.startswith("cuda") else _in_threads
-    found: dict[Kind, list[float]] = {concurrent_group.kind: [] for concurrent_group in concurrent_groups}
+    found: dict[Axis, list[float]] = {concurrent_group.kind: [] for concurrent_group in concurrent_groups}
     for number in range(BATCHES):
         with phase(plan.rank, set_phase, f"all groups at once, batch {number + 1}"):
             clock.barrier()

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from ncclprobe.errors import reason
+from ncclprobe.model.errors import reason
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.collectives import Part

@@ -1,7 +1,7 @@
 """What a sweep is asked to do, what each of its steps has at hand, and how many calls a precision takes.
 
 Rank 0 decides on calls and batches, and the others do as it says. Calls per batch are settled once per row, so that a
-batch lasts long against the barrier before it. Batches are added until the median's interval (ncclprobe.stats) is
+batch lasts long against the barrier before it. Batches are added until the median's interval (ncclprobe.model.stats) is
 narrow enough, the budget is spent, or there are too many. That the interval decides when to stop makes it a little too
 narrow now and then; a verdict looks at it, so a band should leave more room than that.
 """
@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol
 import torch
 import torch.distributed as dist
 
-from ncclprobe import stats
-from ncclprobe.errors import ProbeError, reason
+from ncclprobe.model import stats
+from ncclprobe.model.errors import ProbeError, reason
 from ncclprobe.model.measurement import Library, Mode, Place
+from ncclprobe.model.ops import CallShape
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import Shape
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.arrival_skew import ROUNDS
 from ncclprobe.probes.buffers import Buffers
@@ -76,7 +76,7 @@ TORCH_REDOPS = {
     "max": dist.ReduceOp.MAX,
     "avg": dist.ReduceOp.AVG,
 }
-"""What torch calls the reductions of ncclprobe.ops."""
+"""What torch calls the reductions of ncclprobe.model.ops."""
 
 
 class Exchange(Protocol):
@@ -147,7 +147,7 @@ class SweepContext(Struct, frozen=True):
         """Enter a step that may block or fail: see :func:`phase`."""
         return phase(self.plan.rank, self.set_phase, what)
 
-    def views(self, shape: Shape, place: Place, most: int = 1) -> list[BufferView]:
+    def views(self, shape: CallShape, place: Place, most: int = 1) -> list[BufferView]:
         """Return up to `most` places in memory for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         pairs = self.buffers.views(shape, place, plan.rank, most)

@@ -25,10 +25,10 @@ from ncclprobe.localise.pairs.rounds import AT_ONCE, PairRound, Placement, Round
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.localise.slow_ranks import inner_name
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct, field, grouped
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from_json
 from ncclprobe.probes.plan import Exchange
-from ncclprobe.units import microseconds
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Bytes of the bandwidth's messages by default, by backend: where pairs are no longer bound by latency."""

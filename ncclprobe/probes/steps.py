@@ -1,7 +1,7 @@
 """Replay steps of training: the real collectives of a strategy, between real ranks, with stand-in compute.
 
-Every rank runs the same plan (:mod:`ncclprobe.training`). What is compared is one step with another: with and without
-overlap, measured and predicted from the time of each call alone.
+Every rank runs the same plan (:mod:`ncclprobe.model.training`). What is compared is one step with another: with and
+without overlap, measured and predicted from the time of each call alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclprobe import training, units
-from ncclprobe.errors import UsageError
+from ncclprobe.model import training, units
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import DTYPES, OPS
 from ncclprobe.model.traffic import StepRow
+from ncclprobe.model.training import Collective, Compute, Model, StepPlan, Strategy
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.buffers import Buffers, allocate
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.collectives import BufferView
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.training import Call, Compute, Model, Step, Strategy
-from ncclprobe.units import microseconds
 
 _CPU_SIDE, _CUDA_SIDE = 192, 2048
 """Of the square matrices: a product is to be short against a call, and long against its own overhead."""
@@ -175,7 +175,7 @@ def _compute_s(bench: Bench, asked: Asked) -> float:
 
 def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
     plan, items = bench.plan, training.step(asked.strategy, asked.model)
-    calls = [item for item in items if isinstance(item, Call)]
+    calls = [item for item in items if isinstance(item, Collective)]
     views = views_of(plan, calls)
     alone = {key: _alone(bench, key, view) for key, view in views.items()}
     chunks = bench.work.chunks(_compute_s(bench, asked))
@@ -194,7 +194,7 @@ def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
 
 
 def views_of(
-    plan: Plan, calls: Sequence[Call], group: dist.ProcessGroup | None = None
+    plan: Plan, calls: Sequence[Collective], group: dist.ProcessGroup | None = None
 ) -> dict[tuple[str, int], BufferView]:
     """Return the buffers of each kind of call over `group` (null: all ranks): all share two.
 
@@ -223,7 +223,7 @@ def _alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
 
 
 def play_step(
-    items: Step, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool
+    items: StepPlan, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool
 ) -> None:
     """Run one step. With overlap a call is waited for where its result is needed, without it at once."""
     pending: list[tuple[int, Waitable]] = []

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclprobe import stats, units
-from ncclprobe.errors import ProbeError, UsageError, reason
 from ncclprobe.host import Host
+from ncclprobe.model import stats, units
+from ncclprobe.model.errors import ProbeError, UsageError, reason
 from ncclprobe.model.measurement import Measurement, Mismatch, Place, Samples, SkippedRow
+from ncclprobe.model.ops import DTYPES, OPS, CallShape, Op
 from ncclprobe.model.registry import discover
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct, asdict, replace
-from ncclprobe.ops import DTYPES, OPS, Op, Shape
 from ncclprobe.probes import arrival_skew
 from ncclprobe.probes.arrival_skew import Arrival, skew
 from ncclprobe.probes.buffers import allocate, footprint, free_bytes
@@ -40,13 +41,12 @@ from ncclprobe.probes.plan import (
     more_batches,
     phase,
 )
-from ncclprobe.units import microseconds
 
 _MOST_SAMPLES = 1000
 _MOST_MISMATCHES = 8
 
 
-def measure(context: SweepContext, op: Op, probe: Probe, shape: Shape, place: Place, data: Pattern) -> Measurement:
+def measure(context: SweepContext, op: Op, probe: Probe, shape: CallShape, place: Place, data: Pattern) -> Measurement:
     """Measure one row: on rank 0 over all ranks, elsewhere of this rank alone. Raises ProbeError."""
     plan = context.plan
     row = f"{op.name} {units.size(shape.nbytes)} {PLACES[place]}"
@@ -198,9 +198,9 @@ def rank_result(
 
 
 def reduce_ranks(
-    plan: Plan, op: Op, shape: Shape, place: Place, footprint_bytes: int, iters: int, rows: Mapping[int, RankResult]
+    plan: Plan, op: Op, shape: CallShape, place: Place, footprint_bytes: int, iters: int, rows: Mapping[int, RankResult]
 ) -> Measurement:
-    """Reduce the results of all ranks (by number) to the row; ncclprobe.stats defines its numbers."""
+    """Reduce the results of all ranks (by number) to the row; ncclprobe.model.stats defines its numbers."""
     samples = [fmean(batch) for batch in zip(*(row.seconds for row in rows.values()), strict=True)]
     time_us = replace(stats.summary(samples), headline="median" if plan.precision else "mean")
     algbw, busbw = op.bandwidth(shape, plan.ranks, time_us.typical / 1e6)
@@ -353,7 +353,7 @@ def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement 
             yield measure(context, op, probe, shape, place, data)
 
 
-def _refusal(context: SweepContext, op: Op, probe: Probe, shape: Shape) -> str:
+def _refusal(context: SweepContext, op: Op, probe: Probe, shape: CallShape) -> str:
     """Return why torch does not do this operation here, or nothing: found by trying it, agreed between ranks.
 
     Ranks that lost each other may all see an error too. A barrier tells: after a mere refusal it still works.

@@ -20,8 +20,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import pairwise
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.host.settings import SECRET
+from ncclprobe.model import bounds
 
 _V4 = (  # ranges that an address stays within
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),

@@ -12,8 +12,8 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
+from ncclprobe.model.units import plural, printable, size
 from ncclprobe.report import digest
-from ncclprobe.units import plural, printable, size
 
 _NEAR = 0.02
 """How far below the usual pair one may lie and still count as near it."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe import page
-from ncclprobe.layout import Style, unstyled, wrap
 from ncclprobe.model.causes import Cause, Consequence, Standing, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
+from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import plural, printable
 from ncclprobe.report import causes, digest
 from ncclprobe.report.digest import when
-from ncclprobe.units import plural, printable
 
 _MOST_CAUSES = 3
 _MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6

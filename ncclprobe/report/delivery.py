@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
-from ncclprobe.layout import Style, unstyled
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.layout import Style, unstyled
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field
 from ncclprobe.report import text as as_text
-from ncclprobe.units import printable
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"

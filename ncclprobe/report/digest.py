@@ -4,13 +4,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ncclprobe.layout import first_of, shorten
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, nodes_of, own_node
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of, shorten
 from ncclprobe.model.measurement import Judged
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
-from ncclprobe.units import plural
 
 _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.layout import table, wrap
+from ncclprobe.model import bounds
 from ncclprobe.model.fleet import STATES, JobCommunicator, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.report import when
+from ncclprobe.model.units import plural, printable, three_digits
 from ncclprobe.model.values import asdict
-from ncclprobe.units import plural, printable, three_digits
 
 SCHEMA = "ncclprobe.fleet/1"
 _MOST_LINES, _MOST_EVENTS = 60, 100

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.report import SCHEMA, Report, digest
 

@@ -18,10 +18,10 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdic
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.units import printable, size
 from ncclprobe.model.values import grouped
 from ncclprobe.report import digest
 from ncclprobe.report.digest import verdict_line
-from ncclprobe.units import printable, size
 
 if TYPE_CHECKING:
     from junitparser import FinalResult, TestCase, TestSuite

@@ -14,9 +14,9 @@ from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Measurement, operation
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.units import plural, printable, size
 from ncclprobe.report import causes, digest, pairs, traffic
 from ncclprobe.report.digest import verdict_line
-from ncclprobe.units import plural, printable, size
 
 MOST_BYTES = 900_000
 MOST_ANNOTATIONS = 10

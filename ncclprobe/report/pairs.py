@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ncclprobe.layout import first_of, wrap
+from ncclprobe.model.layout import first_of, wrap
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
-from ncclprobe.units import certain, plural, size, three_digits
+from ncclprobe.model.units import certain, plural, size, three_digits
 
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""

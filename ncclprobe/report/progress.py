@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 CLEAR = "\r\x1b[K"
 """Back to the beginning of the line, and away with what stands there."""

@@ -15,8 +15,8 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import CopyRow
+from ncclprobe.model.units import printable
 from ncclprobe.report import digest
-from ncclprobe.units import printable
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.model.pair_results import RailWay
+from ncclprobe.model.units import three_digits
 from ncclprobe.model.values import Struct, field
-from ncclprobe.units import three_digits
 
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from ncclprobe.layout import Style, unstyled, wrap
+from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.measurement import Measurement, operation
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
-from ncclprobe.units import plural, size
 
 _JOINED = "\N{BOTTOM SQUARE BRACKET}"
 _LEAST = len("inconclusive")

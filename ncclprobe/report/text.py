@@ -5,16 +5,16 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ncclprobe import page
-from ncclprobe.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status, own_node
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Area, Report, Setting
+from ncclprobe.model.units import plural, printable, size
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import accepted, digest, pairs, rails, rows, traffic
 from ncclprobe.report.digest import Problem
-from ncclprobe.units import plural, printable, size
 
 T = TypeVar("T")
 _AREA_WORDS = {Status.PASS: "ok", Status.SKIP: "-", Status.FAIL: "FAIL", Status.WARN: "WARN", Status.UNKNOWN: "unknown"}

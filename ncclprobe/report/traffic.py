@@ -5,13 +5,13 @@ affinity, groups, steps and the ladder, a table each.
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ncclprobe import layout
-from ncclprobe.layout import wrap
+from ncclprobe.model import layout
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
 from ncclprobe.model.traffic import GroupRow, LadderRow, ScriptRung, StepRow
+from ncclprobe.model.units import size, three_digits
 from ncclprobe.report.rows import ROOM_FOR_ALL
-from ncclprobe.units import size, three_digits
 
 Column = tuple[str, Callable[[Any], object]]
 """A title, and what a row shows below it."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from itertools import pairwise
 
-from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Severity, Status, nodes_of
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import shorten
 from ncclprobe.model.measurement import Conditions, Fingerprint, Measurement, changes, conditions, operation
 from ncclprobe.model.report import Report, looked_at, placed, when
+from ncclprobe.model.units import plural, printable, size
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
-from ncclprobe.units import plural, printable, size
 
 CLASSES = ((64 << 10, "small"), (16 << 20, "medium"), (1 << 62, "large"))
 """Up to how many bytes a call is of which class. Small calls are shown by their time, which is latency."""

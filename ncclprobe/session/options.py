@@ -4,16 +4,16 @@ import zlib
 from pathlib import Path
 from typing import Literal
 
-from ncclprobe import stats
 from ncclprobe.engine.diagnose import Judging
 from ncclprobe.facts.run.samples import What
+from ncclprobe.model import stats
 from ncclprobe.model.measurement import Mode, SkippedRow
+from ncclprobe.model.ops import DTYPES
+from ncclprobe.model.training import Grid, Model, Strategy
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import DTYPES
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ranks.identity import Backend
-from ncclprobe.training import Grid, Model, Strategy
-from ncclprobe.units import plural, size
 
 LARGEST = {"nccl": 1 << 30, "gloo": 64 << 20}
 """Bytes of the largest message without -e, by backend."""

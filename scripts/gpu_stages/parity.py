@@ -140,7 +140,7 @@ def _ratios(context: Context, folder: Path) -> Outcome:
 
 def compared(op: str, nbytes: int, place: str, times: Times) -> dict[str, Any]:
     """The median ratio of the rounds with its interval, and what a call of ours takes longer."""
-    from ncclprobe import stats
+    from ncclprobe.model import stats
 
     pairs = list(zip(times.ours, times.theirs, strict=False))
     ratios = [ours / theirs for ours, theirs in pairs if theirs > 0]

@@ -95,7 +95,7 @@ def _wrong_versions(folder: Path, reported: Mapping[str, str | None]) -> Iterato
 
 def _wrong_rows(rows: Sequence[Mapping[str, Any]], rehearse: bool) -> Iterator[str]:
     """What rows lack, and what they must not say."""
-    from ncclprobe.ops import OPS
+    from ncclprobe.model.ops import OPS
 
     places = {(row["op"], row["place"]) for row in rows}
     for op in OPS.values():

@@ -10,9 +10,9 @@ import pytest
 from ncclprobe.checks.data.rates import baseline, doubtful, rate
 from ncclprobe.checks.data.seen import content, path
 from ncclprobe.commands import main
-from ncclprobe.errors import Unlearned, UsageError
 from ncclprobe.expect.baselines import expected_paths, keep_path_rates, path_expectations
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, DataRates, Look
+from ncclprobe.model.errors import Unlearned, UsageError
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, warn
 from ncclprobe.model.measurement import PathRate
 from ncclprobe.model.report import Report, Tool

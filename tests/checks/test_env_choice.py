@@ -23,8 +23,8 @@ from ncclprobe.checks.env.fixtures import (
 from ncclprobe.checks.env.gids import gid_index
 from ncclprobe.checks.env.hcas import hca_down, hca_prefix
 from ncclprobe.checks.env.values import default_of
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import table

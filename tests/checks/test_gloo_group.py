@@ -8,12 +8,12 @@ from ncclprobe.checks.env.fixtures import interface
 from ncclprobe.checks.launch.names import LO
 from ncclprobe.checks.launch.ports import gloo_group
 from ncclprobe.cluster.mesh.listeners import mesh_interfaces
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interfaces
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import OwnName
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot

@@ -7,12 +7,12 @@ from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, log, xid
 from ncclprobe.checks.gpu.siblings import METAL, NO_LINKS, TREE, TWO, access, model, p2p
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box, busy, mig, remap, throttle
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus, PeerAccess
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace

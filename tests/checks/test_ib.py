@@ -10,7 +10,6 @@ from ncclprobe.checks.ib import fixtures, gdr, ports
 from ncclprobe.checks.ib.fixtures import EDR, NO_NCCL, PLAIN, TWO_NODES, fabric, gpus, having, pci, port
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
@@ -18,6 +17,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import load
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot

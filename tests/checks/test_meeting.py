@@ -8,11 +8,11 @@ from ncclprobe.checks.launch import TWO_NODES, meeting, mesh
 from ncclprobe.checks.sync import roster
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.names import Master
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Flood, Gathering, Proof, Reach, RollCall, Trouble
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot

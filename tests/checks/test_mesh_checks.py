@@ -7,8 +7,8 @@ from fake_paths import Change, fleet
 
 from ncclprobe.checks.launch import mesh
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Flood, Gathering, Paths, Trouble
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Every, Job, Snapshot

@@ -19,12 +19,12 @@ from ncclprobe.checks.nvl import (
     rate,
 )
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.expect.tables.gpus import nvlink_products
 from ncclprobe.facts import nvlink
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import ExitCode, Finding, Severity
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace

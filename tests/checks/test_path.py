@@ -7,11 +7,11 @@ import pytest
 from fake_paths import Change, fleet
 
 from ncclprobe.checks import path
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.reach import Flood, Gathering
 from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.localise.reach import SLOW
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every

@@ -22,11 +22,11 @@ from ncclprobe.checks.pci.tree import (
 )
 from ncclprobe.checks.sync.software import _BLANK
 from ncclprobe.engine.judge import judge
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.nccl_selection import Choices, Part, PeerChoice
 from ncclprobe.model.snapshot import Absent, Job, Snapshot

@@ -3,8 +3,8 @@
 import pytest
 
 from ncclprobe.checks.sync.placement import below, placement, told
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.placement import Placement
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Absent, Every

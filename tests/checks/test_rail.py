@@ -19,8 +19,8 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.rails import RailFailure
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Every, Job, Snapshot
+from ncclprobe.model.units import certain
 from ncclprobe.model.values import replace
-from ncclprobe.units import certain
 
 BAD = End("n1", 2)
 OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from ncclprobe import training
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import ranks, traffic
 from ncclprobe.checks.run import ranks as of_groups
@@ -30,13 +29,14 @@ from ncclprobe.facts.run.samples import (
     Rows,
     Skipped,
 )
+from ncclprobe.model import training
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.measurement import Band, Expectation, Measurement, Mismatch, Skew, Xids
 from ncclprobe.model.pair_results import Aside, Blamed, Localisation, LostPair, WrongBytes
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.training import Grid
 from ncclprobe.model.values import replace
-from ncclprobe.training import Grid
 from tests.checks.cases.run_rates import _BAD_NIC, _LOOSE, _SLOW_INSIDE
 
 FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))

@@ -13,9 +13,9 @@ from ncclprobe.checks.data.seen import shared, write
 from ncclprobe.cluster.gather import data
 from ncclprobe.cluster.gather.data import PathWork, RateWork
 from ncclprobe.cluster.rendezvous.messages import DataOrder
-from ncclprobe.errors import REFUSALS
 from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, DataRates, DataWrites, Look, Mount
 from ncclprobe.host import path_child
+from ncclprobe.model.errors import REFUSALS
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.snapshot import Absent, Every
 

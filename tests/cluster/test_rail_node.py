@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ncclprobe import bounds
 from ncclprobe.checks.ib.fixtures import NDR, PLAIN
 from ncclprobe.cluster.mesh.listeners import Listeners, MeshInterface, reserve_listeners
 from ncclprobe.cluster.rails import node as of_node
 from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Start, Visits, brief
-from ncclprobe.errors import Missing
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import RailRow
 from ncclprobe.facts.software import Software
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Missing
 from ncclprobe.model.rails import RailChannel, RailOutcome, RailPort, RailTest
 from ncclprobe.model.snapshot import Snapshot
 

@@ -27,9 +27,9 @@ from ncclprobe.facts.pci import Pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gpudirect import Direct, Maker, decide, p2p_level, peer_transports
+from ncclprobe.nccl.paths import Topology as TopologyPaths
+from ncclprobe.nccl.paths import of_machine
 from ncclprobe.nccl.values import Settings
-from ncclprobe.topology.paths import Topology as TopologyPaths
-from ncclprobe.topology.paths import of_machine
 
 RECORDED = ROOT / "tests" / "data" / "on_cpu" / "choices.jsonl.gz"
 VERSION: NcclVersion = (2, 30, 7)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import from_report, from_toml, judge_rows, judged, parse_tolerance
 from ncclprobe.facts.run.samples import Expected, Rows
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.values import replace

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.baselines import Origin, Print, Site, bands, keep, parse, render
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run

@@ -3,13 +3,13 @@
 import pytest
 
 from ncclprobe.engine.outlook import machine_of
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.composed import EXAMPLE, composed, is_composed, same_gpu
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
-from ncclprobe.ops import OPS
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import OPS
 
 GIB = 1 << 30
 GPUS = ("L40S", "RTX 4090", "5090", "RTX PRO 6000", "A6000", "RTX 6000 Ada", "A40", "A10", "T4", "H100 PCIe")

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expect.boxes import A100, B200, H100, LATEST, SOCKETS, found
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner import cost, search
 from ncclprobe.expect.tuner.constants import ALGORITHMS, BEFORE, CORRECTIONS, tuning
 from ncclprobe.expect.tuner.cost import Forced
 from ncclprobe.expect.tuner.search import Graph, Graphs
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 

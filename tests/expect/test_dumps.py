@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.tuner.dumps import MOST_BYTES, graph_dump, pattern_lines
 from ncclprobe.expect.tuner.search import Graph, Graphs
+from ncclprobe.model.errors import UsageError
 
 RING = """<graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="30" speedinter="24.5" latencyinter="0.75"
  typeintra="NVL" typeinter="PXB" samechannels="0"><channel><gpu dev="0" rank="0"/><gpu dev="1" rank="1"/></channel>

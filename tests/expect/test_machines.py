@@ -12,10 +12,10 @@ from conftest import fact_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, named, table
-from ncclprobe.ops import OPS
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import OPS
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)

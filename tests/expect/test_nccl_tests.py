@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Library, Measurement, TimeStats
 from ncclprobe.model.report import NodeRow, Report, Tool

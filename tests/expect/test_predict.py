@@ -11,8 +11,8 @@ from ncclprobe.expect.predict import CORRECTIONS, LATEST, Correction, corrected_
 from ncclprobe.expect.system import Network, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
-from ncclprobe.ops import OPS
 
 from .test_network import A100, B200, GB300, H100, MEGA
 

@@ -10,8 +10,8 @@ from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tables.machines import Latency, MachineType
 from ncclprobe.model.measurement import Expectation
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
-from ncclprobe.ops import OPS
 
 A100 = machines.find("standard-nd96asr-v4")
 MEGA = machines.find("a3-megagpu-8g")

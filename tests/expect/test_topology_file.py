@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from expect.nccl_vectors import FOLDER
 from ncclprobe.commands import expect
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.topology_text import system_in
+from ncclprobe.model.errors import UsageError
 
 SWITCH = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
 INTEL, AMD = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"', 'arch="x86_64" vendor="AuthenticAMD"'

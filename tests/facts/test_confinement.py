@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts import cgroup, cpu, machine, memory, process
 from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import HostError, Missing, NotCaptured, ParseError, TimedOut
 from ncclprobe.facts.data_paths import DataPaths, Look, data_paths, mount_of, parse_mounts
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import HostError, Missing, NotCaptured, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 
 MOUNTS = """\

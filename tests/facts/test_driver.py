@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts import driver, plugins
 from ncclprobe.facts.driver import Driver, FabricManager
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import LIBRARIES, Loader
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

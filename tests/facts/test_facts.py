@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Failed, Missing, ParseError, TimedOut
 from ncclprobe.facts import cpu, environment, interfaces, machine, names, nvidia_smi, nvml
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.model.errors import Failed, Missing, ParseError, TimedOut
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import parameters

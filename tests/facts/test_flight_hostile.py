@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from facts.hostile_pickles import hostile, mutated
-from ncclprobe.errors import Failed, TimedOut
 from ncclprobe.facts.files.flight_child import MAX_ENTRIES, answer, read
 from ncclprobe.facts.files.flight_records import FlightDump, read_dump
 from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.model.errors import Failed, TimedOut
 
 CHILD = "ncclprobe.facts.files.flight_child"
 ENTRY = {

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Missing, ParseError
 from ncclprobe.facts import driver
 from ncclprobe.facts.driver import DRIVER, PATHS, GpuDirect
 from ncclprobe.facts.machine import System
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.snapshot import Absent
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"

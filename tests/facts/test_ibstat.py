@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zoo.ibstat import Adapter, Ibstat, IbstatPort, parse
 
-from ncclprobe.errors import ParseError
+from ncclprobe.model.errors import ParseError
 
 IBSTAT = """\
 CA 'mlx5_0'

@@ -8,11 +8,11 @@ from conftest import answers
 from ncclprobe.checks.nvl import TRAY
 from ncclprobe.checks.sync.host import EIGHT
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts import driver
 from ncclprobe.facts.driver import NODES, Imex
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.facts import infiniband
 from ncclprobe.facts.infiniband import NO_GID, NO_PKEY, ROOT, VERBS, Fabric, Gid, Rate
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 
 DEVICE, PORT = f"{ROOT}/mlx5_0", f"{ROOT}/mlx5_0/ports/1"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
 from ncclprobe.facts.job import devices
 from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.devices import XIDS
@@ -20,6 +19,7 @@ from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE, debug_server, processes
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.debug_server import ask_server
+from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied
 from ncclprobe.facts.kernel_log import WANTED, KernelLog, events, kernel_log
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied
 from ncclprobe.model.snapshot import Absent
 
 LINES = [

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing
 from ncclprobe.facts.environment import environment
 from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, launcher, no_master
+from ncclprobe.model.errors import Missing
 from ncclprobe.model.values import replace
 
 TORCHRUN = {

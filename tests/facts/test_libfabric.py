@@ -6,8 +6,8 @@ import pytest
 from conftest import answers
 
 from ncclprobe.checks.env.fixtures import fabric, port
-from ncclprobe.errors import Denied, Missing
 from ncclprobe.facts.plugins import FOLDERS, Libfabric, libfabric
+from ncclprobe.model.errors import Denied, Missing
 
 EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 HERE, NOT_HERE = {"read": True, "write": False}, {"read": False, "write": False}

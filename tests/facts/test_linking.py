@@ -5,12 +5,12 @@ from typing import Any
 from conftest import answers
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.plugins import Linking, Plugin, Plugins, linking
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Missing
 from ncclprobe.model.registry import Collector
 
 TORCH, WHEEL, NET = "/venv/torch", "/venv/nvidia/nccl/lib", "/opt/ofi/libnccl-net.so"

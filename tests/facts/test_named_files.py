@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from ncclprobe.errors import Denied, HostError, Missing
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.nccl_conf import Settings, log_folder, named_files, nccl_conf, topology_file
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import Denied, HostError, Missing
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.checks.env.fixtures import nccl
-from ncclprobe.errors import Missing, NotCaptured
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, nccl_conf, parse_conf
+from ncclprobe.model.errors import Missing, NotCaptured
 from ncclprobe.model.report import Setting
 
 GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.facts import interfaces, names, ports, process, routes, sysctls
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

@@ -7,8 +7,8 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.nvlink import GpuLinks, NvlinkStatus, nvlink_status, parse
+from ncclprobe.model.errors import ParseError
 
 TWO = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.facts import nvidia_smi, nvlink, nvml
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.host import Host
 from ncclprobe.host.capture import Recorder
+from ncclprobe.model.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 from ncclprobe.engine.collect import of_capture
-from ncclprobe.errors import Failed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.rank import OwnGpus
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Answers, Replay, dump, load, parse
+from ncclprobe.model.errors import Failed
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot, node_captures, pack, replayed_nodes, share_gpus

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Denied, Failed, Missing, ParseError, TimedOut
 from ncclprobe.facts import pci
 from ncclprobe.facts.pci import Identity, PcieLink, PciPosition
 from ncclprobe.host import Host
+from ncclprobe.model.errors import Denied, Failed, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 
 LSTOPO = "lstopo-no-graphics"

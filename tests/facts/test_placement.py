@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ncclprobe import api
 from ncclprobe.engine.collect import recordable
 from ncclprobe.engine.inventory import areas
-from ncclprobe.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, Machine
 from ncclprobe.facts.placement import CLOUD_INIT, HYPERV, LABELS, QUESTION, Placement, cloud_init, placement, pod_labels
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import text

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.errors import Failed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import LIBRARIES, Loader
 from ncclprobe.facts.plugins import Plugin, plugins
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Failed
 from ncclprobe.nccl.networks import Asked
 
 FOLDER = "/opt/amazon/ofi-nccl/lib"

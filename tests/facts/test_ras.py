@@ -7,8 +7,8 @@ import pytest
 
 from ncclprobe.checks.log import silence as checks
 from ncclprobe.engine.job_files import kind_of
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.files.ras import RasProcess, RasStatus, read_answer
+from ncclprobe.model.errors import ParseError
 
 HEAD = (
     "NCCL version 2.30.7 compiled with CUDA 13.0\nCUDA runtime version 13000, driver version 13000\n\n"

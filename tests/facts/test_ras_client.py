@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ncclprobe.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.host import ras_client
 from ncclprobe.host.ras_client import ask_ras
+from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 
 OWN = (str(os.getpid()),)
 HELLO = b"SERVER PROTOCOL 2\n"

@@ -9,10 +9,10 @@ from conftest import answers
 
 from ncclprobe.checks.env.fixtures import fabric, port
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts import infiniband
 from ncclprobe.facts.infiniband import Fabric, Gid, RoceMarks, RoceQos
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import Missing, ParseError, TimedOut
 from ncclprobe.facts import loader as loader_module
 from ncclprobe.facts.loader import CACHED, DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
 from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Missing, ParseError, TimedOut
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 

@@ -3,8 +3,8 @@
 import pytest
 from fake_topo import Printed
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.topo_matrix import parse
+from ncclprobe.model.errors import ParseError
 
 NO_NVLINK = Printed(2, 0, (("X", "SYS"), ("SYS", "X")), (("0", "0", "N/A"), ("1", "1", "N/A"))).text()
 THREE = Printed(

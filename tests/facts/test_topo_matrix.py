@@ -11,8 +11,8 @@ from fake_topo import CARRIERS, FORMS, LEGEND, Printed, on_header, plain, printe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import Missing, ParseError
 from ncclprobe.facts.topo_matrix import Matrix, parse, topo_matrix
+from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.values import replace
 
 PAIR = Printed(2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-31", "0", "N/A"),) * 2)

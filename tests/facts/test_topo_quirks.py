@@ -8,9 +8,9 @@ import pytest
 from fake_topo import Printed, plain
 from zoo import ibstat
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts import nvlink
 from ncclprobe.facts.topo_matrix import parse
+from ncclprobe.model.errors import ParseError
 
 
 def named(nics: list[str], gpus: int = 2, titles: str = "CPU Affinity", tail: str = "0-31") -> str:

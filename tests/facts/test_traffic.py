@@ -7,10 +7,10 @@ from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.errors import Denied
 from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host import Question
+from ncclprobe.model.errors import Denied
 from ncclprobe.model.snapshot import Absent
 
 

@@ -229,7 +229,7 @@ def test_nodes_that_are_not_shown_are_counted(fleet: Fleet, monkeypatch: pytest.
 
 
 def test_more_nodes_than_can_be_shown_are_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncclprobe.bounds.FLEET_NODES", 2)
+    monkeypatch.setattr("ncclprobe.model.bounds.FLEET_NODES", 2)
     fleet("add", *fleet.files(day_of("n1", 0), day_of("n2", 1)))
     fleet("add", *fleet.files(day_of("n1", 2), day_of("n3", 3)), code=2)
     assert "3 nodes in one store; 2 at most" in fleet.err

@@ -10,8 +10,8 @@ import pytest
 
 from fleet.made import DAY_S, FIRST_S
 from ncclprobe.commands import main
-from ncclprobe.errors import UsageError
 from ncclprobe.fleet import inspector, store
+from ncclprobe.model.errors import UsageError
 
 
 def line(rank: int, number: int, exec_us: float, **changes: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_the_command_tells_and_adds_a_job_once(
 def test_collectives_beyond_the_bound_are_counted_as_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncclprobe.bounds.INSPECTOR_COLLECTIVES", 50)
+    monkeypatch.setattr("ncclprobe.model.bounds.INSPECTOR_COLLECTIVES", 50)
     folder = written(tmp_path / "job", {5: 1.0})
     assert main(["fleet", "job", str(folder), "--fleet", str(tmp_path / "fleet.db")]) == 0
     out = capsys.readouterr().out

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of
-from ncclprobe.errors import UsageError
 from ncclprobe.fleet import drift, store
 from ncclprobe.fleet.told import told
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Added, Drift, NodeStanding
 from ncclprobe.model.report import Report

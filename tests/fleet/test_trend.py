@@ -14,9 +14,9 @@ from fleet.made import DOWN, day_of
 from ncclprobe.checks.trend.history import flapping, rate
 from ncclprobe.commands import main
 from ncclprobe.engine import history
-from ncclprobe.errors import TimedOut, UsageError
 from ncclprobe.fleet import child, store
 from ncclprobe.fleet.told import told
+from ncclprobe.model.errors import TimedOut, UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Added, History
 from ncclprobe.model.report import Report

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from ncclprobe import bounds
 from ncclprobe.host.files import read
+from ncclprobe.model import bounds
 
 _UUID = re.compile(r"\b[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b)")
 _MAC = re.compile(r"\b02:00:00:00(?=:[0-9a-f]{2}:[0-9a-f]{2}\b)")

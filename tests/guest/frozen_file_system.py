@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ncclprobe.errors import TimedOut
 from ncclprobe.host import command
 from ncclprobe.host.nvml_child import NvmlChild
+from ncclprobe.model.errors import TimedOut
 
 PATIENCE_S = 2.0
 START_S = 15.0  # until a child has reached NVML; the processor is emulated
 BOUND_S = 60.0  # what is wrong here lasts for ever
 OUTLIVING = """
 import sys
-from ncclprobe.errors import TimedOut
+from ncclprobe.model.errors import TimedOut
 from ncclprobe.host.nvml_child import NvmlChild
 try:
     NvmlChild().call("nvmlDeviceGetCount", patience_s=float(sys.argv[1]))

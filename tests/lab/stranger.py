@@ -123,7 +123,7 @@ async def seat(address: str, port: int, rank: int) -> None:
     from ncclprobe import wire
     from ncclprobe.cluster.rendezvous.messages import Hello
     from ncclprobe.cluster.rendezvous.reach import Worker
-    from ncclprobe.errors import NcclprobeError
+    from ncclprobe.model.errors import NcclprobeError
 
     while True:
         with contextlib.suppress(NcclprobeError, OSError):

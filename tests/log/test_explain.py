@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import explain, main
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
 UNHANDLED = "[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\n"

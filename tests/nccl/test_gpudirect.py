@@ -12,7 +12,7 @@ from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
-from ncclprobe.topology.paths import PathType, Topology, of_machine
+from ncclprobe.nccl.paths import PathType, Topology, of_machine
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 NONE = fixtures.PLAIN

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.facts.traffic import Count
 from ncclprobe.model.measurement import Transport
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, least_bytes, transport
-from ncclprobe.ops import OPS
 
 MIB = 1 << 20
 NODES = ["a", "a", "b", "b"]

@@ -12,7 +12,7 @@ from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Level, Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
-from ncclprobe.topology.paths import PathType, Topology
+from ncclprobe.nccl.paths import PathType, Topology
 
 PXB, SYS, LOC = PathType.PXB, PathType.SYS, PathType.LOC
 PAIR = ("GPU0", "GPU1")

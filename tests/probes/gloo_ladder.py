@@ -9,12 +9,12 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+from ncclprobe.model.training import plan
 from ncclprobe.model.values import asdict
 from ncclprobe.probes.plan import Plan
 from ncclprobe.session.measure.ladder import LadderSizes, climb
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
-from ncclprobe.training import plan
 
 RANK, HOSTS = int(sys.argv[1]), sys.argv[2].split(",")
 RANKS = len(HOSTS)

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from ncclprobe.host.live import LiveHost
+from ncclprobe.model.ops import DTYPES, OPS, REDOPS
 from ncclprobe.model.values import asdict
-from ncclprobe.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from ncclprobe.errors import HostError, Missing
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import HostError, Missing
 from ncclprobe.model.measurement import Place
-from ncclprobe.ops import OPS
+from ncclprobe.model.ops import OPS
 from ncclprobe.probes.buffers import Buffers, allocate, footprint, free_bytes
 
 CPU = torch.device("cpu")

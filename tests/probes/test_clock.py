@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ncclprobe.errors import ProbeError
+from ncclprobe.model.errors import ProbeError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.probes.clock import CpuClock, CudaClock, clock_of, time_batch
 from ncclprobe.probes.collectives import Call

@@ -5,8 +5,8 @@ import runpy
 import pytest
 import torch.distributed as dist
 
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.registry import discover
-from ncclprobe.ops import OPS
 from ncclprobe.probes import collectives
 from ncclprobe.probes.collectives import Probe
 

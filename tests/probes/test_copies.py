@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclprobe.errors import ProbeError
+from ncclprobe.model.errors import ProbeError
 from ncclprobe.session.measure import copies
 from ncclprobe.session.measure.affinity import bound
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ncclprobe.ops import DTYPES, OPS, REDOPS
+from ncclprobe.model.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes.collectives import (
     ROOT,
     Part,

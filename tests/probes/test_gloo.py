@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.ops import DTYPES, OPS, REDOPS
+from ncclprobe.model.ops import DTYPES, OPS, REDOPS
 from probes.gloo_ranks import printed
 
 

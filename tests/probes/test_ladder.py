@@ -10,7 +10,7 @@ from probes.gloo_ranks import printed
 pytest.importorskip("torch")
 
 from ncclprobe.model.traffic import LadderRow
-from ncclprobe.training import climbed
+from ncclprobe.model.training import climbed
 
 
 def test_five_ranks_of_two_nodes_climb_from_one_to_all(tmp_path: Path) -> None:

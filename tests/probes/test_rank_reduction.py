@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ncclprobe.model.measurement import Measurement, Mismatch
-from ncclprobe.ops import OPS
+from ncclprobe.model.ops import OPS
 from ncclprobe.probes.arrival_skew import Arrival
 from ncclprobe.probes.sweep import RankResult, reduce_ranks
 from probes.plans import plan

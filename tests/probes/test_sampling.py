@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import stats
+from ncclprobe.model import stats
 from ncclprobe.probes.plan import BATCH_S, MOST_BATCHES, MOST_CALLS, Target, calls_per_batch, more_batches
 
 TARGET = Target(precision=0.02, budget_s=2.0)

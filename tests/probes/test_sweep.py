@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.model.measurement import Library, Measurement, SkippedRow
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.registry import discover
-from ncclprobe.ops import OPS
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.collectives import Call, Probe
 from ncclprobe.probes.nccl_library import LoadedNccl

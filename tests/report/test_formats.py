@@ -11,10 +11,10 @@ import pytest
 
 from ncclprobe.commands import bandwidth, report
 from ncclprobe.engine.diagnose import MEASURED, ask
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host.run_log import FILE
 from ncclprobe.model.causes import RankClass, Standing
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace

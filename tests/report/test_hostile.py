@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 

@@ -16,11 +16,11 @@ import pytest
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import size
 from ncclprobe.report import html, junit, markdown, prometheus, rows
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.session.measure.recorder import Publisher
-from ncclprobe.units import size
 
 from .samples import SICK
 

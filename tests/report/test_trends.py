@@ -6,7 +6,7 @@ import pytest
 
 from ncclprobe.commands import main
 from ncclprobe.commands import report as command
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.report import NodeRow, Report
 from ncclprobe.model.values import replace

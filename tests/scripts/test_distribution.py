@@ -56,11 +56,11 @@ def test_they_hold_what_they_must_and_nothing_else(built: distribution.Built) ->
 
 def test_a_file_too_many_and_one_that_is_missing_are_told(built: distribution.Built) -> None:
     names = [*distribution.sources(), "ncclprobe/new.py"]
-    names.remove("ncclprobe/ops.py")
+    names.remove("ncclprobe/model/ops.py")
     assert distribution.surplus_and_lack(built, names) == [
         f"{sign} {kind}: ncclprobe/{name}.py"
         for kind in ("sdist", "wheel")
-        for sign, name in (("+", "ops"), ("-", "new"))
+        for sign, name in (("+", "model/ops"), ("-", "new"))
     ]
 
 

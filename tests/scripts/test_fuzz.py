@@ -14,7 +14,7 @@ import fuzz
 import fuzz_readers
 from fuzz_mutations import spoilt, spoilt_bytes
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
 
 READERS = fuzz_readers.readers()

@@ -54,7 +54,7 @@ def test_it_unpacks_once_what_this_python_needs_and_starts_from_there(archive: P
 def test_the_same_files_give_the_same_bytes_and_others_another_folder(archive: Path, tmp_path: Path) -> None:
     again = offline.pack(dict(reversed(FILES.items())) | FILES, tmp_path / "again.pyz")
     assert start(again, tmp_path / "cache").returncode == 0
-    other = offline.pack({**FILES, "any/ncclprobe/ops.py": b""}, tmp_path / "other.pyz")
+    other = offline.pack({**FILES, "any/ncclprobe/model/ops.py": b""}, tmp_path / "other.pyz")
     assert start(other, tmp_path / "cache").returncode == 0
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert offline.pack(FILES, tmp_path / "same.pyz").read_bytes() == archive.read_bytes()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from conftest import answers
 
-from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.launcher import detect
+from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.session.measure.rank import devices as counted
 from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
 from ncclprobe.session.ranks.store import Exchange, key

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.facts.environment import MEASURING
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.session.measure import in_group
 from ncclprobe.session.measure.in_group import Members
 from ncclprobe.session.ranks import group as groups

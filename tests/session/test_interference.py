@@ -7,10 +7,10 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands.bandwidth import parse as options
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.engine.measured import notes, rows_of
-from ncclprobe.errors import Missing
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.nvml import Gpu, Gpus, heated_s
 from ncclprobe.facts.run.samples import Expected, Participants, Rows
+from ncclprobe.model.errors import Missing
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Samples, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace

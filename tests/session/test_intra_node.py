@@ -13,10 +13,10 @@ from conftest import answers
 from ncclprobe.commands import affinity as affinity_command
 from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.copies import host_copy, judged
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.run.samples import Participants
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from ncclprobe.host import own_child
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
-from ncclprobe.ops import OPS
 from ncclprobe.session.measure import nccl_debug_pass
 from ncclprobe.session.measure.collectives import log_pass_s
 from ncclprobe.session.measure.nccl_debug_pass import Task, run_task

@@ -7,9 +7,9 @@ import pytest
 from conftest import answers
 
 from ncclprobe.checks.run import traffic as checks
-from ncclprobe.errors import Denied, Unlearned
 from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
+from ncclprobe.model.errors import Denied, Unlearned
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.nic_traffic import attribute_bytes
 from ncclprobe.session.measure import nccl_debug_pass, nic_traffic

@@ -9,9 +9,9 @@ import pytest
 
 from ncclprobe.commands import bandwidth
 from ncclprobe.engine import collect
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.elsewhere import Contribution
 from ncclprobe.host.capture import load
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Disturbance, Library
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.values import replace

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.errors import ProbeError, UsageError
 from ncclprobe.host.capture import Replay
+from ncclprobe.model.errors import ProbeError, UsageError
 
 pytest.importorskip("torch")
 from probes.plans import plan

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import training
-from ncclprobe.errors import UsageError
-from ncclprobe.training import KINDS, Grid, Kind
+from ncclprobe.model import training
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.training import AXES, Axis, Grid
 
 sizes = st.integers(1, 5)
 grids = st.builds(Grid, tp=sizes, cp=sizes, dp=sizes, pp=sizes)
@@ -20,8 +20,8 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None
     assert grid.groups("cp") == tuple((rank,) for rank in range(8))
 
 
-@given(grid=grids, kind=st.sampled_from(KINDS))
-def test_the_groups_of_every_kind_are_a_partition_of_the_world(grid: Grid, kind: Kind) -> None:
+@given(grid=grids, kind=st.sampled_from(AXES))
+def test_the_groups_of_every_kind_are_a_partition_of_the_world(grid: Grid, kind: Axis) -> None:
     found = grid.groups(kind)
     assert training.problems(found, grid.ranks) == ()
     assert {len(group) for group in found} == {grid.along(kind)}
@@ -30,7 +30,7 @@ def test_the_groups_of_every_kind_are_a_partition_of_the_world(grid: Grid, kind:
 @given(grid=grids)
 def test_two_ranks_share_at_most_one_group_of_more_than_one_kind(grid: Grid) -> None:
     pairs: list[tuple[int, int]] = []
-    for kind in KINDS:
+    for kind in AXES:
         pairs += [(a, b) for group in grid.groups(kind) for a in group for b in group if a < b]
     assert len(pairs) == len(set(pairs))
 

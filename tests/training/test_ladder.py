@@ -6,8 +6,8 @@ import pytest
 
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.training import Rung, climbed, plan
 from ncclprobe.model.values import replace
-from ncclprobe.training import Rung, climbed, plan
 
 ALONE = LadderRow(
     rung="rank", ranks=1, groups=16, slowest=(3,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe import training
-from ncclprobe.training import STRATEGIES, Call, Compute, Model, Step, Strategy
+from ncclprobe.model import training
+from ncclprobe.model.training import STRATEGIES, Collective, Compute, Model, StepPlan, Strategy
 
 MIB = 1 << 20
 models = st.builds(
@@ -27,11 +27,11 @@ def test_the_compute_of_a_step_adds_up_to_one(strategy: Strategy, model: Model) 
     assert sum(item.share for item in items if isinstance(item, Compute)) == pytest.approx(1)
 
 
-def _total_bytes(items: Step) -> Counter[str]:
+def _total_bytes(items: StepPlan) -> Counter[str]:
     """Return the bytes of all calls, by operation."""
     found: Counter[str] = Counter()
     for item in items:
-        if isinstance(item, Call):
+        if isinstance(item, Collective):
             found[item.op] += item.nbytes
     return found
 
@@ -56,7 +56,7 @@ def test_ddp_starts_with_a_small_bucket() -> None:
 def test_tensor_parallelism_sums_activations_four_times_per_layer() -> None:
     model = Model(params=12 * 4 * 64 * 64, layers=4, tokens=100, micro_batches=3)
     assert model.hidden == 64
-    calls = [item for item in training.step("tp", model) if isinstance(item, Call)]
+    calls = [item for item in training.step("tp", model) if isinstance(item, Collective)]
     assert len(calls) == 4 * 4 * 3
     assert {call.nbytes for call in calls} == {100 * 64 * 2}
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import HostError, NotCaptured
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder
+from ncclprobe.model.errors import HostError, NotCaptured
 from ncclprobe.model.registry import Collector, discover
 from zoo import clouds, desks, linux, network, nvidia, pci, rdma, servers, software
 from zoo.answers import Answers

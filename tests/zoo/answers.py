@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from functools import reduce
 
-from ncclprobe.errors import Denied, HostError, Missing, NotCaptured
 from ncclprobe.host import SAMPLE, Question
+from ncclprobe.model.errors import Denied, HostError, Missing, NotCaptured
 
 KNOWN = (
     "/.dockerenv/",

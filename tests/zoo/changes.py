@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ncclprobe.errors import Failed, HostError, Missing
+from ncclprobe.model.errors import Failed, HostError, Missing
 from zoo import software
 from zoo.answers import Answers
 from zoo.description import Machine

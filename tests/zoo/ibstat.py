@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.nvlink import blocks, lines
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct, grouped
 
 _ADAPTER = re.compile(r"CA '([^']{1,64})'")

@@ -6,7 +6,7 @@ files of /sys/class/dmi/id. /proc/cpuinfo has the lines that are looked at only.
 
 import json
 
-from ncclprobe.errors import Denied
+from ncclprobe.model.errors import Denied
 from zoo.answers import Answers
 from zoo.description import Machine
 from zoo.nvidia import _cpus

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ncclprobe.errors import Failed, Missing
+from ncclprobe.model.errors import Failed, Missing
 from zoo.answers import Answers
 from zoo.description import Machine
 from zoo.pci import bar1_bytes, everyone, functions

@@ -10,7 +10,7 @@ import json
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclprobe.errors import Missing
+from ncclprobe.model.errors import Missing
 from zoo.answers import Answers
 from zoo.description import Machine
 

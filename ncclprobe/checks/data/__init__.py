@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import get_args
 
 from ncclprobe.checks.sync import named
-from ncclprobe.errors import OutOfTime, Unlearned
 from ncclprobe.facts.data_paths import DataPath, DataPaths, Use
+from ncclprobe.model.errors import OutOfTime, Unlearned
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies

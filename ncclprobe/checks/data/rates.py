@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from ncclprobe.checks import FABRIC, NODE
 from ncclprobe.checks.sync import named
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import DataPaths, DataRates, Look
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.measurement import PathExpectation, PathRate, RateKind, shown, words_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural, size
 
 _SLOW, _DOUBTFUL = 0.4, 0.6
 """Shares of what the others reach: a node at a third of them is found whatever a fifth of noise adds; and who is

@@ -6,7 +6,6 @@ from typing import Any
 from ncclprobe.checks import FABRIC, IMAGE, JOB, NODE, Blamed
 from ncclprobe.checks.data import asked, asked_of_several, by_path, on, problem, told, unasked
 from ncclprobe.checks.sync import named, unlike
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.data_paths import (
     UNWRITTEN,
     Content,
@@ -20,11 +19,12 @@ from ncclprobe.facts.data_paths import (
     Written,
 )
 from ncclprobe.facts.field import missing
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Vote, vote
+from ncclprobe.model.units import size
 from ncclprobe.model.values import grouped, replace
-from ncclprobe.units import size
 
 _FULL_BYTES, _NEARLY = 1 << 20, 0.01
 _MEANINGFUL = (

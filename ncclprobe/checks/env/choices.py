@@ -6,19 +6,19 @@ from typing import Any
 from ncclprobe.checks import IMAGE, JOB, Blamed
 from ncclprobe.checks.env import as_evidence, evidence, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, warn
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice, Part
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.networks import TITLES, compared, in_use, over_kernel, source
 from ncclprobe.nccl.selection import CLOSED
-from ncclprobe.units import plural
 
 _ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Part[Any] = Part(None, "not looked at")

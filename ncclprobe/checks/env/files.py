@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from ncclprobe.checks import IMAGE
 from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, written
 from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, having, setting
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, NamedFiles, Settings, TopologyFile
@@ -13,6 +12,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.plugins import Linking, Plugin, Plugins, SharedLibrary
 from ncclprobe.facts.software import NCCL, Mapped, NcclLibrary, Software, Torch, parse_version
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting

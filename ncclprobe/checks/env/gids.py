@@ -12,11 +12,11 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

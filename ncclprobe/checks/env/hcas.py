@@ -16,7 +16,6 @@ from ncclprobe.checks.env.fixtures import (
     port,
     setting,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -24,6 +23,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

@@ -17,7 +17,6 @@ from ncclprobe.checks.env.fixtures import (
     hcas,
     setting,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -25,6 +24,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import CommIdHost, comm_id_host
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import normal
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Sources, note
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import Event, KernelLog
@@ -16,12 +15,13 @@ from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.process import Container, DeviceNode, Devices
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import ONCE, Certainty, Evidence, Finding, fail, note, seen, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped
-from ncclprobe.units import plural
 
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*range(7), "ctl", "-uvm")), (), ())

@@ -7,18 +7,18 @@ from typing import Any
 from ncclprobe.checks import JOB, NODE
 from ncclprobe.checks.gpu import blanks, named, shown, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, PeerAccess, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from ncclprobe.topology.paths import PathType, of_machine
+from ncclprobe.nccl.paths import PathType, of_machine
 
 _WORDS = {
     "CNS": "not supported by the chipset",

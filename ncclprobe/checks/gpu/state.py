@@ -10,8 +10,8 @@ from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import size
 from ncclprobe.model.values import replace
-from ncclprobe.units import size
 
 GIB = 1 << 30
 _MUCH = 2 * GIB  # AMD-AGI/Primus' limit; the driver keeps up to 1 GiB for itself

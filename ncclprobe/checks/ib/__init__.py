@@ -14,7 +14,7 @@ from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import layer_fits, select
-from ncclprobe.topology.paths import PathType, Topology, of_machine
+from ncclprobe.nccl.paths import PathType, Topology, of_machine
 
 SYSFS = "/sys/class/infiniband"
 

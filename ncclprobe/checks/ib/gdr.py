@@ -7,7 +7,6 @@ from ncclprobe.checks import IMAGE, JOB, NODE
 from ncclprobe.checks.env import as_evidence
 from ncclprobe.checks.ib import active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fabric, gpus, pci, port
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.launcher import Launch
@@ -17,13 +16,14 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import grouped
 from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.topology.paths import Topology, of_machine
+from ncclprobe.nccl.paths import Topology, of_machine
 
 METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
 

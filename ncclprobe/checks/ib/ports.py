@@ -21,7 +21,6 @@ from ncclprobe.checks.ib import (
     typical,
 )
 from ncclprobe.checks.ib.fixtures import PLAIN, TWO_NODES, device, fabric, gpus, having, interfaces, pci, port, roce
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.kernel_log import Event, KernelLog
@@ -31,11 +30,12 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.sysctls import Ipv4Settings, Sysctls
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.topology.paths import Topology
+from ncclprobe.nccl.paths import Topology
 
 _CAUSES = {
     "Polling": "no cable, or no answer from its other end",

@@ -6,7 +6,7 @@ from ncclprobe.checks.log import cause
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 

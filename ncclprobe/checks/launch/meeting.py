@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
-from ncclprobe import bounds
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.sync import unlike
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
 from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import Reach, RollCall
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check

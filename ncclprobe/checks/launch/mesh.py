@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ncclprobe.checks import JOB, several
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.reach import Flood, Gathering, MeshListener, Path, Paths, Proof
-from ncclprobe.layout import first_of
 from ncclprobe.localise.reach import Suspect, blame
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Finding, Severity, fail, seen, warn
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
-from ncclprobe.units import plural
 
 Pair = tuple[str, str]
 ByRole = dict[str, Suspect[str]]

@@ -13,7 +13,6 @@ from ncclprobe.checks.launch import (
     own_addresses,
     sent_to_a_master,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -25,6 +24,7 @@ from ncclprobe.facts.ports import Listener, Ports
 from ncclprobe.facts.rank import OwnGpus, RankProcess
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.registry import applies, check

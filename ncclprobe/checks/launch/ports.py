@@ -17,7 +17,6 @@ from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.env.fixtures import LO, interface
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
 from ncclprobe.checks.sync.addresses import Stack, stack_of
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -26,6 +25,7 @@ from ncclprobe.facts.names import Master, OwnName
 from ncclprobe.facts.ports import Listener, Ports
 from ncclprobe.facts.process import Process
 from ncclprobe.facts.sysctls import ROOT, Sysctls
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check

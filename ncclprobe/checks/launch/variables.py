@@ -11,8 +11,8 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Every, Job
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural
 
 _OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 

@@ -25,8 +25,8 @@ from ncclprobe.facts.files.texts import ERROR, between, form_of_failure, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding, Severity, seen
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
-from ncclprobe.units import whole_words
 
 _SRUN, _PADDLE = "srun: error: ", " status failed cmd "
 _TASK_ENDED = ("Exited with", "Killed", "Segmentation fault", "Bus error", "Aborted", "Terminated", "Out Of Memory")

@@ -19,14 +19,14 @@ from ncclprobe.checks.log.lines import (
     preceding,
     warned,
 )
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.texts import address_of, between, number
 from ncclprobe.localise.outcome import lived_on
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, seen, warn
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
-from ncclprobe.units import whole_words
 
 _RETURNED = (
     "unhandled system error",

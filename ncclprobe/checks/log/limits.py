@@ -18,9 +18,9 @@ from ncclprobe.checks.log.lines import (
     of_process,
     warned,
 )
-from ncclprobe.errors import NCCL_NO_MEMORY
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
+from ncclprobe.model.errors import NCCL_NO_MEMORY
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import replace
 

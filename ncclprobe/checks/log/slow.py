@@ -9,7 +9,7 @@ from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.localise.outcome import ABORTED
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")

@@ -7,11 +7,11 @@ from ncclprobe.checks import NODE
 from ncclprobe.checks.gpu import blanks, most_frequent, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards, same_slot
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PcieSettings, PciPosition
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job

@@ -8,7 +8,6 @@ from ncclprobe.checks.gpu.siblings import TREE, TWO
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
 from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards
 from ncclprobe.checks.pci.links import FULL, nic
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.field import missing
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine, is_virtual
@@ -16,15 +15,16 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PciPosition
 from ncclprobe.facts.topo_matrix import Matrix, MatrixKind
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import supported
-from ncclprobe.topology.paths import of_machine
-from ncclprobe.units import plural
+from ncclprobe.nccl.paths import of_machine
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
 _TURING = (7, 5)

@@ -8,7 +8,7 @@ from ncclprobe.model.findings import Certainty
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 
 @applies

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from ncclprobe.checks import NODE
 from ncclprobe.checks.rail import asked, both_ends, connected, name, named
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End, Result
 from ncclprobe.localise.rails import Seen, Tried, Way, by_rail, own_failures, results, tests
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
+from ncclprobe.model.units import certain, plural
 from ncclprobe.model.values import replace
-from ncclprobe.units import certain, plural
 
 if TYPE_CHECKING:  # imported where rails were tried: localisation is a dozen modules, and most doctors try none
     from ncclprobe.localise.pairs.suspects import Localisation, Suspect

@@ -16,7 +16,6 @@ from ncclprobe.checks.rail import (
     subject,
 )
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
@@ -35,12 +34,13 @@ from ncclprobe.localise.rails import (
     unmet,
 )
 from ncclprobe.localise.reach import blame
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.rails import RailAddress, RailFailure
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.units import plural
+from ncclprobe.model.units import plural
 
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 

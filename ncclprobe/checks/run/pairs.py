@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.checks.run.conditions import pairs_of_ranks
 from ncclprobe.checks.run.ranks import seen_once
 from ncclprobe.checks.run.rows import EXACT
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.run.samples import Asked, Expected, Localised
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.pair_results import ONE_WAY, PAIRS, Blamed, Localisation, LostPair
 from ncclprobe.model.registry import check
+from ncclprobe.model.units import certain
 from ncclprobe.model.values import replace
-from ncclprobe.units import certain
 
 _NONE = Localisation(4, "none", tests=36)
 _RUINED = 0.5

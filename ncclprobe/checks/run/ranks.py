@@ -11,7 +11,6 @@ from ncclprobe.checks.gpu.driver import meaning_of
 from ncclprobe.checks.run.conditions import groups_of_ranks, rungs_of_the_ladder
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.checks.sync.settings import MUST_AGREE, MUST_AGREE_ON_A_HOST, UNSET
-from ncclprobe.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.run.samples import (
     FAILED,
@@ -30,16 +29,17 @@ from ncclprobe.facts.run.samples import (
     Rows,
     ScriptRungs,
 )
+from ncclprobe.model.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.measurement import Band, Conditions, Expectation, Skew, Xids
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import GroupRow, LadderRow
+from ncclprobe.model.training import climbed
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import table
-from ncclprobe.training import climbed
-from ncclprobe.units import plural, size
 
 
 def seen_once(subject: str, message: str, **details: Any) -> Finding:

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.run.conditions import collectives
-from ncclprobe.errors import Unlearned
 from ncclprobe.expect import bands
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.run.samples import Asked, Expected, Participants, Rows, Skipped
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Band, Expectation, Library, Measurement, SkippedRow, TimeStats
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import size
 from ncclprobe.model.values import replace
-from ncclprobe.units import size
 
 ROW = Measurement(
     op="all_reduce",

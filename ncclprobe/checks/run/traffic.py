@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclprobe.checks import JOB
 from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
-from ncclprobe.errors import Unlearned
 from ncclprobe.expect.copies import judged
 from ncclprobe.facts.run.samples import Affinities, Asked, Copies, ExpectedCopies, NicTraffic
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
+from ncclprobe.model.units import size
 from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
-from ncclprobe.units import size
 
 _MANY = 600 << 20
 

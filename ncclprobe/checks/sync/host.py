@@ -14,7 +14,6 @@ from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
 from ncclprobe.checks.sync.addresses import sockets
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.cpu import Cpus, NumaNode
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
@@ -24,14 +23,15 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.process import Memlock, SharedMemory
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.hcas import Selection, fast, select_by
 from ncclprobe.nccl.networks import efa_ports
 from ncclprobe.nccl.values import read_setting
-from ncclprobe.units import size
 
 _MEMORY_SPREAD = 1.1  # ECC takes up to a sixteenth of the memory of cards that keep it there
 

@@ -20,8 +20,8 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.software import Software
-from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import grouped, replace

@@ -5,16 +5,16 @@ from typing import Any
 
 from ncclprobe.checks import JOB
 from ncclprobe.checks.sync import describe, named
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.placement import GROUP, HOST, OWN, REGION, SLURM, ZONE, Placement
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, note, warn
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped
-from ncclprobe.units import plural
 
 Placements = Mapping[str, Placement]
 

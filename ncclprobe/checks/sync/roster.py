@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
-from ncclprobe import bounds
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Gathering, Trouble
-from ncclprobe.layout import first_of
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import grouped, replace

@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import gpus, hcas, nccl
 from ncclprobe.checks.sync import named, several_with_gpus, unlike
-from ncclprobe.errors import Unlearned
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import ClockOffset, Gathering
 from ncclprobe.facts.software import Code, Software, Torch, Version
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, vote
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
-from ncclprobe.units import plural
 
 
 def _network(name: str) -> NetworkChoice:

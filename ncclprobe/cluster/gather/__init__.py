@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.cluster.gather.coordinator import run_coordinator
 from ncclprobe.cluster.gather.data import worked_alone
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
@@ -25,13 +24,14 @@ from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.siblings import Siblings, hand_over
 from ncclprobe.engine.collect import Heard, heard_by_rank, observed
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, no_master
 from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import files
 from ncclprobe.host.capture import Replay, dump, parse, save
 from ncclprobe.host.scratch import scratch
-from ncclprobe.interrupt import ENDING, Interrupted
+from ncclprobe.lifetime import ENDING, Interrupted
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.wire import WireError

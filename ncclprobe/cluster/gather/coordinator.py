@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe import bounds
 from ncclprobe.cluster.gather.data import PathWork, RateWork, Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
@@ -25,11 +24,12 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.collect import Heard, Traces, of_capture
 from ncclprobe.engine.judge import Share
-from ncclprobe.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.reach import MeshListener, Paths, Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, asdict, replace

@@ -27,7 +27,6 @@ from ncclprobe.checks.data.rates import doubtful
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import DataOrder, Marker, RateOrder
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.errors import HostError, TimedOut
 from ncclprobe.facts.data_paths import (
     KINDS_OF_USE,
     UNWRITTEN,
@@ -42,6 +41,7 @@ from ncclprobe.facts.data_paths import (
 )
 from ncclprobe.host.path_child import PathChild, digested
 from ncclprobe.host.patience import at_once
+from ncclprobe.model.errors import HostError, TimedOut
 from ncclprobe.model.measurement import PathRate, RateKind
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import Struct, asdict, replace

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rails.lead import RailsWanted
 from ncclprobe.cluster.rendezvous.messages import Leave
@@ -18,12 +17,13 @@ from ncclprobe.engine.judge import Share
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, dump
+from ncclprobe.model import bounds
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Every, Snapshot
+from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.units import printable
 
 UNPROVEN = "the nodes have no secret by which to prove who they are"
 _LATEST_SHARE = 0.75

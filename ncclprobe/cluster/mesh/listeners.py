@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any
 
-from ncclprobe import bounds, wire
+from ncclprobe import wire
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.mesh.plan import check_other
 from ncclprobe.facts.environment import Environment
@@ -24,6 +24,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import Flood, MeshListener, Reach
 from ncclprobe.facts.routes import Routes
 from ncclprobe.facts.software import Software
+from ncclprobe.model import bounds
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import Struct, field
 from ncclprobe.nccl.gloo import Device, devices, named

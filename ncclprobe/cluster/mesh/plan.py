@@ -7,8 +7,8 @@ ranks: the neighbours of NCCL's rings, and those of its trees, whose edges span 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 
-from ncclprobe import bounds
 from ncclprobe.facts.reach import OUTCOMES, MeshListener, Path, Paths
+from ncclprobe.model import bounds
 from ncclprobe.model.values import Struct, field, replace
 
 FULL_MESH_NODES = 64

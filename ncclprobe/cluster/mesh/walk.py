@@ -27,9 +27,9 @@ from statistics import median_high
 from ncclprobe import wire
 from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, STREAM_S, WHOLE_S, Listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan
-from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.localise.reach import LEAST_BYTES, LEAST_GBPS, LOSSY, LOSSY_RESENT
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.wire import Wire, WireError
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
-from ncclprobe import bounds
 from ncclprobe.cluster.mesh.listeners import Listeners
 from ncclprobe.cluster.mesh.plan import check_other
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -21,6 +20,7 @@ from ncclprobe.facts import traffic
 from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.reach import RailRow
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
 from ncclprobe.model.rails import RailChannel, RailFailure, RailOutcome, RailPort, RailTest
 from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import Struct, asdict, field, replace

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ncclprobe.localise.pairs.rounds import AT_ONCE
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.rails import RailDirection, RailTest
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, grouped, replace
-from ncclprobe.units import plural
 
 ALL_ROUNDS = 16
 """Up to so many nodes every pair meets."""

@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.cluster.admission import Admission, Caller
 from ncclprobe.cluster.rendezvous import messages
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
-from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.values import Struct, asdict, field
 from ncclprobe.wire import SECRET_BYTES, SMALL_SEGMENT, Key, Wire, WireError, accept, segments_of
 

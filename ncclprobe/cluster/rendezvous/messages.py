@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.values import Struct, field
 from ncclprobe.wire import WireError
 

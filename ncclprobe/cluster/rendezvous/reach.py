@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.cluster.rails.node import RailsOrder
 from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, DataOrder, Hello, Leave, parse
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.errors import HostError
 from ncclprobe.facts.reach import ClockOffset, Reach
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError
 from ncclprobe.model.values import replace
 from ncclprobe.wire import SMALL_SEGMENT, STRANGERS_PATIENCE_S, Key, Wire, WireError, connect, segments_of
 

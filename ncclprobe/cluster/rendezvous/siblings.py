@@ -16,8 +16,8 @@ import time
 from collections.abc import Collection
 from types import TracebackType
 
-from ncclprobe import bounds
 from ncclprobe.cluster.rendezvous.messages import Leave, parse
+from ncclprobe.model import bounds
 from ncclprobe.model.values import asdict
 from ncclprobe.wire import Wire, WireError, accept, hail
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ncclprobe import bounds
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NcclprobeError
 
 T = TypeVar("T")
 _POLL_S = 0.1

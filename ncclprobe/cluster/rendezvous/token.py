@@ -24,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Proof
 from ncclprobe.host.command import abandon, found, start
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
 from ncclprobe.wire import SECRET_BYTES, Key, WireError
 

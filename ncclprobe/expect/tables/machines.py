@@ -44,14 +44,14 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from ncclprobe.errors import UsageError, unknown
 from ncclprobe.expect.strict import KeySchema, checked_table, document
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.gpus import GpuProduct
 from ncclprobe.model.additions import MACHINES, Addition, installed, module_of
+from ncclprobe.model.errors import UsageError, unknown
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.ops import OPS
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable  # its place in Python 3.10

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal, cast
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Processor, Shape
 from ncclprobe.expect.tuner.constants import (
     ALGORITHMS,
@@ -32,8 +31,9 @@ from ncclprobe.expect.tuner.constants import (
     tuning,
 )
 from ncclprobe.expect.tuner.search import TREE, WORDS, Graph, Graphs, nvlink_domains
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import OPS
 
 Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
 

@@ -13,9 +13,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
 from typing import Final, get_args
 
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.tuner.constants import MOST_CHANNELS
 from ncclprobe.expect.tuner.search import BALANCED_TREE, NVLS, RING, SPLIT_TREE, TREE, WORDS, Graph, Graphs, PathWord
+from ncclprobe.model.errors import UsageError
 
 MOST_BYTES: Final = 4 << 20
 """Of a dump: 32 channels of 576 GPUs and five graphs are below 2 MiB."""

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from ncclprobe.errors import Failed, HostError
 from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.model.errors import Failed, HostError
 from ncclprobe.model.values import Struct, replace
 
 MAX_DUMP_BYTES = 64 << 20

@@ -5,11 +5,11 @@ import sys
 
 import msgspec
 
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.files.job_log import ReadLog
 from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.host.limited_child import LENGTH, framed
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.units import whole_words
 
 NO_YEAR = 1970
 """The year of a time that names none; :func:`in_year` puts it into the year that other lines name."""

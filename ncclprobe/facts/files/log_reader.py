@@ -28,8 +28,8 @@ from ncclprobe.facts.files.texts import (
     says_finished,
     was_expected,
 )
+from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
-from ncclprobe.units import whole_words
 
 LEAST = 1 << 20
 AHEAD = 64 << 10

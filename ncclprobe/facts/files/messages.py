@@ -24,9 +24,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ncclprobe import bounds
-from ncclprobe.errors import UsageError
 from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
 
 TABLE = Path(__file__).with_name("messages.tsv")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from ncclprobe.errors import ParseError
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct, field, replace
 
 RasKind = Literal["dead", "missing", "count", "status", "error", "timeout"]

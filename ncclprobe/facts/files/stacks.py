@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.files.log_ranks import rank_of_name
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct
 
 MOST_PROCESSES, MOST_FRAMES = 4096, 512

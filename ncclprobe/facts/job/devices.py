@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe import bounds
-from ncclprobe.errors import REFUSALS, ParseError
 from ncclprobe.facts.kernel_log import Event, events
 from ncclprobe.facts.nvml import GONE, number, reasons, text
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, ParseError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 

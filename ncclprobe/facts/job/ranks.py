@@ -9,8 +9,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ncclprobe import bounds
-from ncclprobe.errors import HostError, OutOfTime, ParseError
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
@@ -24,7 +22,9 @@ from ncclprobe.facts.traffic import Traffic
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.host.dump_pipe import PIPE
 from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.model import bounds
 from ncclprobe.model.causes import RankClass, Standing
+from ncclprobe.model.errors import HostError, OutOfTime, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field

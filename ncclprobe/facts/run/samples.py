@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ncclprobe.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.host import SAMPLE, Host
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import OUT_OF_MEMORY, NotCaptured, ParseError
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import (
     Band,
     Disturbance,
@@ -24,12 +24,12 @@ from ncclprobe.model.measurement import (
     SkippedRow,
     Xids,
 )
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.values import Struct, field
-from ncclprobe.ops import OPS
 
 T = TypeVar("T")
 

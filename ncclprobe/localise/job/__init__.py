@@ -37,8 +37,8 @@ from ncclprobe.localise.job.devices import gpus_of
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import size
 from ncclprobe.model.values import grouped
-from ncclprobe.units import size
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""

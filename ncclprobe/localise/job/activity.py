@@ -23,8 +23,8 @@ from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.localise.collectives import caller
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.units import plural, size
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
 _BUSY_CORES, _STARVED_CORES = 0.1, 0.02

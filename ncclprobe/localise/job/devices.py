@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.job.devices import LiveGpu
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
 from ncclprobe.facts.nvml import SLOWED
 from ncclprobe.facts.pci import normal
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.units import size
+from ncclprobe.model.units import size
 
 _TICKS_S = 100
 """Of a process's start: USER_HZ, of every Linux that runs CUDA."""

@@ -23,8 +23,8 @@ from typing import Literal
 
 from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals, way
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.model.stats import percentile
 from ncclprobe.model.values import Struct, field, grouped
-from ncclprobe.stats import percentile
 
 Kind = Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
 Direction = Literal["both", "out", "into"]

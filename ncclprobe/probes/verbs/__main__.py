@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import asdict
 from ncclprobe.probes.verbs.pair import run_rail

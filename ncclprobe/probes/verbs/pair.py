@@ -21,10 +21,10 @@ from typing import Literal
 
 import msgspec
 
-from ncclprobe import bounds
 from ncclprobe.host.command import abandon
 from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.host.own_child import start_own
+from ncclprobe.model import bounds
 from ncclprobe.model.rails import RailAddress, RailChannel, RailDirection, RailFailure, RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.verbs.library import VerbsError

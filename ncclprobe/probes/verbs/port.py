@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.cpu import cpu_list
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.rails import RailAddress, RailPort, RailQueuePair, RailTest
 from ncclprobe.probes.verbs import abi, pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError

@@ -15,8 +15,8 @@ import time
 
 import msgspec
 
-from ncclprobe import bounds
 from ncclprobe.host.limited_child import LENGTH, framed
+from ncclprobe.model import bounds
 from ncclprobe.model.values import replace
 from ncclprobe.probes.verbs import abi, pattern
 from ncclprobe.probes.verbs.library import Library, VerbsError

@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement, conditions, operation
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
 from ncclprobe.report.trends import Past
-from ncclprobe.units import plural, size
 
 MOST = 400
 """Points behind the curves of one operation."""

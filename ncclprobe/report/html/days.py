@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from ncclprobe.model.fleet import STATES, NodeDays, NodeStanding
 from ncclprobe.model.report import when
+from ncclprobe.model.units import printable
 from ncclprobe.report.fleet import counts
 from ncclprobe.report.html.page import environment, hash_of, read
-from ncclprobe.units import printable
 
 DAY_S = 86400.0
 _MOST_TOLD = 60

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from ncclprobe import page
 from ncclprobe.model.findings import OF_THE_RUN, Finding, Severity
 from ncclprobe.model.report import CheckNote, Excerpt, Report
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.html.legible import folded, rate
 from ncclprobe.report.trends import Since
-from ncclprobe.units import plural
 
 MOST_CARDS = 40
 MOST_PLACES = 60

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from ncclprobe.layout import shorten
 from ncclprobe.model.findings import Status
+from ncclprobe.model.layout import shorten
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, grouped

@@ -13,12 +13,12 @@ from statistics import median
 from markupsafe import Markup
 
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow, RailWay
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
 from ncclprobe.report.pairs import description
 from ncclprobe.report.rails import RailEnd, by_node, ends, shown
-from ncclprobe.units import plural, size
 
 MOST_ENDS = 64
 """Rows of a heat map that can be told apart on a screen."""

@@ -7,12 +7,12 @@ from datetime import datetime, timezone
 from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report import trends as of_reports
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import folded, micros, micros_tick, printable, rate
 from ncclprobe.report.trends import Past, Series
-from ncclprobe.units import size
 
 MOST_OPS = 24
 MOST_LINES = 40

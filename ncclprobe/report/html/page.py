@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
+from ncclprobe.model.units import plural, size
 from ncclprobe.report import trends
 from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
 from ncclprobe.report.html import charts, findings, fleet, legible, matrix, over_time, tables
@@ -20,7 +21,6 @@ from ncclprobe.report.html.findings import Cards, Given
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
 from ncclprobe.report.html.tables import ORDER, Row, blind, rows, where
 from ncclprobe.report.trends import Past
-from ncclprobe.units import plural, size
 
 HERE = Path(__file__).resolve().parent
 MOST_ROWS = 400

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ncclprobe.layout import first_of
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, own_node
 from ncclprobe.model.hostlist import expand, fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.traffic import (
@@ -20,12 +20,12 @@ from ncclprobe.model.traffic import (
     ScriptRung,
     StepRow,
 )
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report import digest
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
 from ncclprobe.report.traffic import BY, RUNGS
-from ncclprobe.units import plural, size
 
 T = TypeVar("T")
 MOST = 200

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ncclprobe import stats
-from ncclprobe.errors import HostError, ParseError, ProbeError
 from ncclprobe.facts.cpu import cpu
 from ncclprobe.host import Host
+from ncclprobe.model import stats
+from ncclprobe.model.errors import HostError, ParseError, ProbeError
 from ncclprobe.model.hostlist import fold_numbers
+from ncclprobe.model.ops import DTYPES, OPS
 from ncclprobe.model.registry import discover
 from ncclprobe.model.traffic import AffinityRow
-from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.collectives import Probe

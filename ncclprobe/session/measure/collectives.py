@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclprobe import units
-from ncclprobe.errors import UsageError
+from ncclprobe.model import units
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Disturbance, FirstCall, SkippedRow
+from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import asdict, replace
-from ncclprobe.ops import OPS
 from ncclprobe.probes import sweep as probe
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import phase

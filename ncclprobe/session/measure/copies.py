@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from ncclprobe.errors import TAKEN
 from ncclprobe.expect.copies import by_kind
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import ExpectedCopies
 from ncclprobe.host import Host
+from ncclprobe.model.errors import TAKEN
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import learned
 from ncclprobe.model.traffic import CopyRow

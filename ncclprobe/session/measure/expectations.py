@@ -23,14 +23,14 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.model.measurement import Band, Expectation, Fingerprint, changes
 from ncclprobe.model.nccl_selection import NodeTopology
+from ncclprobe.model.ops import DTYPES, OPS
 from ncclprobe.model.pair_results import PAIRS
 from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import asdict
-from ncclprobe.ops import DTYPES, OPS
+from ncclprobe.nccl.paths import layout
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.options import Options
-from ncclprobe.topology.paths import layout
 
 
 def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerprint:

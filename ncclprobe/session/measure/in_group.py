@@ -20,11 +20,11 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import ProbeError, UsageError, reason
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
 from ncclprobe.host.patience import until
+from ncclprobe.model.errors import ProbeError, UsageError, reason
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.report import Report

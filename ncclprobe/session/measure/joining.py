@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from ncclprobe.checks.run.ranks import in_words
 from ncclprobe.checks.sync.settings import FAMILIES, MUST_AGREE, OWN_BUSINESS, is_read_by, meaning
 from ncclprobe.engine.collect import collect
-from ncclprobe.errors import HostError
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings, merge, settings_of
 from ncclprobe.facts.nvml import SLOWED, Gpus, heated_s, xids
 from ncclprobe.facts.run.samples import DifferingSetting, Participants
 from ncclprobe.facts.software import parse_version
 from ncclprobe.host import Host
-from ncclprobe.layout import first_of
+from ncclprobe.model.errors import HostError
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Disturbance, Xids
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, learned

@@ -1,4 +1,4 @@
-"""Measure the rungs of a ladder (:mod:`ncclprobe.training`): a training step and an all_reduce in each.
+"""Measure the rungs of a ladder (:mod:`ncclprobe.model.training`): a training step and an all_reduce in each.
 
 The groups of a rung work at the same time, and rungs take turns step by step, so that what else the machine does
 affects all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time
@@ -12,10 +12,12 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from ncclprobe import training
+from ncclprobe.model import training
+from ncclprobe.model.ops import DTYPES, OPS
 from ncclprobe.model.traffic import LadderRow
+from ncclprobe.model.training import Collective, Compute, Model, Rung, StepPlan
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct
-from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import clock_of, time_batch
 from ncclprobe.probes.collectives import BufferView, all_reduce
@@ -23,8 +25,6 @@ from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 from ncclprobe.probes.steps import Bench, Work, play_step, views_of
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
-from ncclprobe.training import Call, Compute, Model, Rung, Step
-from ncclprobe.units import microseconds
 
 STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
@@ -112,12 +112,12 @@ def _chunks(bench: Bench, model: Model) -> float:
 def _open(bench: Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
     """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
-    items: Step = training.step("ddp", model)
+    items: StepPlan = training.step("ddp", model)
     group = _group(bench, rung, members, timeout_s)
     if len(members) < 2:
         alone = tuple(item for item in items if isinstance(item, Compute))
         return _Part(rung, members, lambda: play_step(alone, {}, bench.work, chunks, True), None)
-    views = views_of(plan, [item for item in items if isinstance(item, Call)], group)
+    views = views_of(plan, [item for item in items if isinstance(item, Collective)], group)
     view = BufferView(buffer, buffer, members.index(plan.rank), len(members), dist.ReduceOp.SUM, group)
     call = all_reduce.run(view)
     return _Part(rung, members, lambda: play_step(items, views, bench.work, chunks, True), call)

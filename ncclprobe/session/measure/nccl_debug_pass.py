@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.errors import TAKEN
 from ncclprobe.facts.environment import of_measuring
 from ncclprobe.host import own_child
 from ncclprobe.host.command import abandon, start
 from ncclprobe.host.scratch import scratch
+from ncclprobe.model.errors import TAKEN
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Log

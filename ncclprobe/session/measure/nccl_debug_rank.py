@@ -7,10 +7,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from ncclprobe import units
-from ncclprobe.errors import reason
+from ncclprobe.model import units
+from ncclprobe.model.errors import reason
+from ncclprobe.model.ops import DTYPES, OPS, CallShape
 from ncclprobe.model.registry import discover
-from ncclprobe.ops import DTYPES, OPS, Shape
 from ncclprobe.probes.buffers import allocate, footprint, gpu_free_bytes
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import BufferView, Probe
@@ -51,7 +51,7 @@ def _room(task: Task, store: dist.Store, device: torch.device) -> int | None:
     return min(int(store.get(f"room/{rank}")) for rank in range(task.ranks))
 
 
-def fitting(shapes: list[tuple[str, Shape]], room: int | None) -> list[tuple[str, Shape]]:
+def fitting(shapes: list[tuple[str, CallShape]], room: int | None) -> list[tuple[str, CallShape]]:
     """Return the calls whose two buffers fit into `room` bytes (None: all do). Raises ValueError where none does."""
     found = [(op, shape) for op, shape in shapes if room is None or 2 * _footprint(shape) <= room]
     if not found:
@@ -59,7 +59,7 @@ def fitting(shapes: list[tuple[str, Shape]], room: int | None) -> list[tuple[str
     return found
 
 
-def _footprint(shape: Shape) -> int:
+def _footprint(shape: CallShape) -> int:
     return footprint(max(shape.send_bytes, shape.recv_bytes), 1)
 
 

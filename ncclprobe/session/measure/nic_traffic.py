@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from ncclprobe import units
-from ncclprobe.errors import HostError
 from ncclprobe.facts import traffic
 from ncclprobe.facts.traffic import NET, Count, NicKind, Traffic
 from ncclprobe.host import Host
-from ncclprobe.layout import first_of
+from ncclprobe.model import units
+from ncclprobe.model.errors import HostError
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Measurement, Transport
+from ncclprobe.model.ops import DTYPES, OPS
 from ncclprobe.model.registry import discover
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.traffic import OperationTraffic
@@ -27,7 +28,6 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.gloo import named
 from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, attribute_bytes, transport
-from ncclprobe.ops import DTYPES, OPS
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import Probe

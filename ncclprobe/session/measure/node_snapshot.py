@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import bounds
 from ncclprobe.engine.collect import Heard, heard_by_rank, observed, of_capture
-from ncclprobe.errors import NcclprobeError, UsageError
 from ncclprobe.host import files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.host.run_log import FILE
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import NcclprobeError, UsageError
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.session.ranks.store import Exchange

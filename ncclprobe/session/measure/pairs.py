@@ -12,6 +12,7 @@ from ncclprobe.localise.pairs.intra_node import TURNS, slow_each_turn
 from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.model.pair_results import OwnCollective, RankNics
+from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import grouped
 from ncclprobe.probes.clock import Clock, clock_of
 from ncclprobe.probes.pairs import PairEndpoint
@@ -21,7 +22,6 @@ from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.watchdog.watchdog import Watchdog
-from ncclprobe.units import microseconds
 
 SAMPLES, _WARM_UPS = 7, 2
 

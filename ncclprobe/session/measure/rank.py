@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.errors import HostError, ProbeError, UsageError, without_torch
 from ncclprobe.facts import nvml
 from ncclprobe.facts.environment import of_measuring, of_release
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
-from ncclprobe.interrupt import leave
+from ncclprobe.lifetime import leave
+from ncclprobe.model.errors import HostError, ProbeError, UsageError, without_torch
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace

@@ -19,12 +19,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclprobe.errors import HostError, ParseError
 from ncclprobe.expect.sockets import SocketInterface as Speed
 from ncclprobe.expect.sockets import SocketLink, slowest, typical
 from ncclprobe.facts.interfaces import Interface, interfaces
 from ncclprobe.facts.names import OwnName, resolve_own
 from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, ParseError
 from ncclprobe.model.pair_results import Nic
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.nccl.gloo import Device, devices, named

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe import run_clock
+from ncclprobe import lifetime
 from ncclprobe.engine import history
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import UsageError
 from ncclprobe.expect.bands import judge_rows
 from ncclprobe.facts.run.samples import Asked, DifferingSetting, Expected, ExpectedCopies, LostRank, Participants, Rows
 from ncclprobe.host.run_log import FILE, RunLog
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow, Xids
@@ -339,7 +339,7 @@ class Publisher:
         """Write `report` wherever it is wanted, then show it; returns the exit code."""
         code = delivery.deliver(report, self._output, measured=not self.shows_rows, shown=self._shown)
         if self._fleet:
-            left_s = run_clock.began() + self._timeout_s - time.monotonic()
+            left_s = lifetime.began() + self._timeout_s - time.monotonic()
             history.keep(report, self._fleet, self._output.files.get("json", ""), left_s, delivery.complain)
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 

@@ -19,17 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from ncclprobe import training
 from ncclprobe.host.command import abandon, start
 from ncclprobe.host.settings import as_started
+from ncclprobe.model import training
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.traffic import ScriptRung
+from ncclprobe.model.training import Rung
 from ncclprobe.model.values import Struct
 from ncclprobe.report.traffic import RUNGS
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.training import Rung
 
 _LAUNCHERS = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"),

@@ -8,10 +8,10 @@ from typing import Any
 
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.doctor import look_s
-from ncclprobe.errors import ProbeError, UsageError, reason, without_torch
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host import Host
-from ncclprobe.interrupt import leave
+from ncclprobe.lifetime import leave
+from ncclprobe.model.errors import ProbeError, UsageError, reason, without_torch
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Progress, Waiting

@@ -19,12 +19,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe.errors import NcclprobeError
 from ncclprobe.facts.run.samples import LostRank, any_of
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import CUT_SHORT, RunLog, ends
 from ncclprobe.host.scratch import Scratch
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.values import asdict
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.watchdog.ending import gone_with_rank_0, is_stopped

@@ -3,11 +3,11 @@
 import torch
 
 from ncclprobe.host import Host
+from ncclprobe.model.training import fit
 from ncclprobe.probes import groups, steps
 from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.plan import Exchange, Plan
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.training import fit
 
 
 def play(run: RankContext) -> bool:

@@ -11,12 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ncclprobe.errors import NCCL_NO_MEMORY, OUT_OF_MEMORY, ProbeError, reason
 from ncclprobe.facts.environment import EVENTS, MEASURING, of_release
 from ncclprobe.facts.files.flight_child import Refusing, loaded
+from ncclprobe.model.errors import NCCL_NO_MEMORY, OUT_OF_MEMORY, ProbeError, reason
+from ncclprobe.model.units import size
 from ncclprobe.session.ranks.identity import Backend, RankIdentity
 from ncclprobe.session.ranks.store import connect, key
-from ncclprobe.units import size
 
 _DUMPS: dict[Backend, tuple[str, ...]] = {
     "nccl": ("_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"),

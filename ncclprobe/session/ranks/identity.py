@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch, derived_port, no_master
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct, field
 
 Backend = Literal["nccl", "gloo"]

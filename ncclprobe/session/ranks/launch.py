@@ -20,13 +20,13 @@ from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.errors import NO_TORCH, UsageError
 from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants, Rows
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import CHANGED, abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
-from ncclprobe.interrupt import ENDING
+from ncclprobe.lifetime import ENDING
+from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import learned
 from ncclprobe.model.values import Struct, asdict

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from ncclprobe import bounds
-from ncclprobe.errors import ProbeError, UsageError
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.session.ranks.identity import RankIdentity
 
 _POLL_S, _FIRST_POLL_S = 0.002, 0.0001  # soon at first, for answers decide between batches; then sparing the server

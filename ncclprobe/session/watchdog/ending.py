@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import detect
 from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, any_of
 from ncclprobe.host import SAMPLE, Host
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.ranks.rank_files import environment
-from ncclprobe.units import size
 
 _REPORTING_S = 10.0
 """For writing the report: a file system that hangs must not keep the ranks."""

@@ -46,7 +46,7 @@ from functools import partial
 from typing import NoReturn
 
 from ncclprobe.facts.run.samples import FAILED, Attendance, LostRank
-from ncclprobe.interrupt import ENDING, leave
+from ncclprobe.lifetime import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import RankIdentity

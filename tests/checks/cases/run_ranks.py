@@ -2,7 +2,6 @@
 
 from ncclprobe.checks.run.ranks import _FOUR, _LATECOMER, _PUNCTUAL, _WHOLE, _WITHIN, _with
 from ncclprobe.checks.sync.settings import UNSET
-from ncclprobe.errors import OUT_OF_MEMORY
 from ncclprobe.facts.run.samples import (
     Arrivals,
     Attendance,
@@ -13,6 +12,7 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
 )
+from ncclprobe.model.errors import OUT_OF_MEMORY
 from ncclprobe.model.measurement import Disturbance
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases

@@ -14,7 +14,7 @@ from ncclprobe import wire
 from ncclprobe.cluster.rendezvous.coordinator import room_for
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.reach import Worker, find
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model.errors import NcclprobeError
 
 PATIENCE_S = 230.0
 

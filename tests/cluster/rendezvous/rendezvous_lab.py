@@ -10,7 +10,7 @@ from ncclprobe import wire
 from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.cluster.rendezvous.reach import Worker
-from ncclprobe.errors import NcclprobeError
+from ncclprobe.model.errors import NcclprobeError
 
 TOKEN = b"the token of this run"
 

@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, arrive, hello, judged, soon, until, whole_run
 
-from ncclprobe import bounds, wire
+from ncclprobe import wire
 from ncclprobe.cluster.rendezvous import coordinator as coordinator_module
 from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator
 from ncclprobe.cluster.rendezvous.messages import Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.facts.reach import Gathering
+from ncclprobe.model import bounds
 from ncclprobe.wire import WireError
 
 Peer = Callable[[int], Awaitable[None]]

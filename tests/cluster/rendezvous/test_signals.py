@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.cluster.gather import _interruptible
-from ncclprobe.interrupt import Interrupted
+from ncclprobe.lifetime import Interrupted
 from ncclprobe.model.findings import ExitCode
 
 ROOT = Path(__file__).resolve().parents[3]

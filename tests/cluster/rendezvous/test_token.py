@@ -7,8 +7,8 @@ import pytest
 
 from ncclprobe.cluster.rendezvous import token
 from ncclprobe.cluster.rendezvous.token import find_token, is_shared
-from ncclprobe.errors import UsageError
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.model.errors import UsageError
 
 SECRET = "correct horse battery"
 LAUNCH = Launch("openmpi", 0, 16, 0, 8, 2, 0, "node0", 29500, run_id="job 7")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import zoo
-from ncclprobe.errors import HostError
 from ncclprobe.host import Question
+from ncclprobe.model.errors import HostError
 from zoo.answers import Answers
 from zoo.sick.devices import BUSES, GPUS, RDMA
 from zoo.sick.plant import Plant

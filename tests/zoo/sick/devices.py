@@ -1,7 +1,7 @@
 """Machines with a fault of a NIC, a GPU, a link or a bus."""
 
 import zoo
-from ncclprobe.errors import TimedOut
+from ncclprobe.model.errors import TimedOut
 from ncclprobe.model.values import replace
 from zoo import changes as so
 from zoo.sick.plant import plant

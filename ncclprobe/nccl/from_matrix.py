@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations, product
 from typing import Any, cast, get_args
 
-from ncclprobe import bounds
 from ncclprobe.facts.driver import PATHS, GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
@@ -20,8 +19,9 @@ from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, Pairs, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
+from ncclprobe.model import bounds
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.topology.paths import tree_word
+from ncclprobe.nccl.paths import tree_word
 
 ASSUMED = "NICs are up and of one kind, the kernel has GPUDirect RDMA, and no variable of NCCL's is set"
 Words = Mapping[tuple[str, str], str]

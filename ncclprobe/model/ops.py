@@ -6,10 +6,10 @@ Every rule here was read from nccl-tests a0b82b2 (2.19.6): the ``GetCollByteCoun
 
 from collections.abc import Callable
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Place
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
-from ncclprobe.units import size
 
 DTYPES: dict[str, int] = {
     "float32": 4,
@@ -30,7 +30,7 @@ _ALIGNMENT = 16
 """Shares of a divided buffer are whole multiples of this many bytes (nccl-tests since 29f4114, December 2024)."""
 
 
-class Shape(Struct, frozen=True):
+class CallShape(Struct, frozen=True):
     """What one call moves, per rank. `nbytes` and `count` are what nccl-tests prints for it.
 
     Buffers are `send_bytes` and `recv_bytes` long. In place, rank r sends from byte r x `send_offset` of the one
@@ -81,7 +81,7 @@ class Op(Struct, frozen=True):
     direct: bool = False
     counted: Callable[[int], float] = _one
 
-    def shape(self, nbytes: int, ranks: int, itemsize: int) -> Shape:
+    def shape(self, nbytes: int, ranks: int, itemsize: int) -> CallShape:
         """Return what `nbytes` requested bytes become for `ranks` ranks and elements of `itemsize` bytes.
 
         A size too small to give every rank an aligned share becomes 0, as nccl-tests prints it.
@@ -89,10 +89,10 @@ class Op(Struct, frozen=True):
         count = nbytes // itemsize
         if not self.divided:
             whole = count * itemsize
-            return Shape(whole, count, whole, whole, send_offset=0, recv_offset=0)
+            return CallShape(whole, count, whole, whole, send_offset=0, recv_offset=0)
         share_count = count // ranks // (_ALIGNMENT // itemsize) * (_ALIGNMENT // itemsize)
         share = share_count * itemsize
-        return Shape(
+        return CallShape(
             nbytes=share * ranks,
             count=share_count,
             send_bytes=share * ranks if self.sends_all else share,
@@ -101,7 +101,7 @@ class Op(Struct, frozen=True):
             recv_offset=0 if self.receives_all else share,
         )
 
-    def bandwidth(self, shape: Shape, ranks: int, seconds: float) -> tuple[float, float]:
+    def bandwidth(self, shape: CallShape, ranks: int, seconds: float) -> tuple[float, float]:
         """Return algorithm and bus bandwidth in GB/s of one call that took `seconds`."""
         algbw = shape.nbytes * self.counted(ranks) / seconds / 1e9
         return algbw, algbw * self.bus_factor(ranks)

@@ -4,7 +4,7 @@
 
 import re
 
-from ncclprobe.errors import UsageError
+from ncclprobe.model.errors import UsageError
 
 _FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do to ncclprobe as a program, from its first line on, and how a process leaves.
+"""When the run of ncclprobe as a program began, what SIGINT, SIGTERM and SIGHUP do to it, and how it leaves.
 
 A signal ends the program without a traceback, with 128 + its number (130, 143, 129), as a shell says it. While a
 command runs it is an exception, so that what was made for the run is removed. Before and after that, and at a second
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # typing, and the enumerations of signal, take milliseconds in which a signal prints a traceback
 if TYPE_CHECKING:
@@ -40,9 +41,25 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+_BEGAN: list[float] = []
+
+
 class _State:
     raising = False  # whether an exception would be caught
     received = 0  # the first signal
+
+
+def begin() -> None:
+    """Let the one run of this process begin now: --timeout counts from here, whatever is imported before it is known.
+
+    Not the kernel's start time of the process: after ``sleep 3600; exec ncclprobe …`` that is an hour ago.
+    """
+    _BEGAN[:] = [time.monotonic()]
+
+
+def began() -> float:
+    """Return the time.monotonic() at which the run began; now in a process that was not started for one."""
+    return _BEGAN[0] if _BEGAN else time.monotonic()
 
 
 def take_over() -> None:

@@ -26,18 +26,18 @@ from math import isqrt, prod
 from statistics import median
 from typing import Literal, get_args
 
-from ncclprobe import bounds, stats
-from ncclprobe.errors import UsageError, unknown
-from ncclprobe.layout import first_of
+from ncclprobe.model import bounds, stats
+from ncclprobe.model.errors import UsageError, unknown
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.traffic import LadderRow, RungName, ScriptRung
 from ncclprobe.model.values import Struct, grouped, replace
 
-Kind = Literal["tp", "cp", "dp", "pp"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+Axis = Literal["tp", "cp", "dp", "pp"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 """Tensor, context, data and pipeline parallelism, from the innermost to the outermost."""
 
-OPERATION: Mapping[Kind, str] = {"tp": "all_reduce", "cp": "all_gather", "dp": "all_reduce", "pp": "sendrecv"}
+OPERATION: Mapping[Axis, str] = {"tp": "all_reduce", "cp": "all_gather", "dp": "all_reduce", "pp": "sendrecv"}
 """What a group of each kind mostly does: activations summed, keys and values gathered, gradients summed, activations
 handed to the next stage."""
 
@@ -53,30 +53,30 @@ class Grid(Struct, frozen=True):
     @property
     def ranks(self) -> int:
         """Return how many ranks that makes."""
-        return prod(self.along(kind) for kind in KINDS)
+        return prod(self.along(kind) for kind in AXES)
 
-    def along(self, kind: Kind) -> int:
+    def along(self, kind: Axis) -> int:
         """Return the length of one axis."""
         return int(getattr(self, kind))
 
-    def groups(self, kind: Kind) -> tuple[tuple[int, ...], ...]:
+    def groups(self, kind: Axis) -> tuple[tuple[int, ...], ...]:
         """Return the groups of ranks that differ only along `kind`, in the order of their first rank."""
         strides = _strides(self)
-        others = [[place * strides[axis] for place in range(self.along(axis))] for axis in KINDS if axis != kind]
+        others = [[place * strides[axis] for place in range(self.along(axis))] for axis in AXES if axis != kind]
         starts = sorted(sum(place) for place in product(*others))
         own = [place * strides[kind] for place in range(self.along(kind))]
         return tuple(tuple(start + offset for offset in own) for start in starts)
 
     def __str__(self) -> str:
         """Return the grid as it is written: ``tp=2,dp=2``."""
-        return ",".join(f"{kind}={self.along(kind)}" for kind in KINDS if self.along(kind) > 1) or "dp=1"
+        return ",".join(f"{kind}={self.along(kind)}" for kind in AXES if self.along(kind) > 1) or "dp=1"
 
 
-def _strides(grid: Grid) -> dict[Kind, int]:
+def _strides(grid: Grid) -> dict[Axis, int]:
     """Return how far apart in rank neighbours along each axis are."""
-    strides: dict[Kind, int] = {}
+    strides: dict[Axis, int] = {}
     step = 1
-    for kind in KINDS:
+    for kind in AXES:
         strides[kind] = step
         step *= grid.along(kind)
     return strides
@@ -87,8 +87,8 @@ def parse(text: str) -> Grid:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         kind, _, number = (word.strip() for word in part.partition("="))
-        if kind not in KINDS:
-            raise UsageError(f"--groups {text}: {unknown(kind or part, 'kind of group', KINDS)}")
+        if kind not in AXES:
+            raise UsageError(f"--groups {text}: {unknown(kind or part, 'kind of group', AXES)}")
         if kind in sizes:
             raise UsageError(f"--groups {text}: {kind} is given twice")
         if not (number.isascii() and number.isdecimal() and len(number) < 8 and int(number) > 0):
@@ -189,7 +189,7 @@ class Compute(Struct, frozen=True):
     share: float
 
 
-class Call(Struct, frozen=True):
+class Collective(Struct, frozen=True):
     """One collective. `name` says what for.
 
     `needed`: which compute after it waits for its result, 0 being the next; null: only the end of the step does.
@@ -202,11 +202,11 @@ class Call(Struct, frozen=True):
     needed: int | None = None
 
 
-Item = Compute | Call
-Step = tuple[Item, ...]
+Item = Compute | Collective
+StepPlan = tuple[Item, ...]
 
 
-def step(strategy: Strategy, model: Model) -> Step:
+def step(strategy: Strategy, model: Model) -> StepPlan:
     """Return what one rank does in one step."""
     passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
     return tuple(passes[strategy](model))
@@ -231,7 +231,7 @@ def _ddp(model: Model) -> Iterator[Item]:
     yield Compute(1 - share + FORWARD * share)
     for number, nbytes in enumerate(buckets(model)):
         yield Compute(BACKWARD * share * nbytes / whole)
-        yield Call(f"bucket {number}", "all_reduce", nbytes)
+        yield Collective(f"bucket {number}", "all_reduce", nbytes)
 
 
 def _sharded(model: Model) -> Iterator[Item]:
@@ -246,13 +246,13 @@ def _gathered(model: Model, share: float, backward: bool) -> Iterator[Item]:
     order = range(model.layers)[::-1] if backward else range(model.layers)
     way, sizes = ("backward" if backward else "forward"), model.layer_bytes
     first, *others = order
-    yield Call(f"gather layer {first}, {way}", "all_gather", sizes[first], needed=0)
+    yield Collective(f"gather layer {first}, {way}", "all_gather", sizes[first], needed=0)
     for layer, after in zip(order, [*others, None], strict=True):
         if after is not None:
-            yield Call(f"gather layer {after}, {way}", "all_gather", sizes[after], needed=1)
+            yield Collective(f"gather layer {after}, {way}", "all_gather", sizes[after], needed=1)
         yield Compute(share)
         if backward:
-            yield Call(f"scatter gradients of layer {layer}", "reduce_scatter", sizes[layer])
+            yield Collective(f"scatter gradients of layer {layer}", "reduce_scatter", sizes[layer])
 
 
 def _zero3(model: Model) -> Iterator[Item]:
@@ -260,12 +260,12 @@ def _zero3(model: Model) -> Iterator[Item]:
     limit = model.bucket_bytes or ZERO_BUCKET_ELEMENTS * model.dtype_bytes
     full = 0
     for item in _sharded(model):
-        if not (isinstance(item, Call) and item.op == "reduce_scatter"):
+        if not (isinstance(item, Collective) and item.op == "reduce_scatter"):
             yield item
             continue
         full += item.nbytes
         if full >= limit or item.name.endswith("layer 0"):  # backward ends there
-            yield Call(f"scatter a bucket, to {item.name.partition('of ')[2]}", "reduce_scatter", full)
+            yield Collective(f"scatter a bucket, to {item.name.partition('of ')[2]}", "reduce_scatter", full)
             full = 0
 
 
@@ -280,15 +280,15 @@ def _tensor(model: Model) -> Iterator[Item]:
             for layer in order:
                 for part in ("attention", "MLP")[:: 1 if way == "forward" else -1]:
                     yield Compute(half * weight)
-                    yield Call(f"layer {layer} {part}, {way}", "all_reduce", model.activation_bytes, needed=0)
+                    yield Collective(f"layer {layer} {part}, {way}", "all_reduce", model.activation_bytes, needed=0)
 
 
 def memory_bytes(strategy: Strategy, model: Model) -> int:
     """Return what a rank of the replay must allocate: two buffers of its largest call, not the model."""
-    return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Call))
+    return 2 * max(item.nbytes for item in step(strategy, model) if isinstance(item, Collective))
 
 
-TimeOf = Callable[[Call], float]
+TimeOf = Callable[[Collective], float]
 """Seconds that one call takes alone."""
 
 
@@ -305,7 +305,7 @@ class Predicted(Struct, frozen=True):
         return self.compute_s / self.step_s if self.step_s else 1.0
 
 
-def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
+def predict(items: StepPlan, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
     """Return the time of one step: calls start in order, one after the other, each once the rank comes to it.
 
     With `overlap` compute goes on during a call until its result is needed; without, every call is waited for.
@@ -330,11 +330,11 @@ def predict(items: Step, compute_s: float, time_of: TimeOf, overlap: bool = True
     return Predicted(max(now, network_free), compute_s, calls_s)
 
 
-def needed_at(items: Step, place: int) -> int:
+def needed_at(items: StepPlan, place: int) -> int:
     """Return where in `items` the result of the call at `place` is needed; their number: at the end."""
     call = items[place]
     computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
-    if not isinstance(call, Call) or call.needed is None or call.needed >= len(computes):
+    if not isinstance(call, Collective) or call.needed is None or call.needed >= len(computes):
         return len(items)
     return computes[call.needed]
 

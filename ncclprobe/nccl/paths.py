@@ -16,13 +16,13 @@ from functools import lru_cache
 from itertools import combinations, pairwise, product, takewhile
 from typing import Literal, NamedTuple, TypeVar
 
-from ncclprobe.errors import ParseError
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.model.errors import ParseError
 from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.snapshot import Absent, Snapshot

@@ -4,7 +4,7 @@ import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from ncclprobe.units import printable
+from ncclprobe.model.units import printable
 
 Style = Callable[[str, str], str]
 """Takes text and a status word (fail, warn, note, unknown, pass, skip) and may colour the text."""

@@ -1,1 +1,0 @@
-"""Paths between the devices of a node, and the devices themselves."""
