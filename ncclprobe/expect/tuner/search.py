@@ -17,7 +17,7 @@ CollNet (SHARP) is left out. What has no such regularity is Absent, with the rea
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.constants import (
@@ -37,20 +37,7 @@ from ncclprobe.model.values import Struct
 PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
 """NCCL's kinds of path, nearest first (those of 2.28 and later)."""
 
-WORDS: Final[tuple[PathWord, ...]] = (
-    "LOC",
-    "NVL",
-    "NVB",
-    "C2C",
-    "PIX",
-    "PXB",
-    "P2C",
-    "PXN",
-    "PHB",
-    "SYS",
-    "NET",
-    "DIS",
-)
+WORDS: Final[tuple[PathWord, ...]] = get_args(PathWord)
 
 BALANCED_TREE, SPLIT_TREE, TREE, RING, NVLS, COLLNET_DIRECT = range(1, 7)
 """The numbers after ``Pattern``: the two first differ in which GPU of a node talks to which of its neighbours."""
