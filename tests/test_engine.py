@@ -8,6 +8,7 @@ from conftest import answers
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import conclude, judge, selected, suppress
+from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import Host
 from ncclprobe.model.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
@@ -297,3 +298,30 @@ def test_what_follows_from_a_graver_finding_on_its_subject_names_that_and_has_no
         ("", True), ("", True),  # of n1, on which nothing fails
         (f"{own.id} wall", False), ("", True), ("", True),  # between them
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launches", "spans"),
+    [
+        ([Launch()], [False]),
+        ([Launch(), Launch()], [True, True]),
+        ([Launch("torchrun", nnodes=1), Launch()], [False, True]),
+        ([Launch("environment", 0, 2), Launch("options", nnodes=2)], [False, True]),
+    ],
+)
+def test_nodes_that_are_judged_together_are_of_one_job_unless_a_launcher_says_otherwise(
+    launches: list[Launch], spans: list[bool]
+) -> None:
+    @check(bad=tuple, good=tuple)
+    def alone(launch: Launch) -> Iterator[Finding]:
+        """The node is of a job of several.
+
+        Right: The node is alone.
+        Why: reasons.
+        Fix: none.
+        """
+        if launch.several_nodes:
+            yield note("job", f"spans {launch.nnodes} nodes")
+
+    found = judge([Snapshot(f"n{at}", {Launch: each}) for at, each in enumerate(launches)], [alone], Job())
+    assert [bool(each.findings) for each in found] == spans

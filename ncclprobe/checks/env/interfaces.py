@@ -169,6 +169,8 @@ def ifname_virtual(
         others = " before every other" if len(names) > 1 else ": no other is up with an address"
         yield jobs_fail(names[0], f"is the interface of NCCL's bootstrap{others}, and it leads to no other node", shown)
     made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
+    outward = [name for name in names if not _ONLY_HERE.fullmatch(name) and not interfaces.by_name[name].loopback]
+    remedy = f"NCCL_SOCKET_IFNAME=={outward[0]}" if outward else ""
     for position, name in enumerate(names):
         if name not in made:
             continue
@@ -177,10 +179,10 @@ def ifname_virtual(
             yield jobs_fail(name, "is the interface of NCCL's bootstrap, and it does not leave this node", shown)
         elif position == 0 and overlay:
             yield jobs_warn(name, "is the interface of NCCL's bootstrap, and it is an overlay network", shown)
-        elif here or overlay:
-            tell = jobs_note if _has_hcas(fabric, settings) else jobs_warn
+        elif here or overlay:  # other nodes connect to each socket device that carries data
+            tell = jobs_note if _has_hcas(fabric, settings) else jobs_fail if here else jobs_warn
             reach = "does not leave this node" if here else "is an overlay network"
-            yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown)
+            yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown, remedy if here else "")
 
 
 def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:

@@ -18,8 +18,8 @@ def part_of_a_job(launch: Launch, job: Job) -> bool:
 
 @applies
 def of_several_nodes(launch: Launch, job: Job) -> bool:
-    """in jobs of several nodes, and not with --local."""
-    return not job.local and launch.several_nodes
+    """in jobs that a launcher starts on several nodes, and not with --local."""
+    return not job.local and launch.kind != "single" and launch.several_nodes
 
 
 @applies
