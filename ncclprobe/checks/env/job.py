@@ -64,12 +64,18 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     if several:
         message = f"names {', '.join(several)}, which begins several UUIDs: CUDA ends the list there"
         yield jobs_fail(_LIST, message, shown)
+    absent = [word for word in entries if word.startswith("GPU-") and not any(u.startswith(word) for u in uuids)]
+    if absent and uuids and all(uuids):
+        message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there"
+        yield jobs_fail(_LIST, message, shown)
     if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
         yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out.
     if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
         yield jobs_fail(_LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
+    elif not ranks and job.expect_gpus and 1 < len(entries) < job.expect_gpus:
+        yield jobs_fail(_LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
 
 
 def _may_name(word: str) -> bool:
