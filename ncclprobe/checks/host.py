@@ -93,15 +93,19 @@ def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
 
 _THREADS_PER_RANK = 256
 """Of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
+_LEAST_PER_RANK = 32
+"""With one thread for OpenMP, one communicator and no data loading, a rank has as many, and cannot start with fewer."""
 _FREE = Cgroup(None, None)
 
 
 @check(
     since="0.2",
-    bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE)],
-    good=lambda: [(files(65536, 65536), LARGE, _FREE)],
+    bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
+    good=lambda: [(files(65536, 65536), LARGE, _FREE, EIGHT, Job())],
 )
-def threads(process: Process, launch: Launch, cgroup: Cgroup | Absent) -> Iterator[Finding]:
+def threads(
+    process: Process, launch: Launch, cgroup: Cgroup | Absent, gpus: Gpus | Absent, job: Job
+) -> Iterator[Finding]:
     """The limit on processes and threads is too low for the ranks of this node.
 
     Right: The ranks of this node may start as many threads as they need.
@@ -111,18 +115,20 @@ def threads(process: Process, launch: Launch, cgroup: Cgroup | Absent) -> Iterat
     Fix: ulimit -u unlimited, or LimitNPROC and TasksMax=infinity in the unit of slurmd or containerd; --pids-limit=-1
     for docker, podPidsLimit of the kubelet.
     """
-    ranks = launch.local_world_size or 1
-    needed = _THREADS_PER_RANK * ranks
+    ranks = ranks_here(launch, gpus, job)
+    needed, least = _THREADS_PER_RANK * ranks, _LEAST_PER_RANK * ranks
+    asked = f"{plural(ranks, 'rank')} take {least} threads to start, and may need {needed}"
     soft, free = process.nproc.soft, process.first_user_namespace and "sys_resource" in process.capabilities
     if soft is not None and soft < needed and not free:
-        message = f"soft limit {soft}; {plural(ranks, 'rank')} may need {needed} threads"
-        yield warn("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
+        message = f"soft limit {soft}; {asked}"
+        yield (fail if soft < least else warn)("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
     limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
     if isinstance(limit, PidsLimit):
         left = limit.most - (0 if isinstance(limit.used, Absent) else limit.used)
         if left < needed:
-            message = f"{left} of {limit.most} are left; {plural(ranks, 'rank')} may need {needed} threads"
-            yield warn("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
+            message = f"{left} of {limit.most} are left; {asked}"
+            tell = fail if left < least else warn
+            yield tell("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
 
 
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
@@ -145,7 +151,7 @@ _LITTLE_LEFT = 0.1  # of all memory: a judgement, for a node that should be idle
 _RANK_BYTES = 2 * GIB
 ALONE = Launch()
 
-EIGHT = Gpus(tuple(Gpu(i, "NVIDIA A100-SXM4-80GB") for i in range(8)), driver="535.104.05", cuda=(12, 2))
+EIGHT: Gpus = Gpus(tuple(Gpu(i, "NVIDIA A100-SXM4-80GB") for i in range(8)), driver="535.104.05", cuda=(12, 2))
 NEW_DRIVER = Gpus(EIGHT.all, driver="570.86.15", cuda=(12, 8))
 NCCL_2_21 = Software({}, (NcclLibrary((2, 21, 5), "nvidia-nccl-cu12"),))
 NCCL_2_27 = Software({}, (NcclLibrary((2, 27, 3), "nvidia-nccl-cu12"),))

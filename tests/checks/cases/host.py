@@ -22,7 +22,7 @@ from ncclprobe.checks.host import (
     files,
     user,
 )
-from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, Quota, Throttling
+from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import Memory, MemoryPolicy
@@ -39,6 +39,10 @@ ONE_PER_NODE = Launch("slurm", 0, 2, 0, 1, 2, 0)
 BUSY = Throttling(1000, 400, 12.0)
 
 
+def _pids(most: int, used: int = 0) -> Cgroup:
+    return Cgroup(None, None, PidsLimit(most, "/sys/fs/cgroup", used))
+
+
 _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.nofile": Cases(
@@ -48,6 +52,17 @@ CASES = {
             (files(1024, 1048576), LARGE, Job()),
             (files(1024, 4096), LARGE, Job(local=True)),
             (files(1024, 1024), Launch(), Job()),
+        ],
+    ),
+    "host.threads": Cases(
+        bad=[
+            (files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
+            (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
+        ],
+        good=[
+            (files(65536, 65536), Launch(), _pids(1024), Absent("no NVML"), Job()),
+            (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job("gloo")),
+            (files(65536, 65536), LARGE, _pids(4096), EIGHT, Job()),
         ],
     ),
     "host.shm": Cases(
