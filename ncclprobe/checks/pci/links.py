@@ -15,7 +15,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import ONCE, Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 _GPU, _NIC = Identity(0x030200, 0x10DE, 1), Identity(0x020700, 0x15B3, 1)
 METAL = Machine(virtual=False)
@@ -85,7 +85,28 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
             yield tell(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkWidth")
+    yield from _switches(devices, pci)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
+
+
+def _switches(gpus: Mapping[str, Device], pci: Pci | Absent) -> Iterator[Finding]:
+    """Yield the switches above GPUs that have fewer lanes to the processor than other switches of their kind."""
+    below = grouped(
+        (address, name)
+        for name, device in gpus.items()
+        if isinstance(device.place, PciPosition)
+        for address in device.place.switches
+    )
+    bridges = {} if isinstance(pci, Absent) else {each: pci.bridges[each] for each in below if each in pci.bridges}
+    for address, bridge in bridges.items():
+        link = bridge.link
+        if not isinstance(link, PcieLink) or (link.width or 0) >= (link.max_width or 0) or not link.width:
+            continue
+        alike = [other.link for other in bridges.values() if other.identity == bridge.identity]
+        usual = max(other.width or 0 for other in alike if isinstance(other, PcieLink))
+        if usual > link.width:
+            message = f"the switch above {', '.join(below[address])} is x{link.width}, others of its kind are x{usual}"
+            yield fail(address, message, **NODE, evidence=f"/sys/bus/pci/devices/{address}/current_link_width")
 
 
 def _drives_screens(device: Device | None) -> bool:

@@ -33,7 +33,8 @@ from ncclprobe.checks.pci.tree import (
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.pci import Errors, Identity, Pci, PcieLink, PcieSettings
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Bridge, Errors, Identity, Pci, PcieLink, PcieSettings, PciPosition
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -46,6 +47,22 @@ HALF_SLOT = box(*(replace(HEALTHY, pcie_width=w, pcie_max_width=w) for w in (16,
 SLOW_SLOT = box(*(replace(gpu, pcie_max_generation=4 if gpu.index else 5) for gpu in EQUAL[0].all))
 UNTOLD = PcieLink(None, None, None, None)
 _SMALL = PcieSettings(512, 256, True)
+
+
+def _below_switches(*widths: int) -> tuple[Gpus, Pci]:
+    """Return GPUs, each below a switch of its own with so many lanes to the processor."""
+    gpus, found = node(*(gpu_at(bus + 1) for bus in range(len(widths))))
+    uppers = [f"0000:{bus:02x}:00.0" for bus in range(0x40, 0x40 + len(widths))]
+    places = [PciPosition("pci0000:00", ("0000:00:01.0", upper, "0000:80:00.0")) for upper in uppers]
+    devices = {
+        name: replace(each, place=where) for (name, each), where in zip(found.devices.items(), places, strict=True)
+    }
+    switch = Identity(0x060400, 0x1000, 0xC030)
+    bridges = {
+        upper: Bridge(upper, switch, PcieLink(32.0, width, 32.0, 16))
+        for upper, width in zip(uppers, widths, strict=True)
+    }
+    return gpus, Pci(devices, bridges)
 
 
 _GRACE = box(replace(ONE.all[0], name="NVIDIA GH200 480GB"))
@@ -66,8 +83,11 @@ CASES = {
             (*node(gpu_at(1, 8)), METAL),
             (*node(gpu_at(1, 4), gpu_at(2)), GUEST),
             (HALF_SLOT, Pci(), METAL),
+            (*_below_switches(8, 16, 16), METAL),
         ],
         good=[
+            (*_below_switches(8, 8, 8), METAL),
+            (*_below_switches(16, 16, 16), METAL),
             (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
             (EQUAL[0], Pci(), GUEST),
         ],
