@@ -163,6 +163,14 @@ def test_efa_is_left_out_and_its_plugin_named() -> None:
     assert network.plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
 
 
+@pytest.mark.parametrize(("interface", "network"), [("v4", "Socket"), ("v6", "AWS Libfabric"), ("", "AWS Libfabric")])
+def test_a_plugin_whose_interface_this_nccl_has_dropped_is_passed_over(interface: str, network: str) -> None:
+    found = snapshot("aws-p4d").facts[Plugins].all
+    made = choose(changed("aws-p4d", plugins=Plugins(tuple(replace(each, interface=interface) for each in found))))
+    assert [each.name for each in chosen(made.network)] == [network]
+    assert ("offers ncclNetPlugin_v4" in made.network.why) is (network == "Socket")
+
+
 @pytest.mark.parametrize(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])
 def test_a_graces_nics_are_near_its_gpus_from_some_version_on(version: Any, receives: bool, path: str) -> None:
     found = direct(choose(changed("gb200-tray", software=nccl(*version))))

@@ -28,7 +28,7 @@ from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.plugins import FOLDERS, Libfabric, Linking, Plugin, Plugins
-from ncclprobe.facts.software import Software, Version
+from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, Part
 from ncclprobe.model.rails import RailPort
@@ -233,26 +233,42 @@ class Asked(Struct, frozen=True):
         return wanted in names or (self.plugin.flavour in _VERSIONED and wanted.startswith(tuple(names)))
 
 
-def asked_plugins(settings: Settings, plugins: Plugins, linking: Linking | Absent) -> tuple[Asked, ...]:
+def asked_plugins(known: Known) -> tuple[Asked, ...]:
     """Return the libraries that NCCL opens for a network, in its order."""
-    text = settings.get("NCCL_NET_PLUGIN")
+    text = known.settings.get("NCCL_NET_PLUGIN")
     names = [_DEFAULT] if text is None else [name for name in text.split(",") if name]
     if names[:1] == [_NONE] or (text or "").lower() == _NONE:
         return ()
-    return tuple(_asked(name, plugins, linking) for name in names)
+    return tuple(_asked(name, known) for name in names)
 
 
-def _asked(name: str, plugins: Plugins, linking: Linking | Absent) -> Asked:
+def _asked(name: str, known: Known) -> Asked:
+    every = known.need(Plugins).all
     if name.startswith("/"):
-        found = next((each for each in plugins.all if each.path == name), None)
+        found = next((each for each in every if each.path == name), None)
     else:
         files = (name, f"libnccl-net-{name}.so")
-        ready = [each for each in plugins.all if each.reachable]
+        ready = [each for each in every if each.reachable]
         found = next((p for file in files for p in ready if PurePosixPath(p.path).name == file), None)
     if found is None:
         usual = "/" not in name and (name.startswith("libnccl") or not name.endswith(".so"))
         return Asked(name, anywhere=not usual or name.lower() == _STATIC)
-    return Asked(name, found, _broken(found, linking))
+    return Asked(name, found, _broken(found, known.maybe(Linking)) or _too_old(found, known.version))
+
+
+_OLDEST: dict[tuple[int, ...], int] = {(2, 26, 2): 6, (2, 19): 5, (2, 8): 4, (2, 6): 3}
+"""Since which release NCCL takes no interface of a plugin before this one (src/net.cc, src/plugin/net.cc: what it looks
+for by dlsym, in every release's source)."""
+
+
+def _too_old(plugin: Plugin, version: Version | None) -> str:
+    """Return that this NCCL knows none of the interfaces that the plugin offers, the newest of which is too old."""
+    number = plugin.interface.removeprefix("v")
+    oldest = next((each for since, each in _OLDEST.items() if reaches(version, since)), 0)
+    if not number.isdecimal() or int(number) >= oldest:
+        return ""
+    library = f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
+    return f"it offers ncclNetPlugin_v{number}, and {library} takes v{oldest} and later"
 
 
 def _broken(plugin: Plugin, linking: Linking | Absent) -> str:
@@ -270,7 +286,7 @@ def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice])
     """Return the network that NCCL takes. `hcas` and `sockets` are what its own two would go over."""
     wanted = known.settings.get("NCCL_NET") or ""
     passed = [known.set("NCCL_NET", "NCCL_NET_PLUGIN")]
-    for asked in asked_plugins(known.settings, known.need(Plugins), known.maybe(Linking)):
+    for asked in asked_plugins(known):
         if wanted and not asked.may_be(wanted):
             passed += [_other_name(asked)]
             continue
@@ -289,7 +305,7 @@ def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice])
 
 def _unserved(known: Known) -> str:
     """Return which plugin the devices of this node wait for; empty: they need none, or it was asked."""
-    if any(asked.plugin for asked in asked_plugins(known.settings, known.need(Plugins), known.maybe(Linking))):
+    if any(asked.plugin for asked in asked_plugins(known)):
         return ""
     if any(port.state == "ACTIVE" for port in efa_ports(known.need(Fabric))) or _slingshot(known):
         return "the loader finds no OFI plugin (libnccl-net.so)"
