@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 from typing import Any
 
-from ncclprobe.checks import IMAGE, JOB
+from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import LO, interface
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
 from ncclprobe.checks.sync.addresses import Stack, stack_of
@@ -22,8 +22,9 @@ from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import Master, OwnName
-from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.ports import Chain, Firewall, Listener, Ports
 from ncclprobe.facts.process import Process
+from ncclprobe.facts.reach import Paths
 from ncclprobe.facts.sysctls import ROOT, Sysctls
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
@@ -156,6 +157,39 @@ def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
         message = f"is {sysctls.somaxconn}, and {launch.world_size} ranks connect at once"
         evidence = f"{ROOT}/core/somaxconn"
         yield warn("net.core.somaxconn", message, **IMAGE, evidence=evidence)
+
+
+DROPS = Firewall((Chain("ip/filter/INPUT", "input", "drop"),), ())
+OPEN = Firewall((Chain("ip/filter/INPUT", "input"), Chain("ip/filter/FORWARD", "forward", "drop")), ())
+_UNTRIED: Every[Paths | Absent] = Every({})
+
+
+@check(
+    bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), _UNTRIED)],
+    good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), _UNTRIED)],
+    applies=several,
+)
+def firewall(firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent]) -> Iterator[Finding]:
+    """A node's firewall drops what comes in, but for what its rules let in.
+
+    Right: No node's firewall drops what comes in, or nodes were seen to connect to each other.
+    Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413); a rule for ssh, or for
+    MASTER_PORT, leaves those closed, and the other ranks wait until they time out. Rules are not read here: whether
+    they let the job's nodes in, launch.tcp-mesh finds out, where the doctor runs on all nodes at once.
+    Fix: let TCP from the job's nodes in on all ports (`ufw allow from 10.0.0.0/24`, with their network).
+    """
+    if any(isinstance(each, Paths) for _, each in paths.items()):
+        return  # the nodes have tried, and launch.tcp-mesh says how it went
+    known = {node: each.chains for node, each in firewalls.items() if isinstance(each, Firewall)}
+    read = {node: chains for node, chains in known.items() if not isinstance(chains, Absent)}
+    if not read:
+        whys = [each.why if isinstance(each, Absent) else "nft was not asked" for _, each in firewalls.items()]
+        raise Unlearned(whys[0] if whys else "no node told")
+    for node, chains in read.items():
+        for chain in chains:
+            if chain.hook == "input" and chain.policy == "drop":
+                message = "drops what no rule lets in; whether rules let in the other nodes is not known"
+                yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains: policy drop")
 
 
 VARIABLE = "GLOO_SOCKET_IFNAME"

@@ -14,7 +14,7 @@ from ncclprobe.checks.launch.meeting import (
     _THERE,
 )
 from ncclprobe.checks.launch.mesh import _ALL_STAYED, _CALM, _CROWD, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
-from ncclprobe.checks.launch.ports import _ANY, _HOSTS, _SYSTEMS, HERE, MASTER, TAKEN, USUAL, _named, _with
+from ncclprobe.checks.launch.ports import _ANY, _HOSTS, _SYSTEMS, DROPS, HERE, MASTER, TAKEN, USUAL, _named, _with
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
@@ -115,6 +115,12 @@ CASES = {
             (_DEAD, _ALL_STAYED),
             (_ONLY_GLOO, _ALL_STAYED),
         ]
+    ),
+    "launch.firewall": Cases(
+        good=[
+            (Every({"n0": DROPS, "n1": DROPS}), HEALTHY),  # they have tried, and connect
+            (Every({"n0": DROPS, "n1": Absent("not root")}), HEALTHY),
+        ],
     ),
     "launch.port-free": Cases(
         good=[
