@@ -7,6 +7,7 @@ writes the goldens anew; read the difference before committing. No speed is comp
 
 import importlib.util
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from launching import Launcher
 
 from measuring.cases import CASES, Case
 from measuring.play import played
+from ncclprobe.model.registry import Check, discover
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -51,7 +53,7 @@ def test_a_measuring_run_reports_what_it_did_before(
     case: Case, launcher: Launcher, request: pytest.FixtureRequest
 ) -> None:
     if case.kind == "mpirun" and shutil.which("mpirun") is None:
-        pytest.skip("mpirun is not here")
+        pytest.skip("mpirun is not here: nothing is compared or written; `scripts/lab_packages` installs it")
     found = played(case, launcher)
     path = GOLDENS / f"{case.name}.json"
     if request.config.getoption("--write-goldens", default=False):
@@ -59,6 +61,17 @@ def test_a_measuring_run_reports_what_it_did_before(
         pytest.skip(f"{path.name} was written")
     print("meant so? `pytest tests/measuring --write-goldens` writes the goldens anew; read the difference")
     assert text_of(found) == path.read_text(encoding="utf-8")
+
+
+def test_every_golden_of_a_report_lists_every_check_of_a_run() -> None:
+    """A golden that was not written anew, because its launcher is not here, is told without that launcher."""
+    checks = {each.id for each in discover("ncclprobe.checks.run", Check)}
+    for path in GOLDENS.iterdir():
+        listed = set(re.findall(r'"id": "(run\.[a-z-]+)"', path.read_text(encoding="utf-8")))
+        wrong = sorted(listed ^ checks) if listed else []
+        assert not wrong, (
+            f"{path.name} lacks, or has too much, {wrong}: write it anew, or by hand as its neighbours are"
+        )
 
 
 def test_every_golden_has_its_run() -> None:
