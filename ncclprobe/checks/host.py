@@ -99,7 +99,6 @@ _FREE = Cgroup(None, None)
 
 
 @check(
-    since="0.2",
     bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
     good=lambda: [(files(65536, 65536), LARGE, _FREE, EIGHT, Job())],
 )

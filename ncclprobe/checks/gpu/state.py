@@ -253,7 +253,6 @@ POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsCloc
 
 @check(
     slows=True,
-    since="0.2",
     bad=lambda: [(box(FULL, CAPPED, FULL),)],
     good=lambda: [(PACED,)],
     requires="gpu.smi-canary",
@@ -330,7 +329,6 @@ def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
 
 @check(
     slows=True,
-    since="0.2",
     bad=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=250_000)),)],
     good=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=40)),)],
     requires="gpu.smi-canary",

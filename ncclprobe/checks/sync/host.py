@@ -412,7 +412,6 @@ _SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
 
 @check(
     slows=True,
-    since="0.2",
     bad=lambda: [(Every({"n0": PACED, "n1": PACED, "n2": _SLOW}),)],
     good=lambda: [(Every({"n0": PACED, "n1": PACED}),)],
     requires="sync.gpu-count",

@@ -37,7 +37,6 @@ def told(placements: Every[Placement | Absent]) -> bool:
     bad=lambda: [(below("s1", "s1", "s2"),)],
     good=lambda: [(below("s1", "s1", "s1"),)],
     applies=told,
-    since="0.2",
 )
 def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     """Nodes of the job are far from each other.
