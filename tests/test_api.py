@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ncclprobe import api
+from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,12 +84,16 @@ def test_what_is_expected_has_a_source_and_a_threshold() -> None:
     assert nothing.why
 
 
-@pytest.mark.parametrize("format", ["text", "json", "markdown", "html", "junit", "prometheus"])
+def test_the_formats_of_the_api_are_those_of_the_commands() -> None:
+    assert {*get_args(api.Format)} == {"text", *delivery.FORMATS}
+
+
+@pytest.mark.parametrize("format", get_args(api.Format))
 def test_a_report_is_rendered_as_the_commands_do(format: api.Format) -> None:
     for module in {"html": ["jinja2"], "junit": ["junitparser"], "prometheus": ["prometheus_client"]}.get(format, []):
         pytest.importorskip(module)
     report = api.load(SICK)
-    assert "nccl" in api.render(report, format).lower()
+    assert api.render(report, format) == delivery.rendered(report, format)
     if format == "json":
         assert as_json.parse(api.render(report, format), "again") == report
 

@@ -36,7 +36,7 @@ def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = shown(capsys, command, "--help")
-    assert len(listed(text)) <= MOST
+    assert len(listed(text)) <= MOST, "choose its options for a newcomer in BRIEF of ncclprobe/commands/arguments.py"
     assert max(len(line) for line in text.splitlines()) <= 80
     options = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
     hidden = options - set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))

@@ -39,6 +39,7 @@ def rendered(name: str, sample: str = "sick") -> str:
 
 def other_files(name: str) -> list[str]:
     """What no earlier run has written for `name`: logs, what another wrote in that format, what is not whole."""
+    assert name in FOREIGN, f"FOREIGN lacks {name}: texts of that format that another program wrote"
     own, whole = rendered(name), [rendered(other) for other in delivery.FORMATS if other != name]
     return [LOG, DOCTOR + LOG, own + LOG, LOG + own, own[: len(own) // 2] + LOG, "\x00" * 9, *whole, *FOREIGN[name]]
 
@@ -132,7 +133,7 @@ def test_two_options_never_write_one_file(
 @pytest.mark.parametrize("option", delivery.FORMATS)
 def test_an_earlier_file_is_replaced(option: str, tmp_path: Path) -> None:
     path = tmp_path / "r"
-    for sample in ("healthy", "rows"):
+    for sample in ("sick", "rows"):
         path.write_text(rendered(option, sample))
         assert main(["explain", *begun("explain", tmp_path)[1:], "-q", f"--{option}", str(path)]) == 0
         assert path.read_text() not in (rendered(option, sample), "")

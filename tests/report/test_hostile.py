@@ -15,6 +15,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import replace
+from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 
 from .samples import HEALTHY, SICK, fleet, hostile
@@ -98,7 +99,7 @@ def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("1024 MiB, and no more than 256 are read of a report")
 
 
-FORMATS = ["--junit", "--markdown", "--prometheus"]
+FORMATS = [f"--{name}" for name in delivery.FORMATS if name not in ("json", "html")]
 
 
 @pytest.mark.parametrize("option", [*FORMATS, "--json"])
