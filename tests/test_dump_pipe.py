@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_without_the_variable_nothing_is_touched(torch: Any) -> None:
 def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Path) -> None:
     pid, pipe = torch(), tmp_path / "pipe_3.pipe"
     pipe.rename(tmp_path / "aside")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(Missing, match="there is no such pipe"):
         ask_dump(pid, "3")
     pipe.write_text("a program's file")
     with pytest.raises(Denied, match="no pipe of the rank's own user"):
@@ -93,6 +94,19 @@ def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Pat
     os.mkfifo(pipe)
     with pytest.raises(Failed, match="torch does not read it"):
         ask_dump(pid, "3")
+
+
+def test_a_full_pipe_is_not_read_by_torch(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reads = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(writes := os.open(tmp_path / "pipe", os.O_WRONLY), False)
+    with suppress(BlockingIOError):
+        while os.write(writes, b"1" * 4096):
+            continue
+    with pytest.raises(Failed, match="it is full"):
+        dump_pipe._write(str(tmp_path / "pipe"), os.geteuid())
+    os.close(reads)
+    os.close(writes)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -148,8 +162,29 @@ def test_a_hostile_dump_is_refused_and_runs_nothing(tmp_path: Path) -> None:
             return os.mkdir, (str(tmp_path / "made"),)
 
     found = looked(AskedJob(dumps=True), dump=base64.b64encode(pickle.dumps(Attack())).decode())
-    assert "this may be an attack" in found.second.records.unread[0].why
+    assert "this may be an attack" in found.second.servers[0]
     assert not (tmp_path / "made").exists()
+
+
+def of_ranks(*ranks: int, entries: Any = (ENTRY,)) -> bytes:
+    return pickle.dumps({"version": "2.10", "entries": [*entries], "pg_config": {"0": {"ranks": str([*ranks])}}}, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (DUMP[:60] + b".", "its records were not read: it is damaged or cut"),
+        (b".", "its records were not read: it is damaged or cut"),
+        (of_ranks(0, 1, 2, 3, entries=({"profiling_name": 7},)), "none of its 1 entries is as torch writes them"),
+        (of_ranks(0, 7), "these are no records of rank 3: they tell of ranks 0,7"),
+        (of_ranks(*range(8)), "these are no records of rank 3: they tell of ranks 0-7"),  # the job has four
+    ],
+    ids=["cut", "empty", "other entries", "of another rank", "of a larger job"],
+)
+def test_records_that_cannot_be_this_ranks_are_none_and_accuse_nobody(data: bytes, why: str) -> None:
+    found = looked(AskedJob(dumps=True), dump=base64.b64encode(data).decode())
+    assert why in found.second.servers[0]
+    assert not found.second.records.dumps
 
 
 def test_why_there_are_no_records_is_told_of_both_ways() -> None:

@@ -87,7 +87,10 @@ def _written(path: str, user: int) -> tuple[int, int] | None:
 
 def _write(path: str, user: int) -> None:
     """Write one byte to a pipe. Raises HostError for what is none, or of another user, or not read."""
-    _pipe_of(os.lstat(path), path, user)
+    try:
+        _pipe_of(os.lstat(path), path, user)
+    except FileNotFoundError:
+        raise Missing(f"{path}: there is no such pipe") from None
     try:
         pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -97,6 +100,8 @@ def _write(path: str, user: int) -> None:
     try:
         _pipe_of(os.fstat(pipe), path, user)
         os.write(pipe, b"1")
+    except BlockingIOError:
+        raise Failed(f"{path}: torch does not read it, and it is full") from None
     finally:
         os.close(pipe)
 

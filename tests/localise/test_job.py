@@ -98,6 +98,21 @@ def test_a_rank_whose_server_is_late_is_not_accused_of_a_lock_that_may_be_of_the
     assert classes(found) == {name: (2,), "waiting": (0, 1)}
 
 
+@pytest.mark.parametrize(("silent", "name"), [((), "stuck outside"), ((2,), "cannot tell")])
+def test_a_rank_that_spins_is_not_accused_where_it_may_do_so_in_the_call(silent: tuple[int, ...], name: str) -> None:
+    spins = replace(IDLE, state="R", call="running")
+    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (spins, later(spins, cpu_s=6.0))}
+    waits = {rank: calls.replace("970", "870").replace("960", "860") for rank, calls in WAIT_OF_51.items()}
+    found = looked(states, recorded(waits, backend="nccl"), silent=silent)
+    assert classes(found) == {name: (2,), "waiting": (0, 1)}
+
+
+def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
+    waiting = (IDLE, later(IDLE))
+    found = looked({0: waiting}, recorded({0: "all_reduce*@900", 1: "all_reduce*@900"}), world=2)
+    assert classes(found) == {"stuck inside": (0, 1)}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "name", "words"),
     [

@@ -105,11 +105,16 @@ def loaded(data: bytes | str) -> Json:
 
 
 def dump(value: Json) -> FlightDump:
-    """Return what the keys of a dump say; entries that are not as torch writes them are left out and counted."""
+    """Return what the keys of a dump say; entries that are not as torch writes them are left out and counted.
+
+    Raises Refusing where none is.
+    """
     table = Columns()
     entries = value.get("entries", [])
     for entry in entries[-MAX_ENTRIES:]:
         table.add(entry)
+    if entries and not table.seq:
+        raise Refusing(f"none of its {len(entries)} entries is as torch writes them")
     groups = tuple(_groups(table, value))
     return FlightDump(
         version=_text(value.get("version")),

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.errors import HostError, OutOfTime, ParseError
+from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field
@@ -372,14 +374,19 @@ def _look(
     host: Host, ranks: Sequence[JobProcess], number: int, asked: AskedJob, dump: Callable[[str], FlightDump | str]
 ) -> JobLook:
     # Writing its records down is work of a rank: between the states of both looks nothing of it must lie.
-    answers = _each(ranks, lambda rank: _records(host, rank, 1, asked)) if number == 1 else []
+    at_once = bounds.NODE_RANKS if asked.dumps else _AT_ONCE  # torch is waited for, of all ranks together
+    answers = _each(ranks, lambda rank: _records(host, rank, 1, asked), at_once) if number == 1 else []
     states = [_in_time(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
-    answers = answers or _each(ranks, lambda rank: _records(host, rank, number, asked))
+    answers = answers or _each(ranks, lambda rank: _records(host, rank, number, asked), at_once)
+    found = [
+        (rank, _of_rank(rank, dump(said)) if isinstance(said, str) else said.why)
+        for rank, said in zip(ranks, answers, strict=True)
+    ]
     return JobLook(
         tuple(states),
-        records((_named(rank), dump(said)) for rank, said in zip(ranks, answers, strict=True) if isinstance(said, str)),
-        tuple(each.why if isinstance(each, Absent) else "" for each in answers),
+        records((_named(rank), each) for rank, each in found if isinstance(each, FlightDump)),
+        tuple("" if isinstance(each, FlightDump) else each for _, each in found),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank.pid, number))) if asked.stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
         attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
@@ -421,6 +428,16 @@ def _dump(child: LimitedChild, said: str) -> FlightDump | str:
         return read(said)
 
 
+def _of_rank(rank: JobProcess, found: FlightDump | str) -> FlightDump | str:
+    """Return the records of a rank, or why there are none: what another job wrote to its file accuses nobody."""
+    if isinstance(found, str):
+        return f"its records were not read: {found}"
+    world, groups = rank.launch.world_size or bounds.JOB_RANKS, [group.ranks for group in found.groups if group.ranks]
+    if rank.rank is None or all(rank.rank in ranks and max(ranks) < world for ranks in groups):
+        return found
+    return f"these are no records of rank {rank.rank}: they tell of {fold_ranks({*chain(*groups)})}"
+
+
 def _in_time(learn: Callable[[], T]) -> T | Absent:
     """Return what is learned of a rank, or why not. Raises OutOfTime: silence that --timeout made accuses no rank."""
     found = attempt(learn)
@@ -447,11 +464,11 @@ def _named(rank: JobProcess) -> str:
     return f"records of rank_{rank.rank}" if rank.rank is not None else f"records of process {rank.pid}, rank"
 
 
-def _each(things: Sequence[K], learn: Callable[[K], T]) -> list[T]:
+def _each(things: Sequence[K], learn: Callable[[K], T], at_once: int = _AT_ONCE) -> list[T]:
     """Return what is learned of each rank, of several at once: one that is stopped answers late."""
     if not things:
         return []
-    with ThreadPoolExecutor(min(_AT_ONCE, len(things))) as pool:
+    with ThreadPoolExecutor(min(at_once, len(things))) as pool:
         return list(pool.map(learn, things))
 
 

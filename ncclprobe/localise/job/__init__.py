@@ -114,7 +114,7 @@ def _classes(
     for number in sorted(job.ranks.keys() | placed.keys()):
         call = placed.get(number)
         name, text = _alone(job, number, quiet, found) if call is None else _in_call(job, number, call)
-        nics = counts[job.ranks[number].node] if name == "stuck inside" else ()
+        nics = counts[job.ranks[number].node] if name == "stuck inside" and number in job.ranks else ()
         yield _row(job, number, name, text, (*nics, *(call.evidence if call else ())))
 
 
@@ -141,7 +141,7 @@ def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]
     if own and function(own) != function(call.where):
         return "desync", f"waits in {own}, which others have not called"
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
-    if what == "unseen" or (what == "idle" and unheard):  # at load a server is late, and its rank may be in the call
+    if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text
     changes = what == "spins" and rank.stacks and not rank.same_stack
     long_enough = what in _LEAST_S and call.waited_s >= max(_LEAST_S[what], _OF_USUAL * call.usual_s)
