@@ -316,6 +316,7 @@ int nvmlEventSetWait_v2(void *set, event_data *event, unsigned int timeout_ms) {
     logged(__func__);
     for (unsigned int waited = 0;; waited += 10) {
         if (next_event(set, event)) return SUCCESS;
+        if (refused(__func__)) return refused(__func__);
         if (waited >= timeout_ms) return TIMEOUT;
         usleep(10000);
     }

@@ -291,6 +291,12 @@ def test_what_is_found_of_a_gpu_that_no_rank_has_is_a_note() -> None:
     assert counts(fail("GPU7", "x", blame="node"), node=None)  # of no node: it may be any node's
 
 
+@pytest.mark.parametrize(("gpu", "severity"), [("GPU0", Severity.FAIL), ("GPU7", Severity.NOTE)])
+def test_an_xid_of_a_gpu_that_no_rank_has_is_a_note(gpu: str, severity: Severity) -> None:
+    told = fail(gpu, "Xid 79: fell off the bus", blame="node", nodes=("hgx",))
+    assert weighed_in(Verdict("run.xids", None, Status.FAIL, "t", findings=(told,))).findings[0].severity is severity
+
+
 def test_what_the_run_finds_of_one_node_is_in_that_nodes_row_alone() -> None:
     run = run_facts(log(("participants", replace(WHO, hosts=("n0", "n1"), nnodes=2))))
     named = Verdict("run.pairs", None, Status.FAIL, "t", findings=(fail("n1", "is slow", blame="node", nodes=("n1",)),))

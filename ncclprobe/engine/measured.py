@@ -126,12 +126,16 @@ def weighed(
     verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]], run: Facts
 ) -> tuple[Verdict, ...]:
     """`verdicts` as they count in this run: those on machines are not required, and of `unused` devices (by node) there
-    are only NOTEs. Where the machines are to be accepted too, they stay as they are.
+    are only NOTEs; in the run's own of `unused` GPUs, which may be another job's. Where the machines are to be accepted
+    too, they stay as they are.
     """
     if _accepts(run):
         return tuple(verdicts)
     of_run = {check.id for check in checks if check.of_run}
-    return tuple(v if v.id in of_run else replace(_of_used(v, unused), required=False) for v in verdicts)
+    gpus = {node: frozenset(each for each in names if each.startswith("GPU")) for node, names in unused.items()}
+    return tuple(
+        _of_used(v, gpus) if v.id in of_run else replace(_of_used(v, unused), required=False) for v in verdicts
+    )
 
 
 def _accepts(run: Facts) -> bool:

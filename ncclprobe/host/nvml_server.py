@@ -4,15 +4,16 @@ A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0
 ``{"refused": kind, "why": words}``. Nothing of the package is imported, so that the child starts fast.
 """
 
-import contextlib
 import ctypes
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
-_MOST_XIDS = 64
+_MOST_XIDS, _MOST_EVENTS = 64, 1 << 17
+"""Of one kind that are told, so that a storm of one hides no other, and that are taken from NVML at once."""
 
 
 def serve() -> None:
@@ -76,7 +77,10 @@ class Library:
         return ask(handle, *rest)
 
     def _xids(self) -> list[list[int]]:
-        """Return GPU and code of each Xid since this was asked the last time. The first time it begins to listen."""
+        """Return GPU and code of each Xid since this was asked the last time, of one kind 64 at most.
+
+        The first time it begins to listen.
+        """
         if self._events is None:
             events, kind = self.nvml.nvmlEventSetCreate(), self.nvml.nvmlEventTypeXidCriticalError
             gpus = range(self.nvml.nvmlDeviceGetCount())
@@ -85,15 +89,18 @@ class Library:
             for gpu in gpus:  # where one refuses, nothing is known
                 self.nvml.nvmlDeviceRegisterEvents(self.handle(gpu), kind, events)
             self._events = events
-        found: list[list[int]] = []
         numbers = {_address(handle): index for index, handle in self._handles.items()}
-        with contextlib.suppress(self.nvml.NVMLError_Timeout):
-            while len(found) < _MOST_XIDS:
+        found: Counter[tuple[int, int]] = Counter()
+        try:
+            for _ in range(_MOST_EVENTS):
                 event = self.nvml.nvmlEventSetWait_v2(self._events, 0)
                 known = numbers.get(_address(event.device))
                 index = self.nvml.nvmlDeviceGetIndex(event.device) if known is None else known
-                found.append([index, event.eventData])
-        return found
+                found[index, event.eventData] += 1
+        except self.nvml.NVMLError as error:
+            if not found and not isinstance(error, self.nvml.NVMLError_Timeout):
+                raise  # else one that a GPU which falls off the bus ends the wait with, after it told why
+        return [[*each] for each, times in found.items() for _ in range(min(times, _MOST_XIDS))]
 
     def _attempt(self, work: Callable[[], Any], prefix: str = "") -> dict[str, Any]:
         try:

@@ -85,6 +85,12 @@ def test_a_node_on_which_nvml_was_not_heard_is_not_well(of_gpus: tuple[tuple[int
     assert said(ranks.xids, both, ranks._FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
 
 
+@pytest.mark.parametrize(("times", "words"), [(63, "told 63 times while"), (64, "told 64 times or more while")])
+def test_of_a_storm_of_xids_no_number_is_made_up(times: int, words: str) -> None:
+    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "79"),) * times), Xids("n1"))), ranks._FOUR)
+    assert words in verdict.findings[0].message
+
+
 def test_an_nvlink_error_that_may_have_been_fatal_warns() -> None:
     verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "149"),)), Xids("n1"))), ranks._FOUR)
     assert verdict.status is Status.WARN

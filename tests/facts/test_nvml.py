@@ -548,6 +548,26 @@ def test_xids_that_nvml_does_not_tell_are_absent(new: Path, tmp_path: Path) -> N
     assert said.count("Absent(") == 3  # not only the first time: to be refused is not to have heard nothing
 
 
+def test_a_storm_of_one_xid_hides_no_other(new: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.touch()
+    script = XIDS.replace("1 2 1", "\\n".join(["0 8 13"] * 1000))
+    told = fake_nvml.run(new, script, str(path), gpus=2, events=path).splitlines()[1]
+    assert (told.count("'13'"), told.count("'79'")) == (64, 1)
+
+
+def test_what_a_gpu_told_before_it_was_lost_is_heard(new: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.touch()
+    script = XIDS.replace("print(xids(host))", 'print(host.ask("nvml", "nvmlDeviceGetCount"))', 1)
+    script = script.replace("print(xids(host), xids(host))", "\n".join(["print(xids(host))"] * 2))
+    script = script.replace("with open", "xids(host)\nwith open")
+    lost = {"refuse": "nvmlEventSetWait_v2=15", "gpus": 2, "events": path}
+    first, said, after = fake_nvml.run(new, script, str(path), **lost).splitlines()
+    assert (first, said) == ("2", "((0, '31'), (1, '79'))")
+    assert after.startswith("Absent(")
+
+
 def test_what_nvml_tells_of_xids_may_be_any_json() -> None:
     host = answers({("nvml", "xids"): '{"a": [1]}'})
     assert isinstance(nvml.xids(host), Absent)

@@ -225,6 +225,10 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
             )
 
 
+_MOST_TOLD = 64
+"""So many Xids of one kind are told: see host.nvml_server."""
+
+
 @applies
 def nvml_listened(heard: HeardXids | Absent) -> bool:
     """where NVML was listened to while GPUs were measured."""
@@ -250,10 +254,11 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
         for (gpu, code), times in Counter(each.of_gpus).items():
             meaning = meaning_of(Event(0.0, "xid", "", code), fatal=None)
             tell = fail if meaning.grave else warn if meaning.risky else note
+            told = f"{plural(times, 'time')}{' or more' if times >= _MOST_TOLD else ''}"
             deaf = set() if tell is not note else deaf
             yield tell(
                 f"GPU{gpu}",
-                f"Xid {code}: {meaning.words}; told {plural(times, 'time')} while it was measured",
+                f"Xid {code}: {meaning.words}; told {told} while it was measured",
                 **(NODE if meaning.grave or meaning.risky else {}),
                 nodes=(each.node,),
                 evidence=seen("NVML's events", f"Xid {code}"),
