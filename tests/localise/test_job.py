@@ -352,6 +352,32 @@ def test_a_rank_whose_gpu_failed_holds_up_the_call_in_which_all_are(
     assert found.classes[1].doing.endswith("for rank 0")
 
 
+LOST = Absent("NVML: GPU is lost")
+ON_FIRST = replace(WELL, pids=(100, 101))
+"""Both ranks have a context on GPU 0, as where a program does not say which it means."""
+ON_SECOND = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "xids", "accused"),
+    [
+        ((ON_FIRST, ON_SECOND), (XID,), {"stuck inside": (0,), "waiting": (1,)}),
+        ((ON_FIRST, ON_SECOND), (replace(XID, device="0000:5d:00"),), {"stuck inside": (1,), "waiting": (0,)}),
+        ((ON_FIRST,), (XID,), {"stuck inside": (0, 1)}),
+        ((ON_FIRST, replace(ON_SECOND, pci=LOST, pids=LOST)), (), {"stuck inside": (1,), "waiting": (0,)}),
+        ((replace(ON_FIRST, clock_MHz=0, most_MHz=0, reasons=SLOWED), ON_SECOND), (), {"working": (0, 1)}),
+    ],
+    ids=["Xid of the first", "Xid of the second", "two ranks on one", "the second lost meanwhile", "no clocks"],
+)
+def test_a_rank_has_the_gpu_that_the_fewest_ranks_have_at_either_look(
+    gpus: tuple[LiveGpu, ...], xids: Any, accused: Any
+) -> None:
+    texts = dict.fromkeys(range(2), "all_reduce@980 all_reduce*@985")
+    first = tuple(replace(gpu, reasons=SLOWED) for gpu in (ON_FIRST, ON_SECOND)[: len(gpus)])
+    found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts), gpus=(first, gpus, xids))
+    assert classes(found) == accused
+
+
 def test_what_a_gpu_does_is_evidence_of_its_rank() -> None:
     gpus = (WELL,), (replace(WELL, nvlink_KiB=1088),), ()
     found = looked({0: (IDLE, later(IDLE))}, gpus=gpus)

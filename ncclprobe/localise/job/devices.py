@@ -21,26 +21,35 @@ def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
     """Return what each process's GPU does, and why this may hold it up; nothing of one whose GPU is not known."""
     found = {}
     for rank in here.ranks:
-        both = [_gpu_of(rank, here.ranks, () if isinstance(gpus, Absent) else gpus) for gpus in _both(looks)]
-        if both[1] is not None:
-            troubles = [*_xids(rank, both[1], looks.xids), *_troubles(both[0] or both[1], both[1])]
-            words = [*_words(both[0] or both[1], both[1])]
-            found[rank.pid] = f"GPU{both[1].index}: {', '.join(words)}" if words else "", "; ".join(troubles)
+        both = [() if isinstance(gpus, Absent) else gpus for gpus in (looks.first.gpus, looks.second.gpus)]
+        own = _by_process(rank, (*both[0], *both[1])) or _by_place(rank, here.ranks, both[1])
+        seen = [next((gpu for gpu in gpus if own and gpu.index == own.index), None) for gpus in both]
+        if (last := seen[1]) is not None:
+            first = seen[0] or last
+            troubles, words = [*_xids(rank, last, looks.xids), *_troubles(first, last)], [*_words(first, last)]
+            found[rank.pid] = f"GPU{last.index}: {', '.join(words)}" if words else "", "; ".join(troubles)
     return found
 
 
-def _both(looks: JobLooks) -> tuple[tuple[LiveGpu, ...] | Absent, ...]:
-    return looks.first.gpus, looks.second.gpus
+def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
+    """Return the GPU on which a process computes, by NVML at either look: a lost one tells of no process any more.
 
-
-def _gpu_of(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
-    """Return the GPU on which a process computes, by NVML.
-
-    Where NVML tells of none, as in a container or of a lost GPU: that of its local rank, if each GPU has a rank.
+    Of several that on which the fewest ranks are: all have a context on GPU 0 where a program does not say which it
+    means. None where that leaves two.
     """
+    pids: dict[int, set[int]] = {}
     for gpu in gpus:
-        if not isinstance(gpu.pids, Absent) and rank.pid in gpu.pids:
-            return gpu
+        pids.setdefault(gpu.index, set()).update(() if isinstance(gpu.pids, Absent) else gpu.pids)
+    ours = {index: len(all_pids) for index, all_pids in pids.items() if rank.pid in all_pids}
+    fewest = [index for index, number in ours.items() if number == min(ours.values())]
+    return next((gpu for gpu in gpus if [gpu.index] == fewest), None)
+
+
+def _by_place(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
+    """Return the GPU of a local rank, if NVML tells of no process there and each GPU has a rank.
+
+    So it is in a container, and where a GPU is lost.
+    """
     at = rank.launch.local_rank
     if at is None or _VISIBLE in rank.settings or not len(gpus) == len(ranks) == rank.launch.local_world_size:
         return None
@@ -64,7 +73,9 @@ def _troubles(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
     if last.lost:
         yield f"its GPU{last.index} does not answer ({last.lost})"
     clocks = last.clock_MHz, last.most_MHz
-    if isinstance(clocks[0], Absent) or isinstance(clocks[1], Absent) or clocks[0] > _SLOW_CLOCK * clocks[1]:
+    if isinstance(clocks[0], Absent) or isinstance(clocks[1], Absent) or not clocks[1]:
+        return
+    if clocks[0] > _SLOW_CLOCK * clocks[1]:
         return
     reasons = [set() if isinstance(each.reasons, Absent) else {*each.reasons} for each in (first, last)]
     if why := [name for name in SLOWED if name in reasons[0] & reasons[1]]:
