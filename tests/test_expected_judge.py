@@ -9,9 +9,14 @@ import pytest
 from ncclprobe.commands import expect
 from ncclprobe.commands import main as program
 from ncclprobe.commands.expect import main
+from ncclprobe.commands.run_files import read_runs
+from ncclprobe.engine.outlook import machine_of
+from ncclprobe.expect.elsewhere import Setup, contribution, judge
+from ncclprobe.expect.pinned import NOTHING
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
 TABLE = """
@@ -170,6 +175,60 @@ def test_a_contribution_takes_the_place_of_none_but_an_earlier_one(tmp_path: Pat
     with pytest.raises(UsageError, match="not written over"):
         main((*arguments, str(kept)))
     assert kept.read_text() == before
+
+
+BAD_SUMMARY = "# Out of bounds values : 7 FAILED\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "why"),
+    [
+        ({"wrong": 5}, "", "the run says of itself: 5 values"),
+        ({"times": NVLS_US / 5}, "", "no row of NCCL was measured that tells"),  # of another machine
+        ({"ranks": 16, "nodes": "1"}, "", "no row of NCCL was measured that tells"),  # of more GPUs than it has
+        ({"nodes": "3"}, "", "no row of NCCL was measured that tells"),
+        ({}, BAD_SUMMARY, "the run says of itself: "),
+        ({}, "n0:1:1 [0] NCCL INFO NCCL_ALGO set by environment to pod-17\n", "'pod' is neither a number nor a word"),
+        ({}, "n0:1:1 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 4pod\n", "'4pod' is neither a number"),
+        ({}, "n0:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to pod\n", "'pod' is neither a number"),
+    ],
+    ids=["wrong data", "too fast", "too many GPUs", "no such nodes", "failed", "a list", "channels", "a switch"],
+)
+def test_what_tells_nothing_of_the_machine_is_not_contributed_and_the_verdict_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: str, why: str
+) -> None:
+    out = tmp_path / "run.json"
+    path = log(
+        tmp_path, given.pop("times", NVLS_US), said=said, ranks=given.pop("ranks", 8), wrong=given.get("wrong", 0)
+    )
+    nodes = ("--nodes", given["nodes"]) if "nodes" in given else ()
+    code = program(["expect", "--judge", path, "--machine", "dgx-h100", "--contribute", str(out), *nodes])
+    told = capsys.readouterr()
+    assert code == (4 if given.get("wrong") else 2)
+    assert told.out.startswith("2 rows measured")
+    assert f"--contribute {out}: not written: " in told.err
+    assert why in told.err
+    assert not out.exists()
+
+
+def test_a_contribution_does_not_name_a_sites_own_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = replace(machine_of("dgx-h100", None).machine, name="Site 51", origin="site-machines")  # type: ignore[type-var]
+    rows = judge(read_runs(log(tmp_path, NVLS_US))[0].rows, Setup(own.system(), own, None, NOTHING))
+    told = contribution(rows, Setup(own.system(), own, None, NOTHING), "yes")
+    assert told.system.name == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize("command", [["expect", "--machine", "dgx-h100"], ["bandwidth"]])
+def test_to_call_a_machine_healthy_without_a_contribution_is_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program([*command, "--healthy", "yes"]) == 2
+    assert "--healthy yes does not apply without --contribute FILE" in capsys.readouterr().err
+
+
+def test_a_name_with_a_nul_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program(["expect", "--machine", "dgx-h100", "--contribute", "a\0b"]) == 2
+    assert "its name holds a NUL" in capsys.readouterr().err
 
 
 def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def destination(text: str) -> str:
         if path.is_fifo() and not text.startswith("/dev/"):
             raise argparse.ArgumentTypeError(f"{text}: is a pipe, which may never be read; use - or a file")
         _refuse_closed(text, path.resolve())
-    except (OSError, RuntimeError) as error:  # too long, not permitted, links in a circle (up to Python 3.12)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, not permitted, NUL, links in a circle (up to 3.12)
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return text
 
@@ -372,6 +372,12 @@ def contributing(parser: argparse.ArgumentParser, rows: str) -> None:
         help=f"Write {rows} and the machine's links for others to learn from, without names.")  # fmt: skip
     add("--healthy", choices=("yes", "no", "unknown"), default="unknown",
         help="Say for --contribute whether the machine was well (default: %(default)s).")  # fmt: skip
+
+
+def refuse_lone_healthy(options: argparse.Namespace) -> None:
+    """Raise UsageError where --healthy is said of nothing."""
+    if options.healthy != "unknown" and not options.contribute:
+        raise UsageError(f"--healthy {options.healthy} does not apply without --contribute FILE")
 
 
 def _contribution(text: str) -> str:
@@ -389,7 +395,8 @@ def _refuse_closed(text: str, target: Path) -> None:
 
 def _unwritable(text: str, error: Exception) -> str:
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-    return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or 'its links lead in a circle'}"
+    other = "its name holds a NUL" if isinstance(error, ValueError) else "its links lead in a circle"
+    return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or other}"
 
 
 def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:

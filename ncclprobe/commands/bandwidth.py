@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Options:
     """Return the options in `argv`. Raises UsageError for what no sweep could be made of."""
     given = _parser().parse_args(argv)
+    arguments.refuse_lone_healthy(given)
     for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
         if (number or 0) > _MOST_CALLS:
             raise UsageError(

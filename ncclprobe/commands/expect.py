@@ -44,6 +44,7 @@ ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLST
 def main(argv: Sequence[str]) -> int:
     """Print what is expected. Raises UsageError."""
     options = _parser().parse_args(argv)
+    arguments.refuse_lone_healthy(options)
     if options.list:
         print(rendering.listing([*machines.table().values()]))
         return ExitCode.OK
@@ -160,6 +161,7 @@ def _version(text: str) -> NcclVersion:
 def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.commands.run_files import read_runs
+    from ncclprobe.report.delivery import complain
 
     _refuse_unused(options)
     path = str(options.judge)
@@ -177,13 +179,18 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
         changed(system, plain), machine, options.nodes, settings, failed, options.nccl, options.require_judged
     )
     found = elsewhere.judge(rows, place)
-    if options.contribute:
-        elsewhere.contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
     told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
     if options.quiet and not options.json:
         told = str(told).partition("\n")[0]
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
-    return elsewhere.exit_code(found, place)
+    code = elsewhere.exit_code(found, place)
+    try:
+        if options.contribute:
+            elsewhere.contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
+    except UsageError as error:
+        complain(f"--contribute {options.contribute}: not written: {error}")
+        return ExitCode.FAIL if code == ExitCode.FAIL else ExitCode.USAGE
+    return code
 
 
 def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> NodeSystem:

@@ -27,6 +27,8 @@ from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.nccl import algorithms
+from ncclprobe.nccl.parameters import table
 
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
@@ -246,16 +248,42 @@ class Contribution(Struct, frozen=True):
 
 
 def contribution(rows: Sequence[Measurement], place: Setup, healthy: Healthy) -> Contribution:
-    """Return the rows of NCCL that have ranks evenly on nodes and right data; `healthy` is what the user says.
+    """Return the rows of NCCL that tell of this machine; `healthy` is what the user says.
 
-    What was not said is left out: NCCL's release, and the network where no row crossed it.
+    They have right data, of ranks evenly on its nodes, and are neither noise nor faster than its links. What was not
+    said is left out: NCCL's release, and the network where no row crossed it. Raises UsageError where there is none,
+    for a run that failed, and for settings in words that are not NCCL's.
     """
-    system = replace(place.system, name=place.machine.name if place.machine else place.system.gpu, source="")
-    shapes = ((row, shape_of(row, place)) for row in rows if row.backend == "nccl" and not row.wrong)
-    kept = tuple(_contributed(row, shape, place) for row, shape in shapes if shape)
+    if place.failed:
+        raise UsageError(f"the run says of itself: {place.failed}")
+    _refuse_foreign_words(str(place.settings))
+    own = place.machine and not place.machine.origin  # a site's own type may be called after the site
+    system = replace(place.system, name=place.machine.name if place.machine and own else place.system.gpu, source="")
+    shapes = ((row, shape_of(row, place)) for row in rows if _tells(row))
+    kept = tuple(
+        _contributed(row, shape, place) for row, shape in shapes if shape and max(shape.gpus) <= place.system.gpus
+    )
+    if not kept:
+        raise UsageError(
+            "no row of NCCL was measured that tells of this machine: wrong data, noise, ranks that it lacks"
+        )
     if all(row.nodes == 1 for row in kept):  # then nothing was seen of its network
         system = replace(system, nics=0, nic_gbps=0.0, network=None, gdr=False)
     return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
+
+
+def _tells(row: Measurement) -> bool:
+    return row.backend == "nccl" and not row.wrong and row.status != "inconclusive"
+
+
+def _refuse_foreign_words(settings: str) -> None:
+    """Raises UsageError for a value that NCCL does not know: it may be a name, and says nothing of the rows."""
+    for word in filter(None, re.split(r"[\s,;:^=-]", settings)):
+        if not (word.isdecimal() or word in table() or word.lower() in _WORDS):
+            raise UsageError(f"{settings[:80]}: {word[:40]!r} is neither a number nor a word of NCCL's")
+
+
+_WORDS = {word.lower() for word in (*algorithms.FUNCTIONS, *algorithms.ALGORITHMS, *algorithms.PROTOCOLS, "LOC")}
 
 
 def of_run(rows: Sequence[Measurement], known: Mapping[type, Any], healthy: Healthy) -> Contribution:
@@ -263,11 +291,9 @@ def of_run(rows: Sequence[Measurement], known: Mapping[type, Any], healthy: Heal
     here = expectation_context(known)
     if isinstance(here.system, Absent):
         raise UsageError(here.system.why)
-    place = Setup(here.system, here.machine, None, pinned(here.settings, here.nccl or LATEST))
-    found = contribution(rows, place, healthy)
-    if not found.rows:
-        raise UsageError("no row of NCCL was measured")
-    return found
+    return contribution(
+        rows, Setup(here.system, here.machine, None, pinned(here.settings, here.nccl or LATEST)), healthy
+    )
 
 
 def contribute(path: str, told: Contribution) -> None:
