@@ -30,6 +30,8 @@ _NICS = re.compile(
     r"(\d{1,2}) ?(?:(?:nics?|rails?) ?)?(per gpu )?x ?(?:c(?:onnect)?x-?\d )?(\d{1,4}|[ehnx]dr)"
     r"(?: ?(?:gbe|gb/s|gbps|gb|g))?(?: ([a-z]+))?"
 )
+_BYTES = re.compile(r"GB(?![eE])")
+"""Of a rate, as it is typed: GB/s is eight times Gb/s, and GbE, also GBE, is Ethernet."""
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Of InfiniBand's generations, four lanes, in Gb/s."""
 _BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?|nvl([24])|([24])-way(?: nvlink)?(?: bridges?)?")
@@ -56,7 +58,7 @@ _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
 _ONE_SOCKET = 4
 _DGX_1, _MESH = 8, 4
 """GPUs whose boards differ: eight are wired as a DGX-1's, up to four each to each."""
-_MOST_GPUS = 16
+_MOST_GPUS, _MOST_TEXT = 16, 400
 
 
 def is_composed(name: str) -> bool:
@@ -76,7 +78,11 @@ def _count_first(text: str) -> str:
 
 
 def composed(text: str) -> NodeSystem:
-    """The machine that `text` describes. Raises UsageError for a part or a GPU that is not understood."""
+    """The machine that `text` describes, in whatever order.
+
+    Raises UsageError for a part or a GPU that is not understood, and for parts of which one undoes the other.
+    """
+    _refuse_long(text)
     first, *parts = (part.strip() for part in _count_first(text).replace("(", ",").replace(")", "").split(","))
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
@@ -86,11 +92,39 @@ def composed(text: str) -> NodeSystem:
     _refuse_machines(name, count)
     product = product_called(name)
     system = with_links(_box(product, count), product)
-    for part in parts:
-        system = _with(system, part, product)
+    said: dict[str, str] = {}
+    for part in sorted(parts, key=lambda part: _kind(part) != "NICs"):  # with them comes what 'no GDR' takes away
+        changed = _with(system, part, product)
+        before = said.setdefault(_kind(part), part)
+        if before != part and changed != system:
+            raise UsageError(f"--machine: {before[:40]!r} and {part[:40]!r}: give one of the two")
+        system = changed
     system = _switched(system, parts)
     guessed = ", ".join(_assumed(parts, product, count))
     return replace(system, source="its parts as they were said" + (f"; assumed: {guessed}" if guessed else ""))
+
+
+def _kind(part: str) -> str:
+    """What a part speaks of: of each kind one may be said. A part of no known kind is a kind of its own."""
+    words = part.lower()
+    if words in get_args(Processor) or words in _CALLED:
+        return "processor"
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(words)), words)
+
+
+_KINDS = {
+    "P2P": re.compile("(no )?p2p"),
+    "GPUDirect": re.compile("(no )?gdr"),
+    "NVLink": re.compile(rf"{_BRIDGES.pattern}|mesh|no nvlink"),
+    "NICs at": _PATH,
+    "sockets": re.compile(rf"{_SOCKETS.pattern}|{_PER_SOCKET.pattern}"),
+    "NICs": _NICS,
+}
+
+
+def _refuse_long(text: str) -> None:
+    if len(text) > _MOST_TEXT:
+        raise UsageError(f"--machine: {text[:40]!r}…: say a machine in {_MOST_TEXT} letters or fewer")
 
 
 def _parted(name: str) -> tuple[str, list[str]]:
@@ -179,11 +213,13 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
         raise UsageError("--machine: 'intel' may be 'Ice Lake', 'Sapphire Rapids' or 'Emerald Rapids', which differ")
     if _SWITCHES.fullmatch(words):
         return system  # of all parts together: _switched
-    if sockets := _SOCKETS.fullmatch(words):
-        return replace(system, sockets=max(1, _COUNTS.get(sockets[1]) or int(sockets[1])))
+    if (sockets := _SOCKETS.fullmatch(words)) and (number := _COUNTS.get(sockets[1]) or int(sockets[1])):
+        return replace(system, sockets=number)
     if (few := _PER_SOCKET.fullmatch(words)) and int(few[1]) and system.gpus % int(few[1]) == 0:
         return replace(system, sockets=system.gpus // int(few[1]))
-    if (nics := _NICS.fullmatch(words)) and (wired := _with_nics(system, nics)):
+    if (nics := _NICS.fullmatch(words)) and _BYTES.search(part):
+        raise UsageError(f"--machine: {part[:60]!r}: GB are bytes; NICs are said in bits, as in '4 NICs x 200 Gb/s'")
+    if nics and (wired := _with_nics(system, nics)):
         return wired
     raise UsageError(f"--machine: {part[:60]!r} is no part of a box; as in '{EXAMPLE}', or {_MORE}")
 
@@ -318,6 +354,7 @@ def _called(text: str) -> Sequence[GpuProduct]:
 
 def machine_called(name: str) -> MachineType:
     """The machine type of this name, or the one whose only GPU has it. Raises UsageError, for GPUs with what to say."""
+    _refuse_long(name)
     found = [] if machines.named(name) else _called(name)
     alone, parts = _parted(name)
     if not found and parts and _called(alone) and not machines.named(name):

@@ -145,6 +145,14 @@ def test_what_may_be_two_things_is_asked_for(typed: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x 400 ib", "8 x H200, no GDR, 8 x 400 ib, 8 X 400 IB"]
+)
+def test_the_parts_of_a_box_may_be_said_in_any_order_and_twice(text: str) -> None:
+    box = composed(text)
+    assert (box.nics, box.gdr) == (8, False)
+
+
+@pytest.mark.parametrize(
     ("nics", "count", "gbps", "network", "assumed"),
     [
         ("8 x 400G IB", 8, 400, "ib", ""),
@@ -152,6 +160,8 @@ def test_what_may_be_two_things_is_asked_for(typed: str, answer: str) -> None:
         ("8x CX7 400G", 8, 400, "ib", "InfiniBand"),
         ("8 NICs x 400 Gb/s infiniband", 8, 400, "ib", ""),
         ("2 x 200GbE", 2, 200, "roce", "RoCE"),
+        ("2 x 200GBE", 2, 200, "roce", "RoCE"),
+        ("2 x 200gb/s", 2, 200, "ib", "InfiniBand"),
         ("2 NICs per GPU x 200 roce", 16, 200, "roce", ""),
         ("8 rails x 400 roce", 8, 400, "roce", ""),
     ],
@@ -230,6 +240,17 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
         ("8 x L40S, liquid cooled", "no part of a box"),
         ("8 x L40S, 4 NICs x 200 token-ring", "no part of a box"),
         ("8 x L40S, NVLink bridges", "no NVLink bridge fits 2 GPUs"),
+        ("8 x L40S, 4 NICs x 25 GB/s", "GB are bytes"),
+        ("8 x L40S, 4 x 200GB roce", "GB are bytes"),
+        ("8 x L40S, 0 sockets", "no part of a box"),
+        ("8 x L40S, 8 x 400, 4 x 200", "'8 x 400' and '4 x 200': give one"),
+        ("8 x L40S, 2 sockets, 4 sockets", "'2 sockets' and '4 sockets': give one"),
+        ("8 x L40S, 4 per socket, 1 socket", "'4 per socket' and '1 socket': give one"),
+        ("8 x L40S, no P2P, P2P", "'no P2P' and 'P2P': give one"),
+        ("8 x L40S, 8 x 400, gdr, no GDR", "'gdr' and 'no GDR': give one"),
+        ("8 x L40S, Turin, Sapphire Rapids", "'Turin' and 'Sapphire Rapids': give one"),
+        ("4 x H100 SXM, mesh, no NVLink", "'mesh' and 'no NVLink': give one"),
+        (f"8 x H100 SXM{' with nvl4' * 2000}", "in 400 letters or fewer"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_an_example(text: str, why: str) -> None:
