@@ -68,6 +68,8 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     system = system_of(facts, path)
     if isinstance(system, Absent):
         raise UsageError(f"{path}: {system.why}")
+    if product and system.nvlinks > product.nvlinks:
+        raise UsageError(f"{path}: shows {system.nvlinks} NVLinks of each GPU; {product.name} has {product.nvlinks}")
     homes = {device.numa_node for device in known[Pci].of("gpu")}
     major, minor = divmod(system.compute_capability, 10)
     name = product.name if product else f"{CAPABILITY} {major}.{minor}"

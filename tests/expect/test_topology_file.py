@@ -204,6 +204,7 @@ def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_as
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "no XML|document type"),
         (MATRIX.replace("GPU1    NV18     X      SYS ", "GPU1    NV18     X "), "nvidia-smi"),
         (machine([slot(1, gpu(90)), slot(2, gpu(90))]), "shows no NIC"),
+        (H100.replace('count="18"', 'count="64"'), "shows 64 NVLinks of each GPU; NVIDIA H200 has 18"),
     ],
 )
 def test_what_is_no_topology_is_refused_in_one_line_that_names_the_file(text: str, said: str) -> None:

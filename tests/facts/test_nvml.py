@@ -556,6 +556,14 @@ def test_a_storm_of_one_xid_hides_no_other(new: Path, tmp_path: Path) -> None:
     assert (told.count("'13'"), told.count("'79'")) == (64, 1)
 
 
+def test_of_a_storm_that_was_not_read_to_its_end_nothing_is_known(new: Path, tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.touch()
+    script = XIDS.replace('.write("', '.write("0 8 13\\n" * (1 << 17) + "')
+    told = fake_nvml.run(new, script, str(path), gpus=2, events=path).splitlines()[1]
+    assert told.startswith("Absent(why='NVML xids: more than 131072 at once")
+
+
 def test_what_a_gpu_told_before_it_was_lost_is_heard(new: Path, tmp_path: Path) -> None:
     path = tmp_path / "events"
     path.touch()
