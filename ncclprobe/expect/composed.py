@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast, get_args
 
-from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
+from ncclprobe.expect.system import MOST_NICS, Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus, machines
 from ncclprobe.expect.tables.gpus import GpuProduct
 from ncclprobe.expect.tables.machines import MachineType
@@ -242,12 +242,17 @@ def _say_sockets(parts: Sequence[str]) -> bool:
 
 
 def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
-    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE where that is one of Ethernet."""
+    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE where that is one of Ethernet.
+
+    Raises UsageError for more than a node has.
+    """
     count = int(nics[1]) * (system.gpus if nics[2] else 1)
     gbps = _RATES.get(nics[3]) or (int(nics[3]) if nics[3].isdigit() else 0)
     network = {None: "roce" if "gbe" in nics[0] else "ib", "infiniband": "ib"}.get(nics[4], nics[4])
     if network not in get_args(Network) or not count or not gbps:
         return None
+    if count > MOST_NICS:
+        raise UsageError(f"--machine: {nics[0][:60]!r} are {count} NICs: a node has 1 to {MOST_NICS}")
     rdma = network not in ("sockets", "tcpx", "tcpxo")
     return replace(system, nics=count, nic_gbps=float(gbps), network=cast(Network, network), gdr=rdma)
 

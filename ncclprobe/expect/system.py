@@ -18,6 +18,7 @@ NicPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 """What lies between a GPU and its nearest NIC, as `nvidia-smi topo -m` spells it."""
 NcclVersion = tuple[int, int, int]
 """Of NCCL: (2, 28, 9)."""
+MOST_NICS = 64
 
 
 class NodeSystem(Struct, frozen=True, kw_only=True):

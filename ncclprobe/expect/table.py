@@ -6,7 +6,7 @@ from ncclprobe.expect.expected import Call, expectation
 from ncclprobe.expect.pinned import NOTHING as NOT_SET
 from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, Prediction, predict
-from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.system import MOST_NICS, NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.model.errors import UsageError
@@ -55,8 +55,8 @@ NOTHING = WhatIf()
 
 def changed(system: NodeSystem, change: WhatIf) -> NodeSystem:
     """Return `system` with `change`. Raises UsageError for one that it cannot have."""
-    if change.nics is not None and not 0 < change.nics <= 64:
-        raise UsageError(f"--nics {change.nics}: a node has 1 to 64")
+    if change.nics is not None and not 0 < change.nics <= MOST_NICS:
+        raise UsageError(f"--nics {change.nics}: a node has 1 to {MOST_NICS}")
     if change.nic_gbps is not None and not 0 < change.nic_gbps <= _FASTEST_GBPS:
         raise UsageError(f"--nic-rate {change.nic_gbps:g}: give Gb/s of one NIC, such as 200")
     return replace(

@@ -242,6 +242,7 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
         ("8 x L40S, NVLink bridges", "no NVLink bridge fits 2 GPUs"),
         ("8 x L40S, 4 NICs x 25 GB/s", "GB are bytes"),
         ("8 x L40S, 4 x 200GB roce", "GB are bytes"),
+        ("8 x L40S, 99 NICs per GPU x 400", "are 792 NICs: a node has 1 to 64"),
         ("8 x L40S, 0 sockets", "no part of a box"),
         ("8 x L40S, 8 x 400, 4 x 200", "'8 x 400' and '4 x 200': give one"),
         ("8 x L40S, 2 sockets, 4 sockets", "'2 sockets' and '4 sockets': give one"),
