@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_a_rank_that_writes_nothing_is_not_waited_for(torch: Any, monkeypatch: p
     monkeypatch.setattr(dump_pipe, "_ANSWER_S", 0.2)
     with pytest.raises(TimedOut, match=r"wrote no flight records within 0\.2 s"):
         ask_dump(torch(waits="50"), "3")
+
+
+def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
+    torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 1.0)
+    pid, path = torch(waits="50"), tmp_path / "dump_3"
+    other = threading.Timer(0.3, path.write_bytes, [DUMP])
+    other.start()
+    with pytest.raises(TimedOut):
+        ask_dump(pid, "3")
+    other.join()
+    assert path.read_bytes() == DUMP
 
 
 def test_without_the_variable_nothing_is_touched(torch: Any) -> None:
