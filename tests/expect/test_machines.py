@@ -16,6 +16,7 @@ from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_toml, most_GBps, named, table
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
+from ncclprobe.model.values import replace
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
@@ -281,6 +282,8 @@ def test_names_twins_and_boards_must_exist_and_be_one() -> None:
     one = from_toml(toml(), "a")
     with pytest.raises(UsageError, match="two machine types are called box"):
         by_name([one, one])
+    with pytest.raises(UsageError, match="two machine types are called BOX"):  # none would find the later
+        by_name([one, replace(one, name="BOX")])
     with pytest.raises(UsageError, match="twins: 'other' is no machine type that names it in turn"):
         by_name([from_toml(toml("match", twins='["other"]'), "a")])
     for board in ("missing", "box"):

@@ -430,14 +430,17 @@ def _of_site(addition: Addition) -> list[MachineType]:
 def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     """The types by name, with what their boards add.
 
-    Raises UsageError for a name that comes twice, a twin that does not name its twin, and a board that is none.
+    Raises UsageError for a name that comes twice, whatever its case and hyphens, a twin that does not name its twin,
+    and a board that is none.
     """
     named: dict[str, MachineType] = {}
+    folded = set[str]()
     for machine in found:
-        if machine.name in named:
+        if _folded(machine.name) in folded:
             whose = f"; {machine.origin} has to name its own otherwise" if machine.origin else ""
             raise UsageError(f"two machine types are called {machine.name}{whose}")
         named[machine.name] = machine
+        folded.add(_folded(machine.name))
     for machine in named.values():
         for twin in machine.match.twins:
             if twin not in named or machine.name not in named[twin].match.twins:
