@@ -25,7 +25,7 @@ from ncclprobe.facts.files.flight_records import (
     FlightGroup,
     FlightRecords,
 )
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Same, Struct
 
 WITHOUT_KERNELS = frozenset({"gloo", "mpi", "ucc"})
 """Backends that record neither start nor completion: `retired` says only that torch looks after it no longer."""
@@ -451,25 +451,12 @@ Trouble = Parted | CameLate | NotEntered | AllEntered | Crossed
 
 def judge(records: FlightRecords) -> tuple[Trouble, ...]:
     """Return where the ranks parted, the first of all; else who came too late; else who waits for whom."""
-    return _judged(_Identical(records))
-
-
-class _Identical:
-    """One object: several checks ask of the same records, whose millions of entries are not compared to see that."""
-
-    def __init__(self, records: FlightRecords) -> None:
-        self.records = records
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identical) and other.records is self.records
-
-    def __hash__(self) -> int:
-        return id(self.records)
+    return _judged(Same(records))
 
 
 @lru_cache(maxsize=1)
-def _judged(asked: _Identical) -> tuple[Trouble, ...]:
-    side = SideBySide(asked.records)
+def _judged(asked: Same[FlightRecords]) -> tuple[Trouble, ...]:
+    side = SideBySide(asked.value)
     parted = [found for lane in side.lanes if (found := _parted(side, lane)) is not None]
     if unfinished := [each for each in parted if not each.finished]:
         return (min(unfinished, key=lambda each: each.usual.time_s),)

@@ -26,7 +26,7 @@ from ncclprobe.model.errors import ParseError
 from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.snapshot import Absent, Snapshot
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Same, Struct, field, replace
 
 
 class PathType(IntEnum):
@@ -135,34 +135,19 @@ def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[st
     rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
     links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
     c2c = tuple(addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name))
-    return _remembered(_Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
-
-
-class _Same:
-    """A fact as a key: equal to itself alone, which a fleet's nodes share where their answers are equal."""
-
-    __slots__ = ("fact",)
-
-    def __init__(self, fact: Pci) -> None:
-        self.fact = fact
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.fact is other.fact
-
-    def __hash__(self) -> int:
-        return id(self.fact)
+    return _remembered(Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
 
 
 @lru_cache(64)
 def _remembered(
-    pci: _Same,
+    pci: Same[Pci],
     gpus: tuple[tuple[str, str], ...],
     nics: tuple[tuple[str, str], ...],
     links: tuple[tuple[str, tuple[str, ...]], ...],
     c2c: tuple[str, ...],
 ) -> Topology:
     """Return :func:`topology`, made once for all checks, and for all equal nodes of a fleet."""
-    return topology(pci.fact, dict(gpus), dict(nics), dict(links), c2c)
+    return topology(pci.value, dict(gpus), dict(nics), dict(links), c2c)
 
 
 def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ Made by :mod:`ncclprobe.facts.files.log_reader`.
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Same, Struct, field
 
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _KEPT_LOGS, _KEPT_SIGNS = 2, 4096
@@ -42,25 +42,10 @@ class SignIndex:
         return [number for number in near if sign in self._texts[number]]
 
 
-class Same:
-    """A value by its identity: to compare hundreds of thousands of lines would take longer than to search them."""
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        """Return the identity."""
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both hold one object."""
-        return isinstance(other, Same) and self.value is other.value
-
-
 @lru_cache(maxsize=_KEPT_LOGS)
-def index_of(events: Same) -> SignIndex:
+def index_of(events: "Same[tuple[LogEvent, ...]]") -> SignIndex:
     """Return the index of some events, made once for each."""
-    return SignIndex([event.text for event in events.value])  # type: ignore[attr-defined]
+    return SignIndex([event.text for event in events.value])
 
 
 class Explained(Struct, frozen=True):
