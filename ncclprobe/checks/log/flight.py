@@ -3,30 +3,21 @@
 And what stacks of a job that hangs say: who stands where.
 """
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ncclprobe.checks.log import cause
 from ncclprobe.checks.log.lines import failed
-from ncclprobe.facts.files.flight_records import (
-    COMPLETED,
-    RETIRED,
-    STARTED,
-    FlightCall,
-    FlightDump,
-    FlightFrame,
-    FlightGroup,
-    FlightRecords,
-)
+from ncclprobe.facts.files.flight_child import dump
+from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.files.job_log import JobLog
 from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, judge
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 
-_STATES = {"?": 0, "*": STARTED, "!": STARTED | RETIRED, "": STARTED | COMPLETED | RETIRED}
+_STATES = {"?": "scheduled", "*": "started", "!": "started", "": "completed"}
 
 
 def recorded(
@@ -39,79 +30,47 @@ def recorded(
     ``!`` started and given up.
     """
     everyone = tuple(range(world or len(ranks)))
+    dumps = ((rank, _written(text.split(), everyone, backend, timeout_s, first)) for rank, text in ranks.items())
     return FlightRecords(
-        tuple(_dump(rank, text.split(), everyone, backend, timeout_s, first) for rank, text in ranks.items())
+        tuple(replace(dump(written), source=f"nccl_trace_rank_{rank}", rank=rank) for rank, written in dumps)
     )
 
 
-def _dump(
-    rank: int, words: list[str], everyone: tuple[int, ...], backend: str, timeout_s: float, first: int
-) -> FlightDump:
-    groups: dict[str, FlightGroup] = {}
-    calls: list[FlightCall] = []
+def _written(
+    words: list[str], everyone: tuple[int, ...], backend: str, timeout_s: float, first: int
+) -> dict[str, object]:
+    """Return a dump under the keys of torch. Gloo never records more than that torch looks after it no longer."""
+    groups: dict[str, dict[str, object]] = {}
+    entries: list[dict[str, object]] = []
     seqs: dict[str, int] = {}
-    columns = {name: array(code) for name, code in zip(_NAMES, "HIIqBqq", strict=True)}
     for at, word in enumerate(words):
         group, _, rest = word.rpartition("/")
         name, _, members = (group or "0").partition("=")
-        ranks = tuple(map(int, members.split(","))) if members else everyone
-        groups.setdefault(
-            name, FlightGroup(backend, name, "default_pg" if name == "0" else "", ranks, None, None, None, timeout_s)
-        )
+        ranks = [*map(int, members.split(","))] if members else [*everyone]
+        own = groups.setdefault(name, {"desc": "default_pg" if name == "0" else "", "ranks": ranks})
         rest, _, second = rest.partition("@")
-        mark = rest[-1] if rest[-1] in "?*!" else ""
-        call = _call(rest.rstrip("?*!"))
-        seqs[name] = seqs.get(name, first) + (not call.p2p)
-        row = (
-            list(groups).index(name),
-            at,
-            at,
-            seqs[name],
-            _state(mark, backend),
-            int(float(second or at + 1) * 1e9),
-            0,
+        call = rest.rstrip("?*!")
+        mark = rest[len(call) :]
+        op, elements, dtype = (*call.split(":"), "", "")[:3]
+        p2p = op.startswith(("send", "recv"))
+        seqs[name] = seqs.get(name, first) + (not p2p)
+        tensors = {"sizes": [[int(elements or 8)]], "dtypes": [dtype or "Float"]}
+        entries.append(
+            {
+                "record_id": first,
+                "process_group": (name, own["desc"]),
+                "profiling_name": f"{backend}:{op.replace('_0', ' 0').replace('_1', ' 1') if p2p else op}",
+                "is_p2p": p2p,
+                "p2p_seq_id" if p2p else "collective_seq_id": seqs[name],
+                "state": "scheduled" if backend == "gloo" else _STATES[mark],
+                "retired": mark in ("", "!"),
+                "time_created_ns": int(float(second or at + 1) * 1e9),
+                "timeout_ms": int(timeout_s * 1000),
+                "frames": [{"name": "step", "filename": "train.py", "line": 10 + at}],
+                **{f"{side}_{what}": each for side in ("input", "output") for what, each in tensors.items()},
+            }
         )
-        for column, value in zip(columns.values(), row, strict=True):
-            column.append(value)
-        calls.append(call)
-    written: dict[str, Any] = {name: column.tobytes() for name, column in columns.items()}
-    stacks = tuple((FlightFrame("step", "train.py", 10 + at),) for at in range(len(words)))
-    return FlightDump(
-        version="2.10",
-        library="",
-        groups=tuple(groups.values()),
-        calls=tuple(calls),
-        stacks=stacks,
-        first_record=first,
-        **written,
-        source=f"nccl_trace_rank_{rank}",
-        rank=rank,
-    )
-
-
-def _state(mark: str, backend: str) -> int:
-    """Return the state of an entry; gloo never records more than that torch looks after it no longer."""
-    return _STATES[mark] & RETIRED if backend == "gloo" else _STATES[mark]
-
-
-_NAMES = ("group", "call", "stack", "seq", "state", "created_ns", "completed_ns")
-
-
-def _call(word: str) -> FlightCall:
-    op, _, rest = word.partition(":")
-    numel, _, dtype = rest.partition(":")
-    size, dtype = int(numel or 8), dtype or "Float"
-    p2p = op.startswith(("send", "recv"))
-    return FlightCall(
-        op.replace("_0", " 0").replace("_1", " 1") if p2p else op,
-        p2p,
-        f"[{size}]",
-        f"[{size}]",
-        size,
-        size,
-        dtype,
-        dtype,
-    )
+    return {"version": "2.10", "pg_config": groups, "entries": entries}
 
 
 _READ = Certainty("high", "flight records of the ranks")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ncclprobe.facts.files.flight_records import (
+    COLUMNS,
     COMPLETED,
     MAX_DUMP_BYTES,
     RETIRED,
@@ -113,22 +114,16 @@ def dump(value: Json) -> FlightDump:
     entries = value.get("entries", [])
     for entry in entries[-MAX_ENTRIES:]:
         table.add(entry)
-    if entries and not table.seq:
+    if entries and not table.columns["seq"]:
         raise Refusing(f"none of its {len(entries)} entries is as torch writes them")
-    groups = tuple(_groups(table, value))
+    columns: dict[str, Any] = {name: column.tobytes() for name, column in table.columns.items()}
     return FlightDump(
         version=_text(value.get("version")),
         library=_text(value.get("comm_lib_version") or value.get("nccl_version")),
-        groups=groups,
-        calls=tuple(table.calls.values()),
-        stacks=tuple(table.stacks.values()),
-        group=table.group.tobytes(),
-        call=table.call.tobytes(),
-        stack=table.stack.tobytes(),
-        seq=table.seq.tobytes(),
-        state=table.state.tobytes(),
-        created_ns=table.created_ns.tobytes(),
-        completed_ns=table.completed_ns.tobytes(),
+        groups=tuple(_groups(table, value)),
+        calls=tuple(table.calls),
+        stacks=tuple(table.stacks),
+        **columns,
         first_record=table.first_record,
         left_out=table.left_out + max(0, len(entries) - MAX_ENTRIES),
     )
@@ -141,31 +136,25 @@ class Columns:
         self.groups: dict[tuple[str, str, str], int] = {}
         self.ids: dict[int, int] = {}
         self.timeouts_ms: dict[int, int] = {}
-        self.calls: dict[Any, FlightCall] = {}
-        self.stacks: dict[Any, tuple[FlightFrame, ...]] = {(): ()}
-        self.group, self.state = array("H"), array("B")
-        self.call, self.stack = array("I"), array("I")
-        self.seq, self.created_ns, self.completed_ns = array("q"), array("q"), array("q")
+        self.calls: list[FlightCall] = []
+        self.stacks: list[tuple[FlightFrame, ...]] = [()]
+        self.columns = {name: array(code) for name, code in COLUMNS.items()}
         self.first_record, self.left_out = 0, 0
         self._call_index: dict[Any, int] = {}
         self._stack_index: dict[Any, int] = {(): 0}
 
     def add(self, entry: Any) -> None:
-        """Append one entry."""
+        """Append one entry, in the order of the columns."""
         try:
             row = self._row(entry)
             self.timeouts_ms[row[0]] = _number(entry.get("timeout_ms"))
-            if not self.seq:
+            if not self.columns["seq"]:
                 self.first_record = _number(entry.get("record_id"))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             self.left_out += 1
             return
-        for column, value in zip(
-            (self.group, self.call, self.stack, self.seq, self.state, self.created_ns, self.completed_ns),
-            row,
-            strict=True,
-        ):
-            column.append(value)
+        for column, number in zip(self.columns.values(), row, strict=True):
+            column.append(number)
 
     def _row(self, entry: Json) -> tuple[int, ...]:
         name = entry["profiling_name"]
@@ -203,18 +192,19 @@ class Columns:
         if index is None:
             if len(self.calls) >= MAX_TABLE:
                 raise ValueError
-            call = FlightCall(
-                op=_text(name.partition(":")[2] or name),
-                p2p=p2p,
-                inputs=_shapes(sizes_in),
-                outputs=_shapes(sizes_out),
-                input_numel=_numel(sizes_in),
-                output_numel=_numel(sizes_out),
-                input_dtype=_types(types_in),
-                output_dtype=_types(types_out),
+            self.calls.append(
+                FlightCall(
+                    op=_text(name.partition(":")[2] or name),
+                    p2p=p2p,
+                    inputs=_shapes(sizes_in),
+                    outputs=_shapes(sizes_out),
+                    input_numel=_numel(sizes_in),
+                    output_numel=_numel(sizes_out),
+                    input_dtype=_types(types_in),
+                    output_dtype=_types(types_out),
+                )
             )
-            index = self._call_index[key] = len(self.calls)
-            self.calls[key] = call
+            index = self._call_index[key] = len(self.calls) - 1
         return index
 
     def _stack_of(self, frames: Sequence[Json]) -> int:
@@ -223,9 +213,8 @@ class Columns:
         if index is None:
             if len(self.stacks) >= MAX_TABLE:
                 return 0
-            stack = tuple(FlightFrame(_text(name), _text(file), _number(line)) for name, file, line in key)
-            index = self._stack_index[key] = len(self.stacks)
-            self.stacks[key] = stack
+            self.stacks.append(tuple(FlightFrame(_text(name), _text(file), _number(line)) for name, file, line in key))
+            index = self._stack_index[key] = len(self.stacks) - 1
         return index
 
 

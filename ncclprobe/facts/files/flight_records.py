@@ -89,14 +89,14 @@ class FlightDump(Struct, frozen=True):
 
     def column(self, name: str) -> Sequence[int]:
         """Return a column by its name."""
-        return memoryview(getattr(self, name)).cast(_CODES[name])
+        return memoryview(getattr(self, name)).cast(COLUMNS[name])
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self.state)
 
 
-_CODES: dict[str, Literal["B", "H", "I", "q"]] = {
+COLUMNS: dict[str, Literal["B", "H", "I", "q"]] = {
     "group": "H",
     "call": "I",
     "stack": "I",
@@ -105,6 +105,7 @@ _CODES: dict[str, Literal["B", "H", "I", "q"]] = {
     "created_ns": "q",
     "completed_ns": "q",
 }
+"""The type of each column (see :mod:`array`), in the order of a row."""
 
 
 class UnreadDump(Struct, frozen=True):
@@ -203,7 +204,7 @@ _ANSWER: "msgspec.msgpack.Decoder[FlightDump | str]" = msgspec.msgpack.Decoder(F
 
 def _is_whole(dump: FlightDump) -> bool:
     """Return whether all columns have the same length and every index is in its table."""
-    sizes = {len(getattr(dump, name)) / memoryview(b"").cast(code).itemsize for name, code in _CODES.items()}
+    sizes = {len(getattr(dump, name)) / memoryview(b"").cast(code).itemsize for name, code in COLUMNS.items()}
     tables = {"group": dump.groups, "call": dump.calls, "stack": dump.stacks}
     return len(sizes) == 1 and all(max(dump.column(name), default=-1) < len(table) for name, table in tables.items())
 
