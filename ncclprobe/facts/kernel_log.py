@@ -7,7 +7,7 @@ usually to no user. Then nothing is known, which is not that nothing happened.
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
@@ -45,8 +45,51 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 }
 
 
-HARMLESS_XIDS = frozenset({"13", "31", "43", "45", "63", "68", "121", "137", "154"})
-"""Usually of the program, a repair that has happened, or a note of the driver: docs.nvidia.com/deploy/xid-errors."""
+class Xid(NamedTuple):
+    """What an Xid means, and whether a job on this GPU is lost (`grave`) or at risk; else the program is usually to
+    blame, or it tells of a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at risk.
+    """
+
+    words: str = "see NVIDIA's list of Xids"
+    grave: bool = False
+    risky: bool = False
+    of_link: bool = False
+
+
+XIDS = {  # docs.nvidia.com/deploy/xid-errors; the gravity is this project's, as is that of a code not named here
+    "13": Xid("graphics engine exception: usually an error of the program"),
+    "31": Xid("MMU fault: usually an error of the program"),
+    "43": Xid("a program was stopped because of its own error"),
+    "45": Xid("a program was ended"),
+    "48": Xid("double-bit ECC error", grave=True),
+    "61": Xid("internal microcontroller breakpoint", risky=True),
+    "62": Xid("internal microcontroller halt", risky=True),
+    "63": Xid("a row of its memory is to be replaced at the next reset"),
+    "64": Xid("a row of its memory could not be replaced", grave=True),
+    "68": Xid(),
+    "74": Xid("NVLink error", grave=True, of_link=True),
+    "79": Xid("fallen off the bus", grave=True),
+    "92": Xid("many single-bit ECC errors", risky=True),
+    "94": Xid("ECC error, contained: the program that met it was ended", risky=True),
+    "95": Xid("ECC error, not contained: every program on it is lost", grave=True),
+    "109": Xid("context switch timeout", risky=True),
+    "119": Xid("its firmware (GSP) does not answer", grave=True),
+    "120": Xid("its firmware (GSP) has failed", grave=True),
+    "121": Xid("C2C link error, corrected"),
+    "137": Xid(),
+    "140": Xid("ECC error that was not corrected", grave=True),
+    "143": Xid("its initialisation failed", grave=True),
+    "144": Xid("NVLink: SAW error", risky=True, of_link=True),  # this and the next from Blackwell on
+    "145": Xid("NVLink: RLW error", risky=True, of_link=True),
+    "146": Xid("NVLink: TLW error", risky=True, of_link=True),
+    "147": Xid("NVLink: TREX error", risky=True, of_link=True),
+    "148": Xid("NVLink: NVLPW_CTRL error", risky=True, of_link=True),
+    "149": Xid("NVLink: NETIR error", risky=True, of_link=True),
+    "150": Xid("NVLink: MSE error", risky=True, of_link=True),
+    "154": Xid("the driver asks for another recovery than before"),
+}
+HARMLESS_XIDS = frozenset(code for code, xid in XIDS.items() if not (xid.grave or xid.risky))
+LINK_XIDS = frozenset(code for code, xid in XIDS.items() if xid.of_link)
 
 
 class Event(Struct, frozen=True):

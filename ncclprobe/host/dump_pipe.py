@@ -18,6 +18,7 @@ from pathlib import Path
 from ncclprobe.host.processes import environment, stat_or_none
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
+from ncclprobe.model.units import USER_HZ
 
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -67,7 +68,7 @@ def left_dump(pid: str, rank: str) -> str:
     """Return the path of flight records that process `pid` has written by itself. Raises Missing where it has not."""
     user = Path(f"/proc/{pid}").stat().st_uid
     up_s = float(Path("/proc/uptime").read_text().split()[0])
-    began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / os.sysconf("SC_CLK_TCK")
+    began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / USER_HZ
     for path in _dumps(environment(int(pid)), rank):
         found = _written(_in_its_view(pid, path), user)
         if found and found[0] / 1e9 >= began_s:

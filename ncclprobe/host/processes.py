@@ -27,6 +27,7 @@ from ncclprobe.host.patience import within
 from ncclprobe.host.settings import recorded
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing
+from ncclprobe.model.units import USER_HZ
 
 _BLOCKED_S = 0.2  # for one file of one process
 _MOVED = ("rchar", "wchar")
@@ -194,7 +195,7 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
     written = _numbers(f"{path}/io")
     return {
         "state": stat[0],
-        "cpu_s": (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"),
+        "cpu_s": (int(stat[11]) + int(stat[12])) / USER_HZ,
         "wchan": _text_or_empty(f"{path}/wchan").strip("0\n"),
         **_waits(path),
         "faults": int(stat[7]) + int(stat[9]),

@@ -6,6 +6,8 @@ import re
 
 from ncclprobe.model.errors import UsageError
 
+USER_HZ = 100
+"""Ticks a second in /proc, on every architecture that CUDA runs on (proc(5))."""
 _FACTOR = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.kernel_log import Event, KernelLog
+from ncclprobe.facts.kernel_log import XIDS, Event, KernelLog, Xid
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -223,48 +222,6 @@ _WHOSE = re.compile(r"\b(pid|name)=('[^']*'|[^,]*),? ?")  # of no use here, and 
 _RECOVERY = "154"  # "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 
 
-class Meaning(NamedTuple):
-    """What an Xid means, and whether a job on this GPU is lost (FAIL), at risk (WARN) or to blame itself (NOTE)."""
-
-    words: str
-    grave: bool = False
-    risky: bool = False
-
-
-_MEANINGS = {  # docs.nvidia.com/deploy/xid-errors; the gravity is this project's, as is that of a code not named here
-    "13": Meaning("graphics engine exception: usually an error of the program"),
-    "31": Meaning("MMU fault: usually an error of the program"),
-    "43": Meaning("a program was stopped because of its own error"),
-    "45": Meaning("a program was ended"),
-    "48": Meaning("double-bit ECC error", grave=True),
-    "61": Meaning("internal microcontroller breakpoint", risky=True),
-    "62": Meaning("internal microcontroller halt", risky=True),
-    "63": Meaning("a row of its memory is to be replaced at the next reset", risky=False),
-    "64": Meaning("a row of its memory could not be replaced", grave=True),
-    "74": Meaning("NVLink error", grave=True),
-    "79": Meaning("fallen off the bus", grave=True),
-    "92": Meaning("many single-bit ECC errors", risky=True),
-    "94": Meaning("ECC error, contained: the program that met it was ended", risky=True),
-    "95": Meaning("ECC error, not contained: every program on it is lost", grave=True),
-    "109": Meaning("context switch timeout", risky=True),
-    "119": Meaning("its firmware (GSP) does not answer", grave=True),
-    "120": Meaning("its firmware (GSP) has failed", grave=True),
-    "121": Meaning("C2C link error, corrected"),
-    "140": Meaning("ECC error that was not corrected", grave=True),
-    "143": Meaning("its initialisation failed", grave=True),
-}
-_NVLINK5 = {  # from Blackwell on, each with a text that says Fatal or Nonfatal
-    "144": "NVLink: SAW error",
-    "145": "NVLink: RLW error",
-    "146": "NVLink: TLW error",
-    "147": "NVLink: TREX error",
-    "148": "NVLink: NVLPW_CTRL error",
-    "149": "NVLink: NETIR error",
-    "150": "NVLink: MSE error",
-}
-_LOST = Meaning("fallen off the bus", grave=True)
-
-
 def log(*events: Event, uptime_s: float = 7200.0) -> KernelLog:
     """Return a kernel log with these events, for examples."""
     return KernelLog(events, uptime_s, source="/dev/kmsg")
@@ -323,19 +280,20 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     return tell(subject, message, **NODE, confidence=_LOGGED, evidence=evidence)
 
 
-def meaning_of(event: Event, fatal: bool | None) -> Meaning:
+def meaning_of(event: Event, fatal: bool | None) -> Xid:
     """Return what `event` means, whose lines say or do not say that it is `fatal`; None: there is no line."""
+    known = XIDS.get(event.code, Xid())
     if event.kind == "lost":
-        return _LOST
+        return XIDS["79"]
     if event.kind == "sxid":
-        return Meaning("fatal error of an NVSwitch" if fatal else "error of an NVSwitch, not fatal", grave=bool(fatal))
-    if event.code in _NVLINK5:
+        return Xid("fatal error of an NVSwitch" if fatal else "error of an NVSwitch, not fatal", grave=bool(fatal))
+    if known.of_link and known.risky:
         said = "fatal or not" if fatal is None else "fatal" if fatal else "not fatal"
-        return Meaning(f"{_NVLINK5[event.code]}, {said}", grave=bool(fatal), risky=fatal is None)
+        return Xid(f"{known.words}, {said}", grave=bool(fatal), risky=fatal is None)
     if event.code == _RECOVERY:
         asked = event.text.rpartition(" to ")[2].rstrip(".")
-        return Meaning(f"the driver now asks for: {asked or 'nothing known'}", risky="(None)" not in asked)
-    return _MEANINGS.get(event.code, Meaning("see NVIDIA's list of Xids"))
+        return Xid(f"the driver now asks for: {asked or 'nothing known'}", risky="(None)" not in asked)
+    return known
 
 
 def _recovered(event: Event, all_events: Sequence[Event]) -> bool:

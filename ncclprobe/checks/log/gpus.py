@@ -13,7 +13,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in
-from ncclprobe.facts.kernel_log import HARMLESS_XIDS
+from ncclprobe.facts.kernel_log import HARMLESS_XIDS, LINK_XIDS
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 
@@ -29,7 +29,6 @@ _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off", "RmI
 _BUS_FATAL = ("Uncorrected (Fatal)", "Uncorrectable (Fatal)")
 _LIVED_WITH = ("Non-fatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
-_LINK_XIDS = frozenset({"74", *map(str, range(144, 151))})
 _LINK = {
     **NODE,
     "remedy": "`nvidia-smi nvlink -e` names the link whose errors grow. Drain the host and reset the GPUs at both its "
@@ -60,7 +59,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_KERNEL):
         xid = _xid(event)
         if xid and xid not in HARMLESS_XIDS:
-            whose = _LINK if xid in _LINK_XIDS else NODE
+            whose = _LINK if xid in LINK_XIDS else NODE
             yield said(log, event, f"the driver reports Xid {xid}", ranks=of_process(log, event), **whose)
         elif not xid and not any(text in event.text for text in _LIVED_WITH):
             yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)

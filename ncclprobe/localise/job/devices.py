@@ -9,10 +9,8 @@ from ncclprobe.facts.nvml import SLOWED
 from ncclprobe.facts.pci import normal
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.units import size
+from ncclprobe.model.units import USER_HZ, size
 
-_TICKS_S = 100
-"""Of a process's start: USER_HZ, of every Linux that runs CUDA."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SLOW_CLOCK = 0.5
 
@@ -88,7 +86,7 @@ def _xids(rank: JobProcess, gpu: LiveGpu, events: Sequence[Event] | Absent) -> I
     said = {
         f"its GPU{gpu.index} has had Xid {each.code}" if each.kind == "xid" else f"its GPU{gpu.index} fell off the bus"
         for each in known
-        if each.at_s >= rank.start / _TICKS_S and each.code not in HARMLESS_XIDS and _same(each.device, str(gpu.pci))
+        if each.at_s >= rank.start / USER_HZ and each.code not in HARMLESS_XIDS and _same(each.device, str(gpu.pci))
     }
     yield from sorted(said)
 

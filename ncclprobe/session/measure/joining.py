@@ -25,6 +25,7 @@ from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Disturbance, Xids
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, learned
+from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_setting
@@ -43,7 +44,6 @@ _HOT = 0.05
 _MOST_XIDS = 3
 _MOST_CHARACTERS = 64
 """Of a setting's value."""
-_HERTZ = 100.0  # of /proc/stat: USER_HZ, which is 100 on every architecture that CUDA runs on
 
 
 class Reading(Struct, frozen=True):
@@ -69,7 +69,7 @@ def parse(text: str, own_s: float) -> Reading | None:
     words = text.partition("\n")[0].split()
     if len(words) < 9 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:9]):
         return None
-    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / _HERTZ for word in words[1:9])
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) / USER_HZ for word in words[1:9])
     busy = user + nice + system + irq + softirq
     return Reading(busy + idle + iowait + steal, busy, steal, own_s)
 
