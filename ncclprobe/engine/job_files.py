@@ -22,7 +22,7 @@ from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, is_dump, read_dumps
-from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, ReadLog
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, LogStream, ReadLog
 from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import Reader
@@ -162,7 +162,8 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
     if logs := by_kind.get("log"):
         read = _read_logs(logs, signs, show)
         odd += [
-            NotUnderstood(each.name, 1, None, each.cut.removeprefix(f"{each.name}: ")) for each in read if _unread(each)
+            NotUnderstood(each.name, 1, None, each.cut.removeprefix(f"{each.name}: "))
+            for each in (log.stream for log in read if _unread(log))
         ]
         if some := [each for each in read if not _unread(each)]:
             facts[JobLog] = joined(some)
@@ -188,7 +189,7 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
 
 
 def _unread(log: ReadLog) -> bool:
-    return bool(log.cut) and not log.nbytes
+    return bool(log.stream.cut) and not log.stream.nbytes
 
 
 def _ras(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Facts:
@@ -273,7 +274,7 @@ def _on_cores(
             return msgspec.msgpack.decode(answer, type=ReadLog)
         except (HostError, msgspec.DecodeError) as error:
             knows.discard(id(child))  # the next request starts another process
-            return ReadLog(file.name, cut=f"could not be read: {error}")
+            return ReadLog(LogStream(file.name, cut=f"could not be read: {error}"))
         finally:
             idle.put(child)
             progress.add(file.nbytes)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream
+from ncclprobe.facts.files.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of_failure
 from ncclprobe.localise.last_words import LastWords, last_words
@@ -18,9 +18,6 @@ from ncclprobe.model.findings import Evidence, Severity
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 
-_ENDINGS = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
-_SUMMARY = ("ROOT CAUSE", "FAILURE")
-_TALK = ("INFO", "DEBUG", "TRACE")
 _GOES_ON_S = 300.0
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
@@ -44,12 +41,12 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
     else:
         step, line, more = stream.step, stream.step_line, 0 if stream.rank is not None else _OTHERS_STEPS
     went_on = event.step is not None and step is not None and step > event.step + more and line > event.line
-    if event.level in _TALK and _is_talk(event) and stream.nlines > event.line:
+    if event.level in TALK and _is_talk(event) and stream.nlines > event.line:
         return True
-    if event.level in _ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
+    if event.level in ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
         return False
     finished = stream.finished is not None and stream.finished.line > event.line
-    return went_on or (finished and event.level not in _ENDINGS and _is_talk(event))
+    return went_on or (finished and event.level not in ENDINGS and _is_talk(event))
 
 
 def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
@@ -61,7 +58,7 @@ def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
     ended = {
         event.stream
         for event in log.events
-        if event.line > log.streams[event.stream].over and (event.level in _SUMMARY or of_launcher(event))
+        if event.line > log.streams[event.stream].over and (event.level in SUMMARY or of_launcher(event))
     }
     kept = [event for event in log.events if failed or not _is_history(log, event, ended)]
     if len(kept) == len(log.events) and not any(event.level == "CAUGHT" for event in kept):
@@ -71,11 +68,11 @@ def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
 
 def _is_history(log: JobLog, event: LogEvent, ended: Collection[int]) -> bool:
     stream = log.streams[event.stream]
-    if event.level in _TALK:
+    if event.level in TALK:
         return False
     if event.line <= stream.over:
         return True
-    if event.stream in ended or event.level in ("FATAL", *_SUMMARY):
+    if event.stream in ended or event.level in ENDINGS[1:]:
         return False
     if event.level in ("WARN", "ERROR") and _is_talk(event) and _wrote_on(stream, event):
         return True
@@ -98,8 +95,8 @@ def earlier_attempts(log: JobLog) -> Iterator[str]:
     for number, stream in enumerate(log.streams):
         own = [event for event in log.events if event.stream == number and event.line <= stream.over]
         anew = max((event.line for event in own if begins_anew(event.text)), default=0)
-        before = (event for event in own if event.line < anew and event.level not in _TALK)
-        errors = [e for e in before if e.level in _ENDINGS or form_of_failure(e.text, e.level) >= ERROR]
+        before = (event for event in own if event.line < anew and event.level not in TALK)
+        errors = [e for e in before if e.level in ENDINGS or form_of_failure(e.text, e.level) >= ERROR]
         if errors:
             last = errors[-1]
             yield (
@@ -123,7 +120,7 @@ def ended_well(log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Evide
     said = [stream.finished for stream in log.streams if stream.finished]
     if not said or aborted(log) or any(_ends(log, event, failing) for event in log.events):
         return ()
-    return tuple(Evidence(log.streams[each.stream].name, each.line, each.text) for each in said[:4])
+    return tuple(log.evidence(each) for each in said[:4])
 
 
 def aborted(log: JobLog) -> tuple[int, ...]:
@@ -138,7 +135,7 @@ def aborted(log: JobLog) -> tuple[int, ...]:
 
 
 def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) -> bool:
-    speaks = event.level in _ENDINGS or (event.stream, event.line) in failing
+    speaks = event.level in ENDINGS or (event.stream, event.line) in failing
     return (speaks or of_launcher(event)) and not lived_on(log, event)
 
 
@@ -198,7 +195,7 @@ def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tup
     """Return whether who wrote a line said nothing more, or nothing before its end was noticed."""
     if form and _alone(log, event):
         return True
-    if event.level in _TALK or lived_on(log, event) or log.streams[event.stream].step_line > event.line:
+    if event.level in TALK or lived_on(log, event) or log.streams[event.stream].step_line > event.line:
         return False
     last = log.streams[event.stream].last
     ended = failing or (event.host and last and (last.line == event.line or _RETURNED.search(last.text)))
@@ -246,7 +243,7 @@ def with_the_unknown_line(
         message=f"this line most likely says why; ncclprobe does not know its meaning{_origin(line)}",
         ranks=() if line.rank is None else (line.rank,),
         nodes=(line.host,) if line.host else (),
-        evidence=(Evidence(log.streams[line.stream].name, line.line, line.text),),
+        evidence=(log.evidence(line),),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
     likely = _by_its_words(likely, last_words(line, ended=bool(failing) or _ended_badly(log, line)))
@@ -260,7 +257,7 @@ def _ended_badly(log: JobLog, line: LogEvent) -> bool:
     stream = log.streams[line.stream]
     if line.line == stream.nlines or (stream.last and _OF_STACK.match(stream.last.text)):
         return True
-    return any(of_launcher(e) or e.level in _ENDINGS or _EXITED.search(e.text[:512]) for e in log.events)
+    return any(of_launcher(e) or e.level in ENDINGS or _EXITED.search(e.text[:512]) for e in log.events)
 
 
 def _by_its_words(likely: Cause, words: LastWords | None) -> Cause:

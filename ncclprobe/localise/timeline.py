@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from statistics import median
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, LogStream, Pace, RankLog
+from ncclprobe.facts.files.job_log import ENDINGS, JobLog, LogEvent, LogStream, Pace, RankLog
 from ncclprobe.facts.files.log_prefix import names_year
 from ncclprobe.facts.files.torch_lines import timed_out_work
 from ncclprobe.localise.collectives import Entered, entered
@@ -100,7 +100,6 @@ def _waited(cause: Cause) -> bool:
 
 MOST_MOMENTS = 2000
 MOST_RANKS = 1 << 16
-_FAILED = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
 _EMPTY = JobLog((), ())
 
 
@@ -122,7 +121,7 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
     for each in log.ranks.values():
         if last := each.last:
             when = None if last.time_s is None else last.time_s - ahead_s.get(last.host, 0.0)
-            moment = Moment(when, each.rank, each.host, "its last line", _evidence(log, last))
+            moment = Moment(when, each.rank, each.host, "its last line", log.evidence(last))
             placed.setdefault(moment.evidence, (_place(known, moment, last.stream, last.line), moment))
     return tuple(moment for _, moment in sorted(placed.values(), key=lambda each: each[0])[:MOST_MOMENTS])
 
@@ -160,7 +159,7 @@ def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState,
         dump = dumps.get(rank)
         last = entered(dump, len(dump) - 1) if dump and len(dump) else None
         collective = _collective(last) if last else waiting.get(rank, "")
-        where = _evidence(log, own.last) if own.last else Evidence(dump.source) if dump else None
+        where = log.evidence(own.last) if own.last else Evidence(dump.source) if dump else None
         state = _state(own, last, rank in waiting) if where else "there is no log of it"
         found.append(RankState(rank, own.host, own.pid, where, collective, state))
     return tuple(found)
@@ -182,7 +181,7 @@ def _collective(last: Entered) -> str:
 
 
 def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
-    if rank.last and rank.last.level in _FAILED:
+    if rank.last and rank.last.level in ENDINGS:
         return "failed"
     if last is not None and last.state != "completed":
         return f"in a collective, {last.state}"
@@ -191,10 +190,6 @@ def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
     if rank.init_started > rank.init_complete:
         return "in the initialisation of a communicator"
     return "its log ends" if last is None else "between collectives"
-
-
-def _evidence(log: JobLog, event: LogEvent) -> Evidence:
-    return Evidence(log.streams[event.stream].name, event.line, event.text)
 
 
 def not_understood(
@@ -207,7 +202,7 @@ def not_understood(
     first: dict[int, LogEvent] = {}
     count: dict[int, int] = {}
     for event in log.events:
-        if event.level not in ("WARN", "ERROR", *_FAILED) or (event.stream, event.line) in known:
+        if event.level not in ("WARN", "ERROR", *ENDINGS) or (event.stream, event.line) in known:
             continue
         if not understood(event):
             first.setdefault(event.stream, event)

@@ -43,8 +43,8 @@ Codes, by group.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, seen, warn
+from ncclprobe.facts.files.job_log import SUMMARY, JobLog, LogEvent
+from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, warn
 from ncclprobe.model.registry import CauseRule, Check, check
 from ncclprobe.model.values import Struct
 
@@ -125,13 +125,12 @@ def said(
         line=event.line,
         time_s=event.time_s,
         codes=codes,
-        ordered=event.level not in ("ROOT CAUSE", "FAILURE"),
+        ordered=event.level not in SUMMARY,
     )
-    evidence = seen(log.streams[event.stream].name, event.text, event.line)
     make = fail if severity is Severity.FAIL else warn
     subject = details.pop("subject", "") or log.where(event)
     nodes = details.pop("nodes", occurrence.hosts)
-    return make(subject, message, evidence=evidence, nodes=nodes, occurrence=occurrence, **details)
+    return make(subject, message, evidence=log.evidence(event), nodes=nodes, occurrence=occurrence, **details)
 
 
 def consequence(log: JobLog, event: LogEvent, message: str, **details: Any) -> Finding:

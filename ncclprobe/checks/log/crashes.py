@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.known import ENDINGS
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
     FAILED,
@@ -20,11 +19,11 @@ from ncclprobe.checks.log.lines import (
     warned,
 )
 from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
 from ncclprobe.facts.files.texts import ERROR, between, form_of_failure, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.localise.rank_ends import rank_ends
-from ncclprobe.model.findings import Finding, Severity, seen
+from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 
@@ -201,7 +200,7 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.events:
         code = _signal(event)
-        summary = event.level in ("ROOT CAUSE", "FAILURE") and code not in _WORDS
+        summary = event.level in SUMMARY and code not in _WORDS
         ended = signal_of_launcher(event.text) not in _WORDS and any(text in event.text for text in _ENDED)
         ended = ended and not event.text.startswith("    ")  # of a traceback's own source
         if summary or (not demoted(event) and ended and not _says_why(event)):
@@ -260,7 +259,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
 
 def _failed_by_itself(log: JobLog) -> bool:
     """Return whether a line tells of a failure that no signal from outside explains."""
-    ended = (e for e in log.events if e.level in ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL"))
+    ended = (e for e in log.events if e.level in ENDINGS)
     said_so = (e for e in log.having(*FAILED) if e.level != "INFO" and not warned(e))
     return any(
         not any(sign in event.text for sign in (*_OUTSIDE, "ChildFailedError")) and not lived_on(log, event)
@@ -446,7 +445,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
-        summary = event.level in ("ROOT CAUSE", "FAILURE") or signal_of_launcher(event.text) is not None
+        summary = event.level in SUMMARY or signal_of_launcher(event.text) is not None
         summary = summary or event.text.startswith(("task ", "tasks "))
         summary = summary or any(text in event.text for text in (*_DUMPED, *_OF_RAY))
         if not summary and not _lost_others_before(log, event):
@@ -457,7 +456,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
     """Return a crash with what the same process said just before, if that is an error by its form."""
     writer = (event.stream, event.host, event.pid, event.rank)
     before = [
-        seen(log.streams[other.stream].name, other.text, other.line)
+        log.evidence(other)
         for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
         and form_of_failure(other.text, other.level) >= ERROR

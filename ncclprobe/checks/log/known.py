@@ -20,11 +20,11 @@ from ncclprobe.checks.log.lines import (
     warned,
 )
 from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
+from ncclprobe.facts.files.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.texts import address_of, between, number
 from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import Finding, seen, warn
+from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 
@@ -199,6 +199,12 @@ def setting_refused(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
 
 
+def _log(text: str, level: str = "WARN") -> JobLog:
+    """Return the log of a job that failed with this line of NCCL's, for examples."""
+    failure = LogEvent(0, 2, "NCCL failure", level="ERROR")
+    return JobLog((LogStream("a.log", 2),), (LogEvent(0, 1, text, host="n1", pid=7, level=level), failure))
+
+
 _IN_OTHER_WORDS = (
     "EI00",  # HCCL's numbers
     "grad_norm across the workers:",
@@ -230,7 +236,7 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """
     failure = failed(log)
     for event in log.events:
-        if event.level not in ("INFO", "TRACE", "DEBUG") and (event.stream, event.line) not in explained.lines:
+        if event.level not in TALK and (event.stream, event.line) not in explained.lines:
             found = messages.said(event.text, event.level)
             if found and _speaks(event, found, failure or _are_last(log, event)) and not lived_on(log, event):
                 yield _finding(log, event, found)
@@ -305,13 +311,6 @@ def _by_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...]
     return (), ""
 
 
-def _log(text: str) -> JobLog:
-    from ncclprobe.facts.files.job_log import LogStream
-
-    failure = LogEvent(0, 2, "NCCL failure", level="ERROR")
-    return JobLog((LogStream("a.log", 2),), (LogEvent(0, 1, text, host="n1", pid=7, level="WARN"), failure))
-
-
 HARMLESS = (
     "network addresses of (",
     "failed to listen on any local network address. Continuing",
@@ -381,13 +380,9 @@ def understood(event: LogEvent) -> bool:
     return harmless(event) or (found is not None and found.kind != "?")
 
 
-ENDINGS = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
-"""Levels of lines after which a process does not go on."""
-
-
 @cause(
-    bad=lambda: [(_log_of(LogEvent(0, 1, "ValueError: x", level="EXCEPTION")), Explained(("oom",)))],
-    good=lambda: [(_log_of(LogEvent(0, 1, "loss 3.1")), Explained())],
+    bad=lambda: [(_log("ValueError: x", "EXCEPTION"), Explained(("oom",)))],
+    good=lambda: [(_log("loss 3.1"), Explained())],
     required=True,
 )
 def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
@@ -402,9 +397,8 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     if not explained.codes and (left or explained.open):
         raise Unlearned(_why(log, left, explained))
     for event in left[:1]:
-        evidence = seen(log.streams[event.stream].name, event.text, event.line)
         text = f"{len(left)} lines that end a process are of no known form"
-        yield warn(log.where(event), text, evidence=evidence, action="none")
+        yield warn(log.where(event), text, evidence=log.evidence(event), action="none")
 
 
 def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
@@ -413,9 +407,3 @@ def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
     first = left[0]
     where, text = f"{log.streams[first.stream].name}:{first.line}", whole_words(first.text, 200)
     return f"{where} says of a failure what no check knows: {text}"
-
-
-def _log_of(event: LogEvent) -> JobLog:
-    from ncclprobe.facts.files.job_log import LogStream
-
-    return JobLog((LogStream("a.log", 1),), (event,))

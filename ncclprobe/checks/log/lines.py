@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import said
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.job_log import SUMMARY, JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
@@ -146,8 +146,7 @@ def hosts(log: JobLog) -> frozenset[str]:
 
     What launchers call a host is another name of it: torchrun says ``localhost``, srun the node's name.
     """
-    told = ("ROOT CAUSE", "FAILURE")
-    return frozenset(e.host for e in log.events if e.host and e.pid is not None and e.level not in told)
+    return frozenset(e.host for e in log.events if e.host and e.pid is not None and e.level not in SUMMARY)
 
 
 def of_peer(log: JobLog, address: str) -> dict[str, Any]:

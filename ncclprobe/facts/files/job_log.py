@@ -9,8 +9,13 @@ Made by :mod:`ncclprobe.facts.files.log_reader`.
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from ncclprobe.model.findings import Evidence
 from ncclprobe.model.values import Same, Struct, field
 
+TALK = ("INFO", "TRACE", "DEBUG")
+SUMMARY = ("ROOT CAUSE", "FAILURE")
+ENDINGS = ("EXCEPTION", "FATAL", *SUMMARY)
+"""Levels of lines: of what is no failure, of what torchrun says of a rank, and after which a process does not go on."""
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _KEPT_LOGS, _KEPT_SIGNS = 2, 4096
 
@@ -175,6 +180,10 @@ class JobLog(Struct, frozen=True):
         for number in index_of(Same(self.events)).having(signs):
             yield self.events[number]
 
+    def evidence(self, event: LogEvent) -> Evidence:
+        """Return a line as what a finding rests on."""
+        return Evidence(self.streams[event.stream].name, event.line, event.text)
+
     def where(self, event: LogEvent) -> str:
         """Return ``rank 3``, else the host and process, else the log's name: the subject of a finding."""
         if event.rank is not None:
@@ -189,25 +198,15 @@ OF_LOCAL = -2
 
 
 class ReadLog(Struct):
-    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
-    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
-    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
-    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`, `over`,
-    `served`: as those of :class:`LogStream`.
+    """One log as it was read: the `stream` that it is, as far as it tells by itself. `dropped`: lines in its middle.
+
+    `last`: its last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
+    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks.
     """
 
-    name: str
+    stream: LogStream
     events: list[LogEvent] = field(default_factory=list)
-    nlines: int = 0
-    nbytes: int = 0
-    cut: str = ""
-    more: int = 0
     dropped: int = 0
     last: dict[int, LogEvent] = field(default_factory=dict)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     labelled: bool = False
-    finished: LogEvent | None = None
-    cut_short: bool = False
-    paces: list[Pace] = field(default_factory=list)
-    over: int = 0
-    served: int = 0

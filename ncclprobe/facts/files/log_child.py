@@ -5,12 +5,12 @@ import sys
 
 import msgspec
 
-from ncclprobe.facts.files.job_log import ReadLog
+from ncclprobe.facts.files.job_log import LogStream, ReadLog
 from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, replace
 
 
 class LogRequest(Struct, frozen=True):
@@ -27,8 +27,8 @@ def answered(file: JobFile, reader: Reader) -> ReadLog:
     try:
         read = reader.read_one(file.name, blocks)
     except UsageError as error:
-        return ReadLog(file.name, cut=str(error))
-    read.cut = blocks.cut
+        return ReadLog(LogStream(file.name, cut=str(error)))
+    read.stream = replace(read.stream, cut=blocks.cut)
     return read
 
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from ncclprobe.facts.files.log_prefix import LogLine, time_at_start
+from ncclprobe.facts.files.job_log import LogEvent
+from ncclprobe.facts.files.log_prefix import time_at_start
 from ncclprobe.facts.files.texts import form_of_failure, was_caught
 from ncclprobe.model.values import replace
 
@@ -46,7 +47,7 @@ OF_EACH_OTHER = "each other's: "
 """Before ranks of which each lacks what another has submitted."""
 
 
-def follows(line: LogLine) -> str:
+def follows(line: LogEvent) -> str:
     """Return which text begins with `line`; empty: none."""
     if line.text.endswith(f"{TRACEBACK}:"):  # a line of another stream may be cut by it
         return TRACEBACK
@@ -62,85 +63,83 @@ def follows(line: LogLine) -> str:
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
 
-def paragraph(begin: str, first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
-    """Yield what the `lines` after `first`, with their numbers, say together, and in which line it stands."""
+def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
+    """Yield what the `lines` after `first` say together, with the number of the line in which it stands."""
     if begin in _LISTS:
         return _list(first, lines)
     if begin == HELP_RULE:
         return _help(lines)
     if begin == _PANICKED:
-        return (
-            (at, replace(first, text=f"{first.text} {line.text}", level="EXCEPTION")) for at, line in islice(lines, 1)
-        )
+        said = ((each.line, f"{first.text} {each.text}") for each in islice(lines, 1))
+        return (replace(first, line=at, text=text, level="EXCEPTION") for at, text in said)
     if begin == _HANDLED:
-        told = ((at, found[1]) for at, line in islice(lines, 8) if (found := _MESSAGE.match(line.text)))
-        return ((at, replace(first, text=text, level="EXCEPTION")) for at, text in islice(told, 1))
+        told = ((each.line, found[1]) for each in islice(lines, 8) if (found := _MESSAGE.match(each.text)))
+        return (replace(first, line=at, text=text, level="EXCEPTION") for at, text in islice(told, 1))
     if begin == LAST_ERROR:
-        return ((at, replace(line, level=line.level or "WARN")) for at, line in islice(lines, 1))
+        return (replace(each, level=each.level or "WARN") for each in islice(lines, 1))
     return _exception(first, lines) if begin == TRACEBACK else _children(lines, root=begin == _SUMMARY)
 
 
-def _list(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+def _list(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
     """Yield a line with the ranks that are listed beneath it."""
     at, ranks, lacking = 0, list[str](), set[str]()
-    for number, line in lines:
-        if not (found := _LISTED.match(line.text)):
+    for each in lines:
+        if not (found := _LISTED.match(each.text)):
             break
-        at = at or number
+        at = at or each.line
         ranks.append(found[1])
         lacking.add((found[2] or "").partition(",")[0])
     if ranks:
         whose = OF_EACH_OTHER if len(lacking) == len(ranks) > 1 else ""
-        yield at, replace(first, text=f"{first.text} {whose}{', '.join(ranks)}")
+        yield replace(first, line=at, text=f"{first.text} {whose}{', '.join(ranks)}")
 
 
-def _help(lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+def _help(lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
     """Yield the first sentence above the closing rule, and that rule without text: it begins nothing. What is no
     prose, as a table, or has no closing rule, is none of it.
     """
-    told = list[tuple[int, LogLine]]()
-    for number, line in islice(lines, _HELP_LINES):
-        if line.text.rstrip() == HELP_RULE:
-            text = " ".join(each.text.strip() for _, each in told).partition(". ")[0]
+    told = list[LogEvent]()
+    for each in islice(lines, _HELP_LINES):
+        if each.text.rstrip() == HELP_RULE:
+            text = " ".join(one.text.strip() for one in told).partition(". ")[0]
             if _PROSE.match(text):
-                at, said = told[0]
-                yield at, replace(said, text=text, level="ERROR" if form_of_failure(text) else "")
-            yield number, replace(line, text="")
+                yield replace(told[0], text=text, level="ERROR" if form_of_failure(text) else "")
+            yield replace(each, text="")
             return
-        told.append((number, line))
+        told.append(each)
 
 
-def _writer(line: LogLine) -> tuple[object, ...]:
+def _writer(line: LogEvent) -> tuple[object, ...]:
     return line.rank, line.local_rank, line.host, line.pid
 
 
-def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
+def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
     """Yield the exception: the first line of the same writer that is not indented. Other writers may come between.
 
     One whose message is the traceback of another, as of a worker process or of Ray's tasks, only passes that on.
     """
     indent = len(first.text) - len(first.text.lstrip())
-    place, said = "", list[tuple[int, LogLine]]()
-    for number, line in lines:
-        if _writer(line) != _writer(first):
+    place, said = "", list[LogEvent]()
+    for each in lines:
+        if _writer(each) != _writer(first):
             continue
-        text = line.text[indent:] if not line.text[:indent].strip() else line.text
+        text = each.text[indent:] if not each.text[:indent].strip() else each.text
         if found := _FRAME.match(text):
-            if said and not _OF_RAY.match(said[0][1].text):
+            if said and not _OF_RAY.match(said[0].text):
                 break
             yield from _as_level("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
-        elif said and (text.strip() or number > said[0][0] + _BLANK_LINES):
-            at, raised = said[0]
+        elif said and (text.strip() or each.line > said[0].line + _BLANK_LINES):
+            raised = said[0]
             bare = raised.text.rstrip().endswith(":")
             wraps = _WRAPS.match(text) or (bare and text.startswith((TRACEBACK, _QUOTED)))
             if bare and text[:1].isalpha() and not wraps and " " not in raised.text.strip():  # its message begins below
-                said = [(at, replace(raised, text=f"{raised.text.rstrip()} {text.strip()}"))]
+                said = [replace(raised, text=f"{raised.text.rstrip()} {text.strip()}")]
             said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
         elif not said and _RAISED.match(text):
             why = _reason(lines, _writer(first)) if "validation error" in text else ""
-            said = [(number, replace(line, text=f"{text}{why}", level="EXCEPTION", place=place))]
+            said = [replace(each, text=f"{text}{why}", level="EXCEPTION", place=place)]
             if text.endswith(_LISTS):
                 break
         elif text.strip() and not said and not text.startswith(" "):
@@ -148,49 +147,50 @@ def _exception(first: LogLine, lines: Iterable[tuple[int, LogLine]]) -> Iterator
     yield from said
 
 
-def _as_level(level: str, said: Sequence[tuple[int, LogLine]]) -> Iterator[tuple[int, LogLine]]:
-    return ((number, replace(line, level=level or line.level)) for number, line in said)
+def _as_level(level: str, said: Sequence[LogEvent]) -> Iterator[LogEvent]:
+    return (replace(each, level=level or each.level) for each in said)
 
 
-def _reason(lines: Iterable[tuple[int, LogLine]], writer: tuple[object, ...]) -> str:
+def _reason(lines: Iterable[LogEvent], writer: tuple[object, ...]) -> str:
     """Return the first reason beneath a pydantic ValidationError: ``  Value error, …``, after a field's name or not."""
-    own = (line.text for _, line in islice(lines, 12) if _writer(line) == writer)
+    own = (each.text for each in islice(lines, 12) if _writer(each) == writer)
     found = next((text.strip() for text in islice(own, 3) if text.startswith("  ") and "[type=" in text), "")
     return f": {found.partition(' [type=')[0]}" if found else ""
 
 
-def _children(lines: Iterable[tuple[int, LogLine]], root: bool) -> Iterator[tuple[int, LogLine]]:
+def _children(lines: Iterable[LogEvent], root: bool) -> Iterator[LogEvent]:
     """Yield one line for each rank of the summary, at its exit code; a traceback as the exception it ends with."""
-    level, said, at, last = "ROOT CAUSE" if root else "FAILURE", dict[str, str](), 0, LogLine("")
-    for number, line in lines:
+    level, said, at, last = "ROOT CAUSE" if root else "FAILURE", dict[str, str](), 0, LogEvent(0, 0, "")
+    for line in lines:
         border = line.text.startswith(("---", "==="))
         if said and (border or _ITEM.match(line.text.strip())):
-            yield at, _child(said, level, last)
+            yield _child(said, level, replace(last, line=at))
             said = {}
         if border or (line.text and not line.text.startswith((" ", "["))):
             return
         if found := _MEMBER.match(line.text):
             said[found[1]], last = found[2].strip(), line
-            at = number if not at or found[1] in ("time", "exitcode") else at
+            at = line.line if not at or found[1] in ("time", "exitcode") else at
         elif said and _RAISED.match(line.text.strip()) and line.text.startswith("  ") and line.text[2:3] != " ":
             said["traceback"] = line.text.strip()
     if said:
-        yield at, _child(said, level, last)
+        yield _child(said, level, replace(last, line=at))
 
 
-def _child(said: dict[str, str], level: str, line: LogLine) -> LogLine:
+def _child(said: dict[str, str], level: str, line: LogEvent) -> LogEvent:
     rank, code = _OF_RANK.search(said.get("rank", "")), _EXIT.search(said.get("exitcode", ""))
     timed = time_at_start(said.get("time", "").replace("_", " "))
     why = said.get("traceback", "")
     signal = f" ({code[3]})" if code and code[3] else ""
     text = f"exitcode: {code[1] if code else said.get('exitcode', '?')}{signal}, {why}".rstrip(", ")
-    return LogLine(
-        text,
-        int(rank[1]) if rank else line.rank,
-        said.get("host", ""),
-        int(code[2]) if code else None,
-        timed[0] if timed else line.time_s,
-        level,
-        "",
-        int(rank[2]) if rank else None,
+    return replace(
+        line,
+        text=text,
+        rank=int(rank[1]) if rank else line.rank,
+        host=said.get("host", ""),
+        pid=int(code[2]) if code else None,
+        time_s=timed[0] if timed else line.time_s,
+        level=level,
+        place="",
+        local_rank=int(rank[2]) if rank else None,
     )

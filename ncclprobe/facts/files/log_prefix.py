@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from ncclprobe.facts.files.job_log import LogEvent
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Struct, replace
 
@@ -268,22 +269,6 @@ _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
 
 
-class LogLine(Struct, frozen=True):
-    """One line without what stood before it; :class:`ncclprobe.facts.files.job_log.LogEvent` explains the fields.
-
-    `local_rank` is the number on its node that torchrun's prefix names.
-    """
-
-    text: str
-    rank: int | None = None
-    host: str = ""
-    pid: int | None = None
-    time_s: float | None = None
-    level: str = ""
-    place: str = ""
-    local_rank: int | None = None
-
-
 class Habit(Struct, frozen=True):
     """Prefixes that only their repetition gives away: a number (`srun --label`, Hydra), a host's or container's name
     before a colon (pdsh, clush) or a bar (docker compose).
@@ -313,16 +298,16 @@ def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
     return len(found) if few and not any(name.upper() in _NO_HOSTS for name in {*found}) else 0
 
 
-def cleaned(raw: bytes, habit: Habit = Habit()) -> Iterator[LogLine]:  # noqa: B008 - frozen
-    """Yield what one line says and who wrote it: of a line in which half lines of several writers meet, each of them.
+def cleaned(raw: bytes, habit: Habit = Habit(), number: int = 0) -> Iterator[LogEvent]:  # noqa: B008 - frozen
+    """Yield what line `number` says and who wrote it: where half lines of several writers meet in it, each of them.
 
     Never fails. What stands before a carriage return is a line of its own: a progress bar that was overwritten.
     """
     if raw[:1] == b"{" and (record := shipped_record(raw)):
-        outer = LogLine("", None, record.host, None, record.time_s)
+        outer = LogEvent(0, number, "", host=record.host, time_s=record.time_s)
         texts = record.text
     else:
-        outer, texts = LogLine(""), _text(raw)
+        outer, texts = LogEvent(0, number, ""), _text(raw)
     if texts.startswith(_OF_A_RANK):
         texts = _GLUED.sub("\r", texts)
     elif "it/s" in texts or "s/it" in texts:
@@ -338,7 +323,7 @@ def _text(raw: bytes) -> str:
     return (_ESCAPES.sub("", text) if "\x1b" in text else text).rstrip()
 
 
-def _prefixes(line: LogLine, habit: Habit) -> LogLine:
+def _prefixes(line: LogEvent, habit: Habit) -> LogEvent:
     """Return `line` without its prefixes: who wrote it stays where a prefix does not say otherwise."""
     for _ in range(_MOST_PREFIXES):
         shorter = _shorter(line, habit)
@@ -358,7 +343,7 @@ def _prefixes(line: LogLine, habit: Habit) -> LogLine:
     return line
 
 
-def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
+def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
     if "|" in text[:65] and (quoted := _QUOTED.match(text)):
@@ -396,7 +381,7 @@ def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     return None
 
 
-def _taken(line: LogLine, found: "re.Match[str]") -> LogLine:
+def _taken(line: LogEvent, found: "re.Match[str]") -> LogEvent:
     """Return `line` without the prefix that was found, and with what it says."""
     said = found.groupdict()
     return replace(
@@ -416,7 +401,7 @@ def _first(one: float | None, other: float | None) -> float | None:
     return other if one is None else one
 
 
-def _messages(line: LogLine) -> Iterator[LogLine]:
+def _messages(line: LogEvent) -> Iterator[LogEvent]:
     """Yield the message of each head of NCCL's in a line, and what stands before the first."""
     text, start = line.text, 0
     current = line
@@ -441,7 +426,7 @@ def _next_head(text: str, start: int) -> tuple[int, str]:
     return min(places, default=(-1, ""))
 
 
-def _head(text: str, at: int, head: str, line: LogLine) -> tuple[int, LogLine]:
+def _head(text: str, at: int, head: str, line: LogEvent) -> tuple[int, LogEvent]:
     """Return where the head ``host:pid:tid [dev] file:line (func) `` before `at` begins, and whose it is."""
     begin, place = at, ""
     for _ in range(6):

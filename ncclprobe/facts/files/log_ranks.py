@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, LogStream, RankLog, ReadLog
+from ncclprobe.facts.files.job_log import OF_LOCAL, SUMMARY, JobLog, LogEvent, LogStream, RankLog, ReadLog
 from ncclprobe.facts.files.log_prefix import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
 
@@ -38,8 +38,6 @@ _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.l
 OF_SLURM = ("slurmstepd: ", "srun: ")
 """srun labels what its daemon writes with the number of a task too."""
 _MOST_SEARCHED = 1024
-_SUMMARY = ("ROOT CAUSE", "FAILURE")
-"""Levels of what torchrun says of a rank, which the rank did not write."""
 
 _Process = tuple[int, str, int | None]
 """A log, a host and a process there: of containers that share a host's name, several may have one number."""
@@ -50,7 +48,6 @@ class _Known(Struct):
     """What lines say of processes. `of`: rank and size of the largest communicator that a process named."""
 
     of: dict[_Process, tuple[int, int]] = field(default_factory=dict)
-    inits: Counter[tuple[int, str]] = field(default_factory=Counter)
     versions: dict[str, dict[str, None]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
     locals: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -76,13 +73,13 @@ class _Known(Struct):
         for name, form in (("nccl", _NCCL), ("torch", _TORCH)):
             if found := form.search(event.text):
                 self.versions.setdefault(name, {})[found[1]] = None
-        self.has_torchrun |= event.level in _SUMMARY
+        self.has_torchrun |= event.level in SUMMARY
         head = event.text[:_MOST_SEARCHED]
         for said in (*map("".join, _SIZE.findall(head)), *_JOINED.findall(head)):
             self.sizes[int(said)] += 1
         if event.rank is not None and event.local_rank is not None:
             self.locals[event.stream, event.local_rank] = event.rank
-        if event.rank is not None and event.pid is not None and event.level in _SUMMARY:
+        if event.rank is not None and event.pid is not None and event.level in SUMMARY:
             self.of.setdefault((_EVERY_LOG, event.host, event.pid), (event.rank, 1))
         if event.host and (found := _TASKS.match(event.text)):
             tasks = _listed(found[1])
@@ -133,10 +130,11 @@ def joined(logs: Sequence[ReadLog]) -> JobLog:
 
 def _unread(logs: Sequence[ReadLog]) -> Iterator[str]:
     for log in logs:
-        if log.cut:
-            yield f"{log.name}: {log.cut}"
+        name = log.stream.name
+        if log.stream.cut:
+            yield f"{name}: {log.stream.cut}"
         if log.dropped:
-            yield f"{log.name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
+            yield f"{name}: {log.dropped} lines in its middle were left out, for there are more than are kept"
 
 
 def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:
@@ -147,33 +145,19 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     processes = {(event.host, event.pid): event for event in events if event.host and event.pid is not None}
     ranks = {event.rank for event in events} | {event.local_rank for event in events}
     ranks |= {known.rank_of(event) for event in processes.values()}
-    rank = rank_of_name(log.name, known.one_node)
+    rank = rank_of_name(log.stream.name, known.one_node)
     if rank is None and len(processes) == 1 and len(ranks - {None}) == 1:
         rank = known.rank_of(next(iter(processes.values())))
     told = {event.host for event in events if event.host and _OF_SRUN.match(event.text)}
     hosts = {event.host for event in events if event.host and not _OF_SRUN.match(event.text)}
     hosts |= told if told - hosts and hosts else set()
-    host = next(iter(hosts)) if len(hosts) == 1 else _host_of_name(log.name) if not hosts else ""
+    host = next(iter(hosts)) if len(hosts) == 1 else _host_of_name(log.stream.name) if not hosts else ""
     pid = next(iter(processes))[1] if len(processes) == 1 else None
     rank = None if ranks - {None, rank} else rank
+    finished, last = (event and replace(event, stream=number) for event in (log.stream.finished, log.last.get(-1)))
     step, step_line = log.steps.get(-1, (None, 0))
-    last = log.last.get(-1)
-    return LogStream(
-        name=log.name,
-        nlines=log.nlines,
-        rank=rank,
-        host=host,
-        pid=pid,
-        cut=log.cut,
-        nbytes=log.nbytes,
-        step=step,
-        step_line=step_line,
-        finished=log.finished and replace(log.finished, stream=number),
-        cut_short=log.cut_short,
-        last=last and replace(last, stream=number),
-        paces=tuple(log.paces),
-        over=log.over,
-        served=log.served,
+    return replace(
+        log.stream, rank=rank, host=host, pid=pid, step=step, step_line=step_line, finished=finished, last=last
     )
 
 
@@ -197,7 +181,7 @@ def _one_each(
     one_each = len(logs) > 1 and all(len(each) <= 1 for each in found) and len({*ranks}) == len(ranks)
     if not one_each or size not in (None, len(logs)) or len(left) > 1:
         return streams
-    spare = set() if any(rank_of_name(log.name) is not None for log in logs) else left
+    spare = set() if any(rank_of_name(log.stream.name) is not None for log in logs) else left
     return [replace(s, rank=next(iter(own or spare), None)) for s, own in zip(streams, found, strict=True)]
 
 
@@ -205,7 +189,7 @@ def _numbered(
     logs: Sequence[ReadLog], named: Sequence[set[int | None]], raw: Sequence[Sequence[LogEvent]]
 ) -> list[int | None]:
     """Return the ranks in names such as ``workerlog.3``: if all numbers from 0 are there, and no line objects."""
-    numbers = [int(found[1]) if (found := _NUMBERED.search(log.name[-512:].lower())) else None for log in logs]
+    numbers = [int(found[1]) if (found := _NUMBERED.search(log.stream.name[-512:].lower())) else None for log in logs]
     local = any(event.local_rank is not None for events in raw for event in events)
     agree = all(each <= {number} for each, number in zip(named, numbers, strict=True))
     all_there = len(logs) > 1 and {*numbers} == {*range(len(logs))}
@@ -298,7 +282,7 @@ def _with_steps(
 
 def of_launcher(event: LogEvent) -> bool:
     """Return whether a launcher wrote this line of a rank: torchrun's summary, or srun of a task."""
-    return event.level in _SUMMARY or bool(_TASKS.match(event.text))
+    return event.level in SUMMARY or bool(_TASKS.match(event.text))
 
 
 def _of_others(event: LogEvent) -> bool:

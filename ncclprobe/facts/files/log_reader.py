@@ -12,9 +12,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ncclprobe.facts.files import log_ranks
-from ncclprobe.facts.files.job_log import OF_LOCAL, JobLog, LogEvent, Pace, ReadLog
+from ncclprobe.facts.files.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
 from ncclprobe.facts.files.log_paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
-from ncclprobe.facts.files.log_prefix import Habit, LogLine, cleaned, habit_of
+from ncclprobe.facts.files.log_prefix import Habit, cleaned, habit_of
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.facts.files.texts import (
     ERROR,
@@ -139,7 +139,6 @@ _STEP_WITHIN, _BEFORE = 256, 2048
 """How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; in so much of a line, and in
 so many bytes before one. Slurm's ``STEP 7.0`` is none.
 """
-_TALK = ("INFO", "TRACE", "DEBUG")
 _SAYS = re.compile(r"\w")
 _BARE = re.compile(
     r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): |panic: |Uncaught "
@@ -165,7 +164,6 @@ MOST_EVENTS = 20_000
 """Of one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 120, 2000
 _MOST_PACES = 64
-_ENDED = ("EXCEPTION", "FATAL", "ROOT CAUSE", "FAILURE")
 _CHARACTERS_EACH = 320
 """Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
 
@@ -187,16 +185,14 @@ class Reader:
             reading.begin(chunk.data)
             for begin, end, hit in self.sieve.lines(chunk.data, chunk.own):
                 reading.take(chunk, begin, end, hit)
-        reading.end(chunks.tail, chunks.nlines)
-        reading.log.nbytes = chunks.nbytes
-        return reading.log
+        return reading.end(chunks.tail, chunks.nlines, chunks.nbytes)
 
 
 class _Reading:
     """One log as far as it has been read."""
 
     def __init__(self, name: str, reader: Reader) -> None:
-        self.log, self._reader = ReadLog(name), reader
+        self.log, self._reader = ReadLog(LogStream(name)), reader
         self._habit: Habit | None = None
         self._nchars = 0
         self._raised: set[int] = set()
@@ -211,6 +207,8 @@ class _Reading:
         self._by: int | None = None
         """The rank that says it."""
         self._tested = False
+        self._finished: LogEvent | None = None
+        """The last line that says that the job came to its end."""
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -224,22 +222,21 @@ class _Reading:
         shape = raw.translate(None, _DIGITS)
         self._alike[shape] += 1
         if self._alike[shape] > MOST_ALIKE and (self._alike[shape] > MOST_WANTED or not self._wanted(shape, raw)):
-            self.log.more += 1
             return
         number = chunk.line_of(begin)
         if number in self._raised:
             return
-        several = [*cleaned(raw, self._habit or Habit())]
+        several = [*cleaned(raw, self._habit or Habit(), number)]
         if several and (prints_data(several[0].text) or advises(several[0].text)):
             return
         for line in several:
-            before = None if line.level in _TALK else _step_before(chunk.data, begin)
+            before = None if line.level in TALK else _step_before(chunk.data, begin)
             begins = follows(line)
             wanted = len(several) == 1 or line.level or self._reader.any.holds(line.text.encode())
             if wanted and begins != HELP_RULE:
-                self._add(number, line, before)
+                self._add(line, before)
             if begins:
-                following = self._lines(enumerate(chunk.following(end), start=number + 1))
+                following = self._lines(chunk.following(end), number + 1)
                 if begins == TRACEBACK and not line.text.lstrip().startswith(begins):
                     before = None  # it cuts a line: a block of standard output ended there
                 link = chunk.data[max(begin - _BETWEEN, 0) : begin] if begins == TRACEBACK else b""
@@ -249,11 +246,12 @@ class _Reading:
                 told = [*paragraph(begins, _cut(line), following)]
                 if begins == TRACEBACK and not told and self.log.events and self.log.events[-1].line == number:
                     self.log.events[-1] = replace(self.log.events[-1], level="CUT OFF")
-                for at, said in told:
-                    self._add(at, replace(said, level="OUTER") if passed_on else said, before)
-                    self._raised |= {at} if said.level in _OF_A_CHAIN or begins in (LAST_ERROR, HELP_RULE) else set()
-                    for below, listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
-                        self._add(below, listed, before)
+                for said in told:
+                    self._add(replace(said, level="OUTER") if passed_on else said, before)
+                    if said.level in _OF_A_CHAIN or begins in (LAST_ERROR, HELP_RULE):
+                        self._raised.add(said.line)
+                    for listed in paragraph(follows(said), said, following) if said.text.endswith(":") else ():
+                        self._add(listed, before)
 
     def _wanted(self, shape: bytes, raw: bytes) -> bool:
         """Return whether a check searches for the line; that none does for lines of its shape is remembered."""
@@ -261,81 +259,94 @@ class _Reading:
             self._shapes[shape] = shape[:1] == b"{" or self._reader.shapes.holds(shape)
         return self._shapes[shape] and (raw[:1] == b"{" or self._reader.signs.holds(raw))
 
-    def _lines(self, raws: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, LogLine]]:
-        return ((number, line) for number, raw in raws for line in cleaned(raw, self._habit or Habit()))
+    def _lines(self, raws: Iterable[bytes], first: int = 1) -> Iterator[LogEvent]:
+        numbered = enumerate(raws, start=first)
+        return (line for number, raw in numbered for line in cleaned(raw, self._habit or Habit(), number))
 
-    def _add(self, number: int, line: LogLine, step: int | None) -> None:
+    def _add(self, line: LogEvent, step: int | None) -> None:
         if not line.text.strip():
             return
         if not (line.host and line.pid) and begins_anew(line.text):
-            self._anew = [*self._anew[-_MOST_ATTEMPTS:], (number, step)]
+            self._anew = [*self._anew[-_MOST_ATTEMPTS:], (line.line, step)]
         self._nchars += len(line.text)
-        if self._nchars > self._reader.most * _CHARACTERS_EACH:
-            line = replace(line, text=whole_words(line.text, _CHARACTERS_EACH))
+        long = self._nchars > self._reader.most * _CHARACTERS_EACH
+        event = replace(line, step=step, text=whole_words(line.text, _CHARACTERS_EACH) if long else line.text)
         if len(self.log.events) < self._reader.most // 2:
-            self.log.events.append(_event(number, line, step))
+            self.log.events.append(event)
         else:  # the first of them and the last: a cause is the one or the other
             self.log.dropped += len(self._late) == self._late.maxlen
-            self._late.append(_event(number, line, step))
+            self._late.append(event)
 
-    def end(self, tail: bytes, nlines: int) -> None:
-        """Note the last line of each rank, and of the log."""
-        self.log.nlines = nlines
-        self.log.cut_short = bool(tail) and not tail.endswith(b"\n")
+    def end(self, tail: bytes, nlines: int, nbytes: int) -> ReadLog:
+        """Return the log, with the last line of each rank and what its end says of it."""
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
-        few = raws[-_FEW_LAST:]
-        lines = [line for _, line in self._lines(enumerate(few))]
-        writers = {event.rank for event in self.log.events} | {event.local_rank for event in self.log.events}
-        writers |= {line.rank for line in lines} | {line.local_rank for line in lines}
-        if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
-            few = raws
-        taken = {event.line for event in self.log.events}
-        came = 0
-        hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
-        for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
-            if _SAYS.search(line.text):
-                late = number > nlines - _FEW_LAST and number not in taken
-                if late and form_of_failure(line.text, line.level) >= ERROR:
-                    self.log.events.append(_event(number, line, self.log.steps.get(-1, (None,))[0]))
-                event, step = _event(number, line), _step(line.text[:_STEP_WITHIN])
-                own = line.rank if line.rank is not None else -1
-                if line.rank is None and line.local_rank is not None:
-                    own = OF_LOCAL - line.local_rank
-                for writer in {-1, own} if not line.text.startswith(log_ranks.OF_SLURM) else {-1}:
-                    self.log.last[writer] = event
-                    if step:
-                        self.log.steps[writer] = int(step[1]), number
-                result = number > nlines - _FEW_LAST and hint and self._weighed(number, line)
-                if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
-                    self.log.finished, came = event, self.log.steps.get(-1, (0, 0))[0]
-        furthest, at = self.log.steps.get(-1, (0, 0))
-        if self.log.finished and at > self.log.finished.line and furthest > came:
-            self.log.finished = None  # of a part: the job went on
+        self._take_last(raws, nlines)
         self.log.events.sort(key=lambda each: each.line)
-        self.log.served = nlines - len(raws) + _last_served(raws)
-        self.log.over = self._history()
-        over = self.log.finished.line if self.log.finished else 0
+        over = self._history()
+        bare = max(nlines - _LAST_RAISED, self._finished.line if self._finished else 0)
         self.log.events[:] = [
-            _raised(each)
-            if not each.level and each.line > max(nlines - _LAST_RAISED, over) and _BARE.match(each.text)
-            else each
+            _raised(each) if not each.level and each.line > bare and _BARE.match(each.text) else each
             for each in self.log.events
         ]
-        if self.log.steps and not self.log.finished and not any(each.level in _ENDED for each in self.log.events):
-            self.log.paces += self._paces(raws, nlines)
-
+        at_work = self.log.steps and not self._finished and not any(e.level in ENDINGS for e in self.log.events)
+        self.log.stream = replace(
+            self.log.stream,
+            nlines=nlines,
+            nbytes=nbytes,
+            cut_short=bool(tail) and not tail.endswith(b"\n"),
+            finished=self._finished,
+            served=nlines - len(raws) + _last_served(raws),
+            over=over,
+            paces=tuple(self._paces(raws, nlines)) if at_work else (),
+        )
         _note_expected(self.log.events)
         _resolved(self.log.events)
+        return self.log
 
-    def _weighed(self, number: int, line: LogLine) -> bool:
+    def _take_last(self, raws: Sequence[bytes], nlines: int) -> None:
+        """Note the last line of each rank, the step that it came to, and whether a line says that the job has ended."""
+        came, taken = 0, {event.line for event in self.log.events}
+        hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
+        raws = raws if self._has_several_ranks(raws) else raws[-_FEW_LAST:]
+        for line in self._lines(raws, nlines - len(raws) + 1):
+            if not _SAYS.search(line.text):
+                continue
+            late = line.line > nlines - _FEW_LAST
+            if late and line.line not in taken and form_of_failure(line.text, line.level) >= ERROR:
+                self.log.events.append(replace(line, step=self.log.steps.get(-1, (None,))[0]))
+            self._note(line)
+            result = late and hint and self._weighed(line)
+            if result or (line.line > nlines - _LAST_WORDS and says_finished(line.text)):
+                self._finished, came = line, self.log.steps.get(-1, (0, 0))[0]
+        furthest, at = self.log.steps.get(-1, (0, 0))
+        if self._finished and at > self._finished.line and furthest > came:
+            self._finished = None  # of a part: the job went on
+
+    def _has_several_ranks(self, raws: Sequence[bytes]) -> bool:
+        """Return whether several ranks write this log: each has a last line of its own."""
+        known = (*self.log.events, *self._lines(raws[-_FEW_LAST:]))
+        return len({rank for each in known for rank in (each.rank, each.local_rank)} - {None}) > 1
+
+    def _note(self, line: LogEvent) -> None:
+        """Note a line, and a step that it names, as the last of its writer so far."""
+        own = line.rank if line.rank is not None else -1
+        if line.rank is None and line.local_rank is not None:
+            own = OF_LOCAL - line.local_rank
+        step = _step(line.text[:_STEP_WITHIN])
+        for writer in {-1, own} if not line.text.startswith(log_ranks.OF_SLURM) else {-1}:
+            self.log.last[writer] = line
+            if step:
+                self.log.steps[writer] = int(step[1]), line.line
+
+    def _weighed(self, line: LogEvent) -> bool:
         """Return whether a line says that all went well, and note up to which line it outweighs what stands before it.
 
         A result does up to itself; a mere claim up to the last step: who raised after it may not have gone on.
         """
         self._tested |= bool(_TESTED.match(line.text))
         if brings_result(line.text) or (self._tested and line.text.startswith("OK")):
-            self._result, self._by = number, line.rank
+            self._result, self._by = line.line, line.rank
             return True
         claimed = claims_end(line.text, logged=line.level == "INFO" and line.time_s is not None)
         if claimed:
@@ -344,7 +355,7 @@ class _Reading:
 
     def _history(self) -> int:
         """Return the last line of what another attempt followed that came further, or of tests that passed."""
-        finished = self.log.finished.line if self.log.finished else 0
+        finished = self._finished.line if self._finished else 0
         came = max(finished, self.log.steps.get(-1, (0, 0))[1])
         made = [(each.line, each.step) for each in self.log.events if self._anew and each.step is not None]
         again = (at for at, before in self._anew if at < came or any(at < n and s != before for n, s in made))
@@ -405,7 +416,7 @@ def _resolved(events: list[LogEvent]) -> None:
 def _is_error(event: LogEvent, below: LogEvent) -> bool:
     """Return whether a line is an error of its own: no line of a traceback, nor the heading of one."""
     head = (below.line, below.place) == (event.line + 1, event.place) and below.text.endswith(f"{TRACEBACK}:")
-    own = event.level not in ("OUTER", "CAUGHT", *_TALK) and not event.text.rstrip().endswith(":")
+    own = event.level not in ("OUTER", "CAUGHT", *TALK) and not event.text.rstrip().endswith(":")
     return own and not head and event.text[:1] != " " and form_of_failure(event.text, event.level) >= ERROR
 
 
@@ -419,11 +430,11 @@ def _note_expected(events: list[LogEvent]) -> None:
             events[last] = replace(events[last], level="CAUGHT")
     wanted = [each.line for each in events if was_expected(each.text)]
     for number, each in enumerate(events) if wanted else ():
-        if each.level not in _TALK and any(0 < line - each.line <= _EXPECTED_LINES for line in wanted):
+        if each.level not in TALK and any(0 < line - each.line <= _EXPECTED_LINES for line in wanted):
             events[number] = replace(each, level="CAUGHT")
 
 
-def _cut(line: LogLine) -> LogLine:
+def _cut(line: LogEvent) -> LogEvent:
     """Return a line with the rank of the traceback that begins within it and cuts a line of another stream."""
     found = _CUT_BY.search(line.text)
     return replace(line, rank=int(found[1])) if found and line.rank is None else line
@@ -431,12 +442,6 @@ def _cut(line: LogLine) -> LogLine:
 
 def _raised(event: LogEvent) -> LogEvent:
     return replace(event, text=event.text.lstrip().removeprefix("what():").lstrip(), level="EXCEPTION")
-
-
-def _event(number: int, line: LogLine, step: int | None = None) -> LogEvent:
-    return LogEvent(
-        0, number, line.text, line.rank, line.host, line.pid, line.time_s, line.level, line.place, line.local_rank, step
-    )
 
 
 def _step_before(data: bytes, at: int) -> int | None:

@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ncclprobe.facts.files.job_log import ENDINGS, TALK
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
@@ -33,8 +34,6 @@ TABLE = Path(__file__).with_name("messages.tsv")
 WORD = re.compile(r"[A-Za-z_]{3,}")
 _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
-_RAISED = ("EXCEPTION", "ROOT CAUSE", "FAILURE", "FATAL")
-_TALK = ("INFO", "TRACE", "DEBUG")
 FAMILY = "FAMILY"
 KINDS = ("cause", "consequence", "symptom", "harmless", "aside", "?")
 _NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch", "ofi": "aws-ofi-nccl", "gloo": "gloo"}
@@ -188,11 +187,11 @@ def said(text: str, level: str) -> Message | None:
     anybody's, but behind the exception's name. NCCL writes WARN: another library may speak of the same call.
     """
     found = message(text)
-    if found is None or (level in _TALK and found.row.level != "INFO"):
+    if found is None or (level in TALK and found.row.level != "INFO"):
         return None
     if found.row.project == "nccl" and (level == "ERROR" or " UCX " in text):
         return None
-    raised = level in _RAISED or "Error: " in text or "Exception: " in text
+    raised = level in ENDINGS or "Error: " in text or "Exception: " in text
     return None if found.row.level == "RAISED" and found.codes and not raised else found
 
 
