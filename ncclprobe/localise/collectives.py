@@ -62,7 +62,6 @@ class Lane:
         self.slots: dict[int, dict[object, list[int]]] = defaultdict(dict)
         self.last: dict[int, int] = {}
         self.open: dict[int, int] = {}
-        self.timed_out: set[int] = set()
 
     @property
     def without_kernels(self) -> bool:
@@ -147,8 +146,6 @@ class SideBySide:
             lane = lanes[numbers[at]]
             if not dump.calls[calls[at]].p2p:
                 lane.open.setdefault(rank, dump.column("seq")[at])
-                if dump.column("state")[at] & RETIRED:
-                    lane.timed_out.add(rank)
 
     def _complete(self) -> None:
         """Say who belongs to each group. A rank with a whole recorder and no entry of a group called nothing in it."""
@@ -163,12 +160,12 @@ class SideBySide:
                 if dump is not None and dump.first_record == 0 and not dump.left_out:
                     lane.last[rank] = 0
 
-    def entry(self, lane: Lane, rank: int, seq: int | None = None) -> Entered | None:
-        """Return the entry of `rank` for collective `seq` of a group, or its last in it; None: it is not recorded."""
+    def entry(self, lane: Lane, rank: int, seq: int) -> Entered | None:
+        """Return the entry of `rank` for collective `seq` of a group; None: it is not recorded."""
         dump, lanes = self.dumps[rank], self.lane_of[rank]
         numbers, calls, seqs = dump.column("group"), dump.column("call"), dump.column("seq")
         for at in reversed(range(len(dump))):
-            if (seq is None or seqs[at] == seq) and lanes[numbers[at]] is lane and not dump.calls[calls[at]].p2p:
+            if seqs[at] == seq and lanes[numbers[at]] is lane and not dump.calls[calls[at]].p2p:
                 return entered(dump, at)
         return None
 
@@ -262,7 +259,7 @@ Call = tuple[object, ...]
 class NotEntered(Struct, frozen=True):
     """A call that `waiting` ranks entered and `missing` did not, whose last entries of any group are `last`.
 
-    `undumped` ranks belong to the group and have left no dump. `timed_out`: torch has given up waiting.
+    `undumped` ranks belong to the group and have left no dump.
     """
 
     entry: Entered
@@ -270,7 +267,6 @@ class NotEntered(Struct, frozen=True):
     missing: tuple[int, ...]
     last: tuple[Entered, ...] = ()
     undumped: tuple[int, ...] = ()
-    timed_out: bool = False
 
 
 class AllEntered(Struct, frozen=True):
@@ -285,7 +281,6 @@ class AllEntered(Struct, frozen=True):
     completed: tuple[int, ...]
     ended: tuple[int, ...] = ()
     undumped: tuple[int, ...] = ()
-    timed_out: bool = False
 
 
 class Crossed(Struct, frozen=True):
@@ -359,12 +354,11 @@ def _waits_on(call: Call, wait: Wait, stuck: Mapping[int, Call]) -> set[Call | N
 def _trouble(side: SideBySide, wait: Wait, stuck: Mapping[int, Call]) -> NotEntered | AllEntered:
     lane = wait.lane
     undumped = () if lane is None else lane.undumped
-    timed_out = bool(lane and lane.timed_out)
     idle = tuple(rank for rank in wait.missing if rank not in stuck)
     if wait.missing:
         dumps = [side.dumps[rank] for rank in idle]
         last = tuple(entered(dump, len(dump) - 1) for dump in dumps if len(dump))
-        return NotEntered(wait.entry, wait.waiting, idle or wait.missing, last, undumped, timed_out)
+        return NotEntered(wait.entry, wait.waiting, idle or wait.missing, last, undumped)
     by_state: dict[str, list[int]] = defaultdict(list)
     for rank in wait.waiting:
         entry = side.entry(lane, rank, wait.entry.seq) if lane is not None else wait.entry
@@ -372,7 +366,7 @@ def _trouble(side: SideBySide, wait: Wait, stuck: Mapping[int, Call]) -> NotEnte
             by_state[entry.state].append(rank)
     states = ("scheduled", "started", "completed", "ended")
     scheduled, started, completed, ended = (tuple(by_state[state]) for state in states)
-    return AllEntered(wait.entry, scheduled, started, completed, ended, undumped, timed_out)
+    return AllEntered(wait.entry, scheduled, started, completed, ended, undumped)
 
 
 def _call_at(side: SideBySide, rank: int, at: int) -> Call:

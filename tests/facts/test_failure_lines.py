@@ -15,22 +15,22 @@ from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork, Waited, ha
     [
         (
             "NET/IB : Got completion with error 12, opcode 1, len 32478, vendor err 129",
-            Completion(12, vendor=129),
+            Completion(12),
         ),
         (
             "NET/IB : Got completion from peer 10.0.0.2<40211> with error 12, opcode 1, len 0, vendor err 129 (Recv) "
             "localGid fe80::1 remoteGid ::ffff:10.0.0.2",
-            Completion(12, "10.0.0.2", 129, "", "fe80::1", "::ffff:10.0.0.2"),
+            Completion(12, "10.0.0.2", "", "fe80::1", "::ffff:10.0.0.2"),
         ),
         (
             "NET/IB: Got completion from peer n2.local<40211> with status=5 opcode=0 len=0 vendor err 249 (Send) "
             "localGid ::ffff:10.1.0.1 remoteGids::ffff:10.1.0.2 hca mlx5_3",
-            Completion(5, "n2.local", 249, "mlx5_3", "::ffff:10.1.0.1", "::ffff:10.1.0.2"),
+            Completion(5, "n2.local", "mlx5_3", "::ffff:10.1.0.1", "::ffff:10.1.0.2"),
         ),
         (
             "NET/IB: Got completion from peer 10.0.0.2<1> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
             "vendor_err=129 qp_num=9  hca mlx5_0",
-            Completion(12, "10.0.0.2", 129, "mlx5_0"),
+            Completion(12, "10.0.0.2", "mlx5_0"),
         ),
         ("NET/IB: Got completion", None),
         ("Got completion with error x", None),
@@ -48,12 +48,12 @@ def test_a_completion_is_read_in_each_form(text: str, said: Completion | None) -
         (
             "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state "
             "RTR, local GID index 3, local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2",
-            QpRefusal(110, "Connection timed out", "mlx5_0:1", 3, "::ffff:10.1.0.1", "::ffff:10.2.0.2"),
+            QpRefusal(110, "Connection timed out", "mlx5_0:1", "::ffff:10.1.0.1", "::ffff:10.2.0.2"),
         ),
         (
             "Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, "
             "local GID index -1, local GID N/A, remote GID N/A",
-            QpRefusal(22, "Invalid argument", "mlx5_0:1", -1),
+            QpRefusal(22, "Invalid argument", "mlx5_0:1"),
         ),
         ("Call to ibv_create_qp failed", None),
     ],
@@ -120,9 +120,9 @@ NEW = (
 
 
 def test_a_watchdogs_line_is_read_in_each_form() -> None:
-    assert torch_lines.timed_out_work(OLD) == TimedOutWork(3, None, "ALLREDUCE", None, "4, 2", 1800000)
+    assert torch_lines.timed_out_work(OLD) == TimedOutWork(3, None, "ALLREDUCE", None, "4, 2")
     group = "ID 1 PG GUID 1(tp)"
-    assert torch_lines.timed_out_work(NEW) == TimedOutWork(3, 7, "_ALLGATHER_BASE", 4, "", 600000, group)
+    assert torch_lines.timed_out_work(NEW) == TimedOutWork(3, 7, "_ALLGATHER_BASE", 4, "", group)
     assert torch_lines.timed_out_work("loss 2") is None
 
 

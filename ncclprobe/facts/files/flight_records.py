@@ -116,15 +116,11 @@ class UnreadDump(Struct, frozen=True):
 
 
 class FlightRecords(Struct, frozen=True):
-    """The dumps of a job, at most one of each rank, by rank. `unplaced` are those whose rank is not known.
-
-    `superseded` names older dumps of a rank that has a newer one.
-    """
+    """The dumps of a job, of each rank the newest, by rank. `unplaced` are those whose rank is not known."""
 
     dumps: tuple[FlightDump, ...]
     unplaced: tuple[FlightDump, ...] = ()
     unread: tuple[UnreadDump, ...] = ()
-    superseded: tuple[str, ...] = ()
 
 
 def is_dump(head: bytes) -> bool:
@@ -146,14 +142,22 @@ def read_dumps(files: Iterable[tuple[str, bytes]], children: int = 2) -> FlightR
 
 
 def records(found: Iterable[tuple[str, FlightDump | str]]) -> FlightRecords:
-    """Return the dumps that were `found`: the name of each, and the dump or why it was not read."""
+    """Return the newest dump of each rank of those that were `found`, and apart from them those of no known rank: of
+    each its name, and the dump or why it was not read.
+    """
     read, unread = [], []
     for source, dump in found:
         if isinstance(dump, FlightDump):
-            read.append(replace(dump, source=source, rank=rank_of(source, dump.groups, dump.calls)))
+            read.append(replace(dump, source=source, rank=rank_of(source, dump.groups)))
         else:
             unread.append(UnreadDump(source, dump))
-    return placed(read, unread)
+    by_age = sorted(read, key=lambda dump: (_newest_ns(dump), len(dump.stacks)))
+    newest = {dump.rank: dump for dump in by_age if dump.rank is not None}
+    return FlightRecords(
+        dumps=tuple(newest[rank] for rank in sorted(newest)),
+        unplaced=tuple(dump for dump in read if dump.rank is None),
+        unread=tuple(unread),
+    )
 
 
 def _read_all(files: Iterable[tuple[str, bytes]], children: int) -> Iterator[tuple[str, FlightDump | str]]:
@@ -213,7 +217,7 @@ _NAMED = re.compile(r"rank[_.=-]?(\d{1,7})", re.IGNORECASE)
 _ENDING = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,8}){0,3}$")
 
 
-def rank_of(source: str, groups: Sequence[FlightGroup] = (), calls: Sequence[FlightCall] = ()) -> int | None:
+def rank_of(source: str, groups: Sequence[FlightGroup] = ()) -> int | None:
     """Return the rank that wrote a dump: ``nccl_trace_rank_3`` says it; else its groups, if they leave only one.
 
     A process records its own groups alone, so its rank is in each of them; a number that is not is no rank's.
@@ -226,23 +230,6 @@ def rank_of(source: str, groups: Sequence[FlightGroup] = (), calls: Sequence[Fli
             if possible is None or int(found) in possible:
                 return int(found)
     return next(iter(possible)) if possible is not None and len(possible) == 1 else None
-
-
-def placed(read: Sequence[FlightDump], unread: Sequence[UnreadDump] = ()) -> FlightRecords:
-    """Return the newest dump of each rank, and apart from them those of no known rank."""
-    newest: dict[int, FlightDump] = {}
-    superseded = []
-    for dump in sorted(read, key=lambda dump: (_newest_ns(dump), len(dump.stacks))):
-        if dump.rank is not None:
-            if dump.rank in newest:
-                superseded.append(newest[dump.rank].source)
-            newest[dump.rank] = dump
-    return FlightRecords(
-        dumps=tuple(newest[rank] for rank in sorted(newest)),
-        unplaced=tuple(dump for dump in read if dump.rank is None),
-        unread=tuple(unread),
-        superseded=tuple(superseded),
-    )
 
 
 def _newest_ns(dump: FlightDump) -> int:

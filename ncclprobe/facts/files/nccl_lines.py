@@ -90,12 +90,11 @@ STATUS_NAMES = {number: name for name, number in _STATUSES.items()}
 class Completion(Struct, frozen=True):
     """A work completion with an error. `status` is verbs' number; `peer` an address or host; GIDs as printed.
 
-    `vendor`, `hca` and the GIDs are empty or None in releases that do not print them.
+    `hca` and the GIDs are empty in releases that do not print them.
     """
 
     status: int
     peer: str = ""
-    vendor: int | None = None
     hca: str = ""
     local_gid: str = ""
     remote_gid: str = ""
@@ -107,7 +106,6 @@ class QpRefusal(Struct, frozen=True):
     errno: int | None
     error: str
     device: str = ""
-    gid_index: int | None = None
     local_gid: str = ""
     remote_gid: str = ""
 
@@ -135,12 +133,10 @@ def completion(text: str) -> Completion | None:
     status = _status(text)
     if status is None:
         return None
-    vendor = between(text, "vendor err ") or between(text, "vendor_err=")
     remote = between(text, "remoteGids", " hca").strip() or between(text, "remoteGid ", " ")
     return Completion(
         status,
         address_of(between(text, "from peer ", " with")),
-        number(vendor),
         between(text, " hca ", " "),
         between(text, "localGid ", " ").removesuffix("remoteGids"),
         remote.split(" ")[0],
@@ -167,7 +163,6 @@ def qp_refusal(text: str) -> QpRefusal | None:
         errno,
         error,
         between(rest, "on dev ", ","),
-        number(between(rest, "local GID index ")),
         _gid(rest, "local GID "),
         _gid(rest, "remote GID "),
     )

@@ -170,11 +170,7 @@ def _of_text(source: str, lines: Iterable[str]) -> RasAnswer:
 
 
 class _Status(Struct, frozen=True):
-    init_state: int = 0
     async_error: int = 0
-    finalize_called: bool = False
-    destroy_flag: bool = False
-    abort_flag: bool = False
     unresponsive: bool = False
     considered_dead: bool = False
 

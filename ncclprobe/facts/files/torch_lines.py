@@ -16,7 +16,7 @@ TIMED_OUT = "Watchdog caught collective operation timeout"
 
 
 class TimedOutWork(Struct, frozen=True):
-    """A collective that a watchdog gave up: its number in its group, operation, elements and limit.
+    """A collective that a watchdog gave up: its number in its group, operation and elements.
 
     `group` is the process group as torch names it; empty before 2.3. `nelements` is empty where a release prints a
     shape, which then stands in `shape`.
@@ -27,7 +27,6 @@ class TimedOutWork(Struct, frozen=True):
     op: str
     nelements: int | None = None
     shape: str = ""
-    timeout_ms: int | None = None
     group: str = ""
 
 
@@ -45,15 +44,6 @@ class Waited(Struct, frozen=True):
 
     came: int
     wanted: int
-
-
-class Signal(Struct, frozen=True):
-    """One failure of torchrun's summary. `exitcode` is negative for a signal."""
-
-    rank: int | None
-    host: str
-    exitcode: int | None
-    message: str
 
 
 def watchdog_rank(text: str) -> int | None:
@@ -78,7 +68,6 @@ def timed_out_work(text: str) -> TimedOutWork | None:
         between(work, "OpType=", ",").split(")")[0],
         number(between(work, "NumelIn=")),
         shape,
-        number(between(work, "Timeout(ms)=")),
         watchdog_group(text),
     )
 
