@@ -451,7 +451,7 @@ def _wait(seconds: str) -> str:
 
 def _server(pid: str, path: str, look: str) -> str:
     """Return what torch's worker server in a process answers; `look` tells a second question from the first."""
-    from ncclprobe.host.debug_server import ask_server
+    from ncclprobe.host.rank_servers import ask_server
 
     return ask_server(pid, path)
 
@@ -472,7 +472,7 @@ def _left_dump(pid: str, rank: str) -> str:
 
 def _ras(address: str, look: str, *pids: str) -> str:
     """Return what NCCL's RAS of the ranks `pids` answers."""
-    from ncclprobe.host.ras_client import ask_ras
+    from ncclprobe.host.rank_servers import ask_ras
 
     return ask_ras(address, pids)
 

@@ -332,7 +332,11 @@ def same_network(process: Path) -> None:
 
 def connections(pids: Collection[str]) -> str:
     """Return the TCP connections of `pids` as JSON, those first on which something waits."""
-    owners = {inode: pid for pid in pids for inode in _sockets(pid)}
+    owners: dict[int, str] = {}
+    for pid in pids:
+        with suppress(OSError):
+            same_network(Path(f"/proc/{pid}"))
+            owners |= dict.fromkeys(sockets_of(pid, bounds.JOB_FILES), pid)
     if not owners:
         raise Missing("no rank whose sockets can be read")
     found = [
@@ -344,11 +348,12 @@ def connections(pids: Collection[str]) -> str:
     return json.dumps(found[: bounds.JOB_CONNECTIONS])
 
 
-def _sockets(pid: str) -> Iterator[int]:
-    """Yield the inodes of a process's sockets; nothing of one that has ended or belongs to another user."""
+def sockets_of(pid: str, most: int | None = None) -> Iterator[int]:
+    """Yield the inodes of the sockets among the first `most` files of a process (None: all); nothing of one that has
+    ended or belongs to another user.
+    """
     with suppress(OSError):
-        same_network(Path(f"/proc/{pid}"))
-        for name in os.listdir(f"/proc/{pid}/fd")[: bounds.JOB_FILES]:  # noqa: PTH208
+        for name in os.listdir(f"/proc/{pid}/fd")[:most]:  # noqa: PTH208
             with suppress(OSError):
                 link = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
                 if link.startswith("socket:["):

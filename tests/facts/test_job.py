@@ -16,9 +16,9 @@ from ncclprobe.facts.job import devices
 from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.devices import XIDS
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
-from ncclprobe.host import SAMPLE, debug_server, processes
+from ncclprobe.host import SAMPLE, processes, rank_servers
 from ncclprobe.host.capture import Replay
-from ncclprobe.host.debug_server import ask_server
+from ncclprobe.host.rank_servers import ask_server
 from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 
@@ -210,7 +210,7 @@ def _until_it_accepts() -> None:
     end = time.monotonic() + 10
     while time.monotonic() < end:
         try:
-            debug_server._address(str(os.getpid()))
+            rank_servers._address(str(os.getpid()))
         except Missing:
             time.sleep(0.01)
         else:
@@ -228,13 +228,13 @@ def test_another_answer_than_the_one_asked_for_is_refused() -> None:
 
 
 def test_a_server_that_answers_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_server, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(rank_servers, "_WORKER_S", 0.05)
     with server(None) as pid, pytest.raises(TimedOut, match=r"no answer within 0\.05 s"):
         ask_server(pid, "fr_trace_json")
 
 
 def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debug_server, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(rank_servers, "_WORKER_BYTES", 1000)
     with server(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000) as pid, pytest.raises(Failed, match="longer than"):
         ask_server(pid, "fr_trace_json")
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from ncclprobe.host import ras_client
-from ncclprobe.host.ras_client import ask_ras
+from ncclprobe.host import rank_servers
+from ncclprobe.host.rank_servers import ask_ras
 from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 
 OWN = (str(os.getpid()),)
@@ -81,7 +81,7 @@ def test_a_server_of_no_rank_of_the_job_is_not_even_called() -> None:
 
 def test_a_connection_that_is_not_accepted_by_a_rank_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([True, False, False, False, False])
-    monkeypatch.setattr(ras_client, "_own", lambda *_: next(answers))
+    monkeypatch.setattr(rank_servers, "_own", lambda *_: next(answers))
     with server() as address, pytest.raises(Missing, match="another job answers"):
         ask_ras(address, OWN)
 
@@ -100,13 +100,13 @@ def test_another_protocol_is_told_from_it() -> None:
 
 
 def test_a_server_without_an_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ras_client, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(rank_servers, "_RAS_S", 0.3)
     with server(status=None) as address, pytest.raises(TimedOut, match="no answer within"):
         ask_ras(address, OWN)
 
 
 def test_an_answer_without_an_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ras_client, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(rank_servers, "_RAS_BYTES", 1000)
     with server(status=b"x" * 5000) as address, pytest.raises(Failed, match="longer than"):
         ask_ras(address, OWN)
 

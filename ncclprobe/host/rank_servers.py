@@ -1,0 +1,161 @@
+"""Servers within ranks, of which no others are called: NCCL's RAS, and torch's own worker server.
+
+RAS: all ranks of a node with NCCL 2.24 and later listen on one port, those of another job too (SO_REUSEPORT), and the
+kernel chooses who answers. So no port is called on which no rank of this job listens, and nothing is asked of a
+connection that is not a rank's own (src/ras/client_support.cc, client.cc; the protocol is lines of text).
+
+torch's is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP, whose
+handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
+Handlers.cpp). The port is the one on which a thread called ``pt_workerserver`` waits in accept(2), so that no store or
+peer is called.
+"""
+
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from ncclprobe.host.processes import ESTABLISHED, LISTENING, same_network, sockets, sockets_of
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
+
+_MOST_LINE = 1024
+_ADDRESS = re.compile(r"\[?([^\[\]]*?)\]?:([0-9]{1,5})")
+_RAS_S, _RAS_BYTES, _TRIES, _LAST_PORT = 3.0, 64 << 20, 4, 65535
+_THREAD = "pt_workerserver"
+_ACCEPT = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}
+_WORKER_S, _WORKER_BYTES = 1.0, bounds.ANSWER_BYTES
+
+
+def ask_ras(address: str, pids: Collection[str]) -> str:
+    """Return the state of the job whose ranks are `pids`, as JSON (NCCL 2.28.7) or text. Raises HostError."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > _LAST_PORT:
+        raise Missing(f"{address!a} is no address: NCCL_RAS_ADDR is HOST:PORT")
+    host, port = found[1], int(found[2])
+    _same_network(pids)
+    listening = {inode for _, inode, _ in sockets([LISTENING], port)}
+    if not listening:
+        raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
+    if not _own(listening, pids):
+        raise Denied(f"on port {port} no rank of this job listens, but another program: it is not asked")
+    deadline = time.monotonic() + _RAS_S
+    for _ in range(_TRIES):
+        try:
+            with socket.create_connection((host, port), _left(deadline)) as connection:
+                answer = _asked(connection, deadline, pids)
+        except TimeoutError:
+            raise TimedOut(f"NCCL's RAS on port {port}: no answer within {_RAS_S:g} s") from None
+        if answer is not None:
+            return answer
+    raise Missing(f"on port {port} another job answers too, and none of this one's ranks did")
+
+
+def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) -> str | None:
+    """Return what the server of one of `pids` says; None: it is of another process."""
+    hello = _said(connection, b"CLIENT PROTOCOL 2\n", deadline)
+    if not hello.startswith(b"SERVER PROTOCOL "):
+        raise Failed(f"port {connection.getpeername()[1]}: {hello[:60]!a} is not what NCCL's RAS answers")
+    port, own = connection.getpeername()[1], connection.getsockname()[1]
+    if not _own({inode for _, inode, _ in sockets([ESTABLISHED], port, own)}, pids):
+        return None
+    _said(connection, b"TIMEOUT 1\n", deadline)
+    _said(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
+    connection.sendall(b"VERBOSE STATUS\n")
+    return _to_the_end(connection, _RAS_BYTES, deadline).decode(errors="replace")
+
+
+def _said(connection: socket.socket, line: bytes, deadline: float) -> bytes:
+    """Return the line that answers `line`."""
+    connection.sendall(line)
+    found = bytearray()
+    while not found.endswith(b"\n") and len(found) < _MOST_LINE and (more := _received(connection, 1, deadline)):
+        found += more
+    return bytes(found)
+
+
+def _received(connection: socket.socket, most: int, deadline: float) -> bytes:
+    connection.settimeout(_left(deadline))
+    return connection.recv(most)
+
+
+def _left(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _same_network(pids: Collection[str]) -> None:
+    """Do nothing if the first of `pids` that can be read is in this network namespace. Raises Denied or Missing."""
+    for pid in pids:
+        with suppress(OSError):
+            return same_network(Path(f"/proc/{pid}"))
+    raise Missing("no rank whose sockets can be read")
+
+
+def _own(inodes: Collection[int], pids: Collection[str]) -> bool:
+    """Return whether one of `pids` has one of these sockets open."""
+    return any(inode in inodes for pid in pids for inode in sockets_of(pid))
+
+
+def _to_the_end(connection: socket.socket, most: int, deadline: float) -> bytes:
+    """Return all that is answered until the other end closes. Raises TimeoutError, and Failed for too much."""
+    found = bytearray()
+    while chunk := _received(connection, 1 << 18, deadline):
+        found += chunk
+        if len(found) > most:
+            raise Failed(f"its answer is longer than {most >> 20} MiB")
+    return bytes(found)
+
+
+def ask_server(pid: str, path: str) -> str:
+    """Return what the worker server of process `pid` answers, JSON as it came. Raises the HostError that says why not.
+
+    Missing: it has no such server. TimedOut: it does not answer, as of a process that is stopped.
+    """
+    kind, address = _address(pid)
+    deadline = time.monotonic() + _WORKER_S
+    with socket.socket(kind, socket.SOCK_STREAM) as connection:
+        try:
+            connection.settimeout(_WORKER_S)
+            connection.connect(address)
+            connection.sendall(f"POST /handler/{path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+            head, _, body = _to_the_end(connection, _WORKER_BYTES, deadline).partition(b"\r\n\r\n")
+        except TimeoutError:
+            raise TimedOut(f"the worker server of process {pid}: no answer within {_WORKER_S:g} s") from None
+    if not re.match(rb"HTTP/1\.[01] 200 ", head):
+        raise Failed(f"the worker server of process {pid}: {path}: {head[:60]!a}")
+    return body.decode(errors="replace")
+
+
+def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
+    """Return the address on which the server of `pid` listens."""
+    process = Path(f"/proc/{pid}")
+    threads = [each for each in (process / "task").iterdir() if _THREAD in (each / "comm").read_text()]
+    if not threads:
+        raise Missing(f"process {pid} runs no worker server of torch")
+    same_network(process)
+    for thread in threads:
+        words = (thread / "syscall").read_text().split()
+        if words[0] in _ACCEPT.get(os.uname().machine, ()):
+            inode = (process / "fd" / str(int(words[1], 16))).readlink().name.removeprefix("socket:[").rstrip("]")
+            if address := _listening(process / "net", inode):
+                return address
+    raise Missing(f"process {pid}: its worker server listens on no port that is known")
+
+
+def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | None:
+    """Return the local address of the listening socket with this inode (sock_diag(7), proc_net(5))."""
+    for kind, own, message in sockets([LISTENING]):
+        if str(own) == inode:
+            return kind, ("::1" if kind == socket.AF_INET6 else "127.0.0.1", struct.unpack_from("!H", message, 4)[0])
+    for line in (net / "unix").read_text().splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) > 7 and words[6] == inode:
+            return socket.AF_UNIX, words[7]
+    return None
