@@ -47,6 +47,11 @@ class Entered(Struct, frozen=True):
     caller: FlightFrame | None = None
     time_s: float = 0.0
 
+    @property
+    def place(self) -> str:
+        """Return where the program made the call, `` (train.py:12 in step)``; empty: it was not recorded."""
+        return f" ({self.caller})" if self.caller else ""
+
 
 class Lane:
     """The collectives of one group on all ranks.

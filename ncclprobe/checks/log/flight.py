@@ -125,8 +125,8 @@ def _parted(found: Parted) -> Finding:
     first, usual = found.others[0], found.usual
     they = f"as many called each: {fold_ranks(found.usual_ranks)}" if found.tied else fold_ranks(found.usual_ranks)
     message = (
-        f"{_HOW[found.how]}: {_in_words(first)}{_from(first)}, as number {first.seq} of group {first.group}; "
-        f"{they} {_in_words(usual)}{_from(usual)}"
+        f"{_HOW[found.how]}: {first.call}{first.place}, as number {first.seq} of group {first.group}; "
+        f"{they} {usual.call}{usual.place}"
     )
     make = warn if found.finished else fail
     both = found.tied and len(found.usual_ranks) == 1
@@ -144,7 +144,7 @@ def _parted(found: Parted) -> Finding:
 
 def _crossed(found: Crossed) -> Finding:
     parts = [
-        f"{_wait(ranks)} in {_in_words(entry)}{_from(entry)}, number {entry.seq} of group {entry.group}"
+        f"{_wait(ranks)} in {entry.call}{entry.place}, number {entry.seq} of group {entry.group}"
         for entry, ranks in zip(found.entries, found.ranks, strict=True)
     ]
     ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
@@ -176,7 +176,7 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
         if isinstance(found, CameLate):
             yield fail(
                 f"rank {found.rank}",
-                f"came {found.late_s:.0f} s after the others to {_in_words(found.entry)}{_from(found.entry)}, number "
+                f"came {found.late_s:.0f} s after the others to {found.entry.call}{found.entry.place}, number "
                 f"{found.entry.seq} of group {found.entry.group}, whose timeout is {found.timeout_s:g} s",
                 blame="job",
                 action="fix-job",
@@ -201,7 +201,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
     """
     for found in judge(records):
         if isinstance(found, NotEntered):
-            last = f"; its last was {_where(found.last[0])}{_from(found.last[0])}" if found.last else ""
+            last = f"; its last was {_where(found.last[0])}{found.last[0].place}" if found.last else ""
             codes = ("timeout-straggler", "collective-desync")
             yield fail(
                 fold_ranks(found.missing),
@@ -295,23 +295,7 @@ def _states(found: AllEntered) -> Iterator[str]:
 
 
 def _where(entry: Entered) -> str:
-    return f"{_in_words(entry)}, number {entry.seq} of group {entry.group}"
-
-
-def _in_words(entry: Entered) -> str:
-    """Return ``all_reduce of [8] Float``."""
-    call = entry.call
-    shape = (
-        f" of {call.inputs or call.outputs} {call.input_dtype or call.output_dtype}"
-        if call.inputs or call.outputs
-        else ""
-    )
-    return f"{call.op}{shape}"
-
-
-def _from(entry: Entered) -> str:
-    frame = entry.caller
-    return f" ({frame.filename}:{frame.line} in {frame.name})" if frame else ""
+    return f"{entry.call}, number {entry.seq} of group {entry.group}"
 
 
 def _wait(ranks: tuple[int, ...]) -> str:
@@ -319,7 +303,7 @@ def _wait(ranks: tuple[int, ...]) -> str:
 
 
 def _seen(entry: Entered) -> Evidence:
-    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{_from(entry)}")
+    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{entry.place}")
 
 
 def _occurrence(

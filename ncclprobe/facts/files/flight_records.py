@@ -30,6 +30,10 @@ class FlightFrame(Struct, frozen=True):
     filename: str
     line: int
 
+    def __str__(self) -> str:
+        """Return ``train.py:12 in step``."""
+        return f"{self.filename}:{self.line} in {self.name}"
+
 
 class FlightCall(Struct, frozen=True):
     """What was called: ``all_reduce``, ``send 0->1``; shapes as text, the number of elements, the types of tensors."""
@@ -42,6 +46,11 @@ class FlightCall(Struct, frozen=True):
     output_numel: int = 0
     input_dtype: str = ""
     output_dtype: str = ""
+
+    def __str__(self) -> str:
+        """Return ``all_reduce of [8] Float``."""
+        shape = f"{self.inputs or self.outputs} {self.input_dtype or self.output_dtype}".strip()
+        return f"{self.op} of {shape}" if shape else self.op
 
 
 class FlightGroup(Struct, frozen=True):

@@ -225,7 +225,7 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         yield seen(f"py-spy --pid {rank.process.pid}", rank.unread)
     stack = rank.stacks[-1] if rank.stacks else ()
     if rank.process is not None and (own := caller(stack)):
-        yield seen(f"py-spy --pid {rank.process.pid}", f"{own.filename}:{own.line} in {own.name}")
+        yield seen(f"py-spy --pid {rank.process.pid}", str(own))
 
 
 _LOOPBACK = ("127.", "[::1]", "::1")

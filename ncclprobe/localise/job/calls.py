@@ -186,7 +186,7 @@ def _stalled(job: LookedAt, found: object) -> Stalled | None:
 
 def _parted(job: LookedAt, found: Parted) -> Stalled:
     first, usual = found.others[0], found.usual
-    calls = f"{named(found.other_ranks)} called {_call(first)} and {named(found.usual_ranks)} {_call(usual)}"
+    calls = f"{named(found.other_ranks)} called {first.call} and {named(found.usual_ranks)} {usual.call}"
     made = _since(job, usual, found.usual_ranks, found.other_ranks)
     apart = f"{calls} as #{first.seq} of group {first.group}"
     return replace(made, apart=apart, evidence=(_seen(first), _seen(usual)))
@@ -308,12 +308,5 @@ def _where(entry: Entered) -> str:
     return f"{entry.call.op} #{entry.seq} (group {entry.group})"
 
 
-def _call(entry: Entered) -> str:
-    call = entry.call
-    shape = f"{call.inputs or call.outputs} {call.input_dtype or call.output_dtype}".strip()
-    return f"{call.op}{f' of {shape}' if shape else ''}"
-
-
 def _seen(entry: Entered) -> Evidence:
-    frame = f" ({entry.caller.filename}:{entry.caller.line} in {entry.caller.name})" if entry.caller else ""
-    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{frame}")
+    return seen(entry.source, f"rank {entry.rank}: {_where(entry)}, {entry.state}{entry.place}")
