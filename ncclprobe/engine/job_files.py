@@ -23,9 +23,8 @@ from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, is_dump, read_dumps
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, LogStream, ReadLog
-from ncclprobe.facts.files.log_child import LogRequest, answered
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
-from ncclprobe.facts.files.log_reader import Reader
+from ncclprobe.facts.files.log_reader import LogRequest, Reader, answered
 from ncclprobe.facts.files.ras import RasStatus, read_answer
 from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.facts.job.ranks import Stand
@@ -281,7 +280,7 @@ def _on_cores(
 
     with ExitStack() as children, ThreadPoolExecutor(cores) as pool:
         for _ in range(cores):
-            idle.put(children.enter_context(LimitedChild("ncclprobe.facts.files.log_child")))
+            idle.put(children.enter_context(LimitedChild("ncclprobe.facts.files.log_reader")))
         return list(pool.map(read, files))
 
 

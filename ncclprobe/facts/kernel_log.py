@@ -17,8 +17,11 @@ from ncclprobe.model.values import Struct
 
 KernelEventKind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 
-WANTED = r"NVRM: .*(Xid|fallen off the bus)|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
-"""The lines that are asked for: a superset of what is understood here, and nothing that speaks of users' programs."""
+OF_GPUS = r"NVRM: .*(Xid|fallen off the bus)"
+WANTED = rf"{OF_GPUS}|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
+"""The lines that are asked for, those on GPUs alone and all: a superset of what is understood here, and nothing that
+speaks of users' programs.
+"""
 
 _PCI = r"(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
 # The first as open-gpu-kernel-modules 595.45.04 prints it (src/nvidia/src/kernel/gpu/rc/kernel_rc.c), with a MIG

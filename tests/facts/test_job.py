@@ -14,8 +14,8 @@ import pytest
 
 from ncclprobe.facts.job import devices
 from ncclprobe.facts.job import ranks as looks
-from ncclprobe.facts.job.devices import XIDS
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
+from ncclprobe.facts.kernel_log import OF_GPUS
 from ncclprobe.host import SAMPLE, processes, rank_servers
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import ask_server
@@ -307,7 +307,7 @@ def test_gpus_are_asked_at_both_looks_and_the_kernel_for_xids_where_there_are_gp
     said: dict[tuple[str | int, ...], str] = {("wait", "5.0"): ""}
     said |= {("nvml", "gpusOf", 1, "10"): json.dumps([gpu_row()])}
     said |= {("nvml", "gpusOf", 2, "10"): json.dumps([gpu_row(nvlink_KiB=[refused, 9], power_mW=refused)])}
-    said |= {("kernel_log", XIDS): json.dumps({"lines": [line, [51.0, "NVRM: loading"]]})}
+    said |= {("kernel_log", OF_GPUS): json.dumps({"lines": [line, [51.0, "NVRM: loading"]]})}
     here = LocalRanks((found(process(10, 0)).ranks[0],))
     both = looks.looks.run(Replay(said, older=True), here, AskedJob())
     (first,), (second,) = both.first.gpus, both.second.gpus

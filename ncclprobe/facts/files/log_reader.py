@@ -2,14 +2,19 @@
 
 Logs are large and nearly all of what they hold says nothing: a line is looked at only if it holds one of the texts that
 checks search for (:attr:`ncclprobe.model.registry.CauseRule.signs`) or that this module needs itself. Each log is read
-by itself, so that processes can share the work; :mod:`ncclprobe.facts.files.log_ranks` then puts all together.
+by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.facts.files.log_ranks` then puts all
+together.
 
 Texts of several lines that say one thing are put together by :mod:`ncclprobe.facts.files.log_paragraphs`.
 """
 
+import os
 import re
+import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
 
 from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
@@ -28,8 +33,11 @@ from ncclprobe.facts.files.texts import (
     says_finished,
     was_expected,
 )
+from ncclprobe.host.job_files import Blocks, JobFile
+from ncclprobe.host.limited_child import LENGTH, framed
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import whole_words
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 
 LEAST = 1 << 20
 AHEAD = 64 << 10
@@ -454,3 +462,37 @@ def read(logs: Iterable[NamedBytes], signs: Collection[str] = ()) -> JobLog:
     """Return what `logs` say: of each the lines that hold one of `signs` or speak of a failure."""
     reader = Reader(signs)
     return log_ranks.joined([reader.read_one(name, blocks) for name, blocks in logs])
+
+
+class LogRequest(Struct, frozen=True):
+    """Read this log. `signs` are None where they are those of the request before; `most` events are kept."""
+
+    file: JobFile
+    most: int
+    signs: tuple[str, ...] | None = None
+
+
+def answered(file: JobFile, reader: Reader) -> ReadLog:
+    """Return what one log says; one that cannot be read says why."""
+    blocks = Blocks(file)
+    try:
+        read = reader.read_one(file.name, blocks)
+    except UsageError as error:
+        return ReadLog(LogStream(file.name, cut=str(error)))
+    read.stream = replace(read.stream, cut=blocks.cut)
+    return read
+
+
+def serve() -> None:
+    """Be a child that reads one log after the other: answer requests of standard input, each with its length before it,
+    until it closes.
+    """
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    sys.stdin.close()
+    reader = Reader()
+    while len(head := requests.read(LENGTH.size)) == LENGTH.size:
+        request = msgspec.msgpack.decode(requests.read(LENGTH.unpack(head)[0]), type=LogRequest)
+        if request.signs is not None:
+            reader = Reader(request.signs, request.most)
+        answers.write(framed(msgspec.msgpack.encode(answered(request.file, reader))))
+        answers.flush()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe.facts.kernel_log import Event, events
+from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
 from ncclprobe.facts.nvml import GONE, number, reasons, text
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
@@ -12,7 +12,6 @@ from ncclprobe.model.errors import REFUSALS, ParseError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
-XIDS = r"NVRM: .*(Xid|fallen off the bus)"
 _UNKNOWN = Absent("it was not asked")
 
 
@@ -75,6 +74,6 @@ _FIELDS = {
 
 def xids(host: Host) -> tuple[Event, ...]:
     """Return what the kernel's log of this boot says of GPUs that failed."""
-    lines = json.loads(host.ask("kernel_log", XIDS))["lines"]
+    lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
     found = events((float(at), str(line)) for at, line in lines)
     return tuple(event for event in found if event.kind in ("xid", "lost"))

@@ -17,6 +17,7 @@ from ncclprobe.localise.job.activity import (
     counted,
     doing,
     evidence,
+    gpus_of,
     waits_outside,
     wires,
     with_peers,
@@ -33,7 +34,6 @@ from ncclprobe.localise.job.calls import (
     named,
     stalled,
 )
-from ncclprobe.localise.job.devices import gpus_of
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
