@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import LogRequest, Reader, answered
 from ncclprobe.facts.files.ras import RasStatus, read_answer
-from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
+from ncclprobe.facts.files.stacks import Stacks, read_stacks
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
@@ -127,6 +127,7 @@ _MOST_FILES, _CITED_IN_ONE, _MOST_READ = 12, 4, 64 << 20
 _OF_NO_RANK = "a flight-recorder dump whose rank is not known: name it NAME_rank_N"
 
 Show = Callable[[str], None]
+T = TypeVar("T")
 
 
 class JobFiles(Struct, frozen=True):
@@ -172,10 +173,10 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
         odd += [NotUnderstood(each.source, 1, None, _OF_NO_RANK) for each in records.unplaced]
         if records.dumps or records.unplaced:
             facts[FlightRecords] = records
-    if asked := by_kind.get("ras"):
-        facts |= _ras(asked, odd, show)
-    if dumped := by_kind.get("stacks"):
-        facts |= _stacks(dumped, odd, show)
+    if answers := _parsed(by_kind.get("ras", ()), read_answer, odd, show):
+        facts[RasStatus] = RasStatus(tuple(answers))
+    if stacks := _parsed(by_kind.get("stacks", ()), read_stacks, odd, show):
+        facts[Stacks] = Stacks(tuple(process for each in stacks for process in each))
     for kind in ("binary", "empty"):
         odd += [NotUnderstood(file.name, 1, None, KINDS[kind]) for file in by_kind.get(kind, ())]
     return JobFiles(
@@ -191,24 +192,17 @@ def _unread(log: ReadLog) -> bool:
     return bool(log.stream.cut) and not log.stream.nbytes
 
 
-def _ras(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Facts:
-    answers = []
+def _parsed(
+    files: Sequence[JobFile], parse: Callable[[str, bytes], T], odd: list[NotUnderstood], show: Show
+) -> list[T]:
+    """Return what `parse` makes of each file; one that it does not understand is told in `odd`."""
+    found = []
     for name, data in _whole(files, show):
         try:
-            answers.append(read_answer(name, data))
+            found.append(parse(name, data))
         except ParseError as error:
             odd.append(NotUnderstood(name, 1, None, str(error)))
-    return {RasStatus: RasStatus(tuple(answers))} if answers else {}
-
-
-def _stacks(files: Sequence[JobFile], odd: list[NotUnderstood], show: Show) -> Facts:
-    found: list[ProcessStack] = []
-    for name, data in _whole(files, show):
-        try:
-            found += read_stacks(name, data)
-        except ParseError as error:
-            odd.append(NotUnderstood(name, 1, None, str(error)))
-    return {Stacks: Stacks(tuple(found))} if found else {}
+    return found
 
 
 def _kind(file: JobFile) -> FileKind:

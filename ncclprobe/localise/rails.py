@@ -16,7 +16,7 @@ from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.rails import RailAddress, RailArrival, RailDirection, RailFailure, RailOutcome, RailStream
+from ncclprobe.model.rails import RailAddress, RailDirection, RailFailure, RailOutcome, RailStream
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl.hcas import family
@@ -441,10 +441,5 @@ def _failure(writer: Seen, reader: Seen, direction: RailDirection) -> RailFailur
 
 
 def _came(reader: Seen, direction: RailDirection) -> bool:
-    arrived = _arrival(reader, direction)
-    return arrived is not None and arrived.arrived_bytes > 0
-
-
-def _arrival(reader: Seen, direction: RailDirection) -> RailArrival | None:
     arrivals = reader.outcome.arrivals if reader.outcome else ()
-    return next((each for each in arrivals if each.direction == direction), None)
+    return next((each.arrived_bytes > 0 for each in arrivals if each.direction == direction), False)

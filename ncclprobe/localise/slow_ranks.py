@@ -46,10 +46,6 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         raise ParseError(f"pairs: {error}") from None
     telling = [each for each in results if isinstance(each, Sample) or gone.isdisjoint((each.src, each.dst))]
     found = suspects.verdict(telling, placement.layout, rules, expected_GBps)  # who has gone tells of no link
-    levels = {_way(key): round(rate, 6) for key, rate in (found.level or {}).items()}
-    if rates[0]:
-        levels[ONE_WAY_INSIDE] = round(median(rates[0].values()), 6)
-    excluded = {each.rank: each for each in measured.excluded}
     last_turn = max((row.turn for row in measured.node_all_reduces), default=0)
     own = tuple(row for row in measured.node_all_reduces if row.turn == last_turn)
     return Localisation(
@@ -58,11 +54,8 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         culprits=tuple(_blamed(each, placement) for each in found.confirmed),
         suspects=tuple(_blamed(each, placement) for each in found.suspects),
         cleared=tuple(map(str, found.cleared)),
-        lost=(
-            *_lost_inside(measured.lost, placement),
-            *(_lost_between(each, placement) for each in results if isinstance(each, Lost)),
-        ),
-        level_GBps=levels,
+        lost=tuple(_lost(measured.lost, results, placement)),
+        level_GBps=_levels(found.level or {}, rates[0]),
         all_slow=found.all_slow,
         tests=len(results),
         steps=found.steps,
@@ -70,7 +63,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         intra_node_all_reduce=own,
         intra_node_note=_note(own, placement),
         intra_node=(*slow_collectives, *_slow_pairs(rates, placement, rules)),
-        excluded_ranks=tuple(excluded[rank] for rank in sorted(excluded)),
+        excluded_ranks=tuple({each.rank: each for each in sorted(measured.excluded, key=lambda e: e.rank)}.values()),
         wrong=tuple(_wrong(measured.rows)),
         complete=measured.complete,
         equally_slow=tuple(_blamed(each, placement) for each in found.equally_slow),
@@ -156,15 +149,15 @@ def _wrong(rows: Sequence[PairRow]) -> Iterator[WrongBytes]:
             yield WrongBytes(row.src, row.dst, row.src_end, row.dst_end, row.wrong, row.mismatch)
 
 
-def _lost_inside(lost: Sequence[LostTransfer], placement: Placement) -> Iterator[LostPair]:
-    for each in lost:
-        if each.inside:
-            names = [inner_name(rank, placement) for rank in (each.src, each.dst)]
-            yield LostPair(names[0], names[1], each.why, each.step)
-
-
-def _lost_between(each: Lost, placement: Placement) -> LostPair:
-    return LostPair(placement.names[each.src], placement.names[each.dst], each.why, each.step)
+def _lost(lost: Sequence[LostTransfer], results: Sequence[Result], placement: Placement) -> Iterator[LostPair]:
+    """The transfers that were lost within nodes, then those between them."""
+    for inner in lost:
+        if inner.inside:
+            src, dst = (inner_name(rank, placement) for rank in (inner.src, inner.dst))
+            yield LostPair(src, dst, inner.why, inner.step)
+    for each in results:
+        if isinstance(each, Lost):
+            yield LostPair(placement.names[each.src], placement.names[each.dst], each.why, each.step)
 
 
 def inner_name(rank: int, placement: Placement) -> str:
@@ -173,9 +166,13 @@ def inner_name(rank: int, placement: Placement) -> str:
     return str(inner_end(rank)) + ("" if placement.single else f" on {host}")
 
 
-def _way(key: Way) -> str:
-    near, both = key
-    return ("below one leaf, " if near else "") + ("both ways at once" if both else "one way")
+def _levels(between: Mapping[Way, float], inside: Mapping[intra_node.Way, float]) -> dict[str, float]:
+    """The usual rates between nodes by the kind of way, and one way within nodes."""
+    found = {
+        ("below one leaf, " if near else "") + ("both ways at once" if both else "one way"): round(rate, 6)
+        for (near, both), rate in between.items()
+    }
+    return {**found, ONE_WAY_INSIDE: round(median(inside.values()), 6)} if inside else found
 
 
 def _leaves(layout: Layout) -> dict[str, tuple[str, ...]]:

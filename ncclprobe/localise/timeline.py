@@ -158,7 +158,7 @@ def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState,
         own = log.ranks.get(rank, RankLog(rank))
         dump = dumps.get(rank)
         last = entered(dump, len(dump) - 1) if dump and len(dump) else None
-        collective = _collective(last) if last else waiting.get(rank, "")
+        collective = f"{last.call.op} number {last.seq} of group {last.group}" if last else waiting.get(rank, "")
         where = log.evidence(own.last) if own.last else Evidence(dump.source) if dump else None
         state = _state(own, last, rank in waiting) if where else "there is no log of it"
         found.append(RankState(rank, own.host, own.pid, where, collective, state))
@@ -172,12 +172,8 @@ def _waiting(log: JobLog) -> Mapping[int, str]:
         work = timed_out_work(event.text)
         rank = event.rank if work is None or work.rank is None else work.rank
         if work and rank is not None:
-            found.setdefault(rank, f"{work.op} number {work.seq}" if work.seq is not None else work.op)
+            found.setdefault(rank, str(work))
     return found
-
-
-def _collective(last: Entered) -> str:
-    return f"{last.call.op} number {last.seq} of group {last.group}"
 
 
 def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
@@ -236,9 +232,10 @@ def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
         own = {each.last.stream for each in of_ranks}
         others = [s for number, s in enumerate(log.streams) if number not in own and s.last]
         found = [*of_ranks, *(_Writer(s.last, s.name, None, s.step) for s in others if s.last)]
-    by_line = _grouped(found, lambda each: (each.step, each.last.text.translate(_NO_DIGITS)))
-    groups = by_line if len(by_line) <= _MOST_GROUPS else _grouped(found, lambda each: each.step)
-    seen = [_seen(group) for group in groups]
+    groups: Mapping[object, list[_Writer]] = grouped(((e.step, e.last.text.translate(_NO_DIGITS)), e) for e in found)
+    if len(groups) > _MOST_GROUPS:
+        groups = grouped((each.step, each) for each in found)
+    seen = [_seen(group) for group in groups.values()]
     return tuple(sorted(seen, key=lambda each: (each.step is None, each.step or 0, each.time_s or 0.0))[:_MOST_GROUPS])
 
 
@@ -246,11 +243,6 @@ def _counts_for_all(stream: LogStream, rank: _Writer) -> bool:
     """Return whether a log counts steps by lines that name no rank, and goes on after the last line of `rank`."""
     counts = stream.step is not None and rank.step is None
     return counts and stream.last is not None and stream.last.line > rank.last.line
-
-
-def _grouped(found: Sequence[_Writer], key: Callable[[_Writer], object]) -> list[list[_Writer]]:
-    groups = grouped((key(each), each) for each in found)
-    return list(groups.values())
 
 
 def _seen(group: Sequence[_Writer]) -> LastSeen:

@@ -280,10 +280,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
 def _awaited(ends: Ends) -> str:
     """Return what the first rank that complains waited for."""
     text = next((each.said.text for each in ends.complaining if each.said), "")
-    work = timed_out_work(text)
-    if work is None:
-        return "what the others waited for"
-    return f"{work.op} number {work.seq}" if work.seq is not None else work.op
+    return str(timed_out_work(text) or "what the others waited for")
 
 
 _SURE = Certainty("high", "NCCL RAS")

@@ -29,6 +29,10 @@ class TimedOutWork(Struct, frozen=True):
     shape: str = ""
     group: str = ""
 
+    def __str__(self) -> str:
+        """Return ``ALLREDUCE number 7``, or its operation alone where a release prints no number."""
+        return f"{self.op} number {self.seq}" if self.seq is not None else self.op
+
 
 class Progress(Struct, frozen=True):
     """How far a rank's group came when its watchdog ended it: numbers of collectives; None: not said."""
