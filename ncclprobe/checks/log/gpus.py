@@ -8,7 +8,18 @@ Sources for what tools say: dcgmlib/dcgm_errors.h of NVIDIA's DCGM (the texts of
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, NODE, cuda_errors, demoted, each, informed, of_process
+from ncclprobe.checks.log.lines import (
+    CUDA_SIGNS,
+    IMAGE,
+    JOB,
+    NODE,
+    cuda_errors,
+    demoted,
+    each,
+    informed,
+    of_hosts,
+    of_process,
+)
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
@@ -476,7 +487,8 @@ def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
         if xid is not None and not (text.startswith("X") and str(xid) in HARMLESS_XIDS):
             host = between(text, "on host ", " ").rstrip(".")
             message = f"NCCL's diagnostics report {text.partition(' ')[0]} {xid}"
-            yield _on(host, said(log, event, message, **NODE))
+            found = said(log, event, message, **NODE)
+            yield of_hosts(found, host, ranks=()) if host else found
         elif _DIAG_P2P in text:
             codes = ("p2p-broken-acs-iommu", "gpu-hw-error")
             yield said(log, event, "GPUs of a host read or write each other's memory wrongly", codes=codes, **NODE)
@@ -485,10 +497,3 @@ def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
             message = f"the NIC of rank {rank} is slower than the others"
             details = {**NODE, "codes": ("ib-link-error", "gdr-off", "gpu-hw-error"), "severity": Severity.WARN}
             yield said(log, event, message, ranks=() if rank is None else (rank,), **details)
-
-
-def _on(host: str, found: Finding) -> Finding:
-    """Return a finding as one of the host that its line names, and not of the one that wrote it."""
-    at = found.occurrence
-    own = replace(at, hosts=(host,), ranks=()) if at and host else at
-    return replace(found, occurrence=own, nodes=(host,) if host else found.nodes)

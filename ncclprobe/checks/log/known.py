@@ -15,6 +15,7 @@ from ncclprobe.checks.log.lines import (
     each,
     failed,
     following,
+    of_hosts,
     of_peer,
     preceding,
     warned,
@@ -26,7 +27,6 @@ from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.units import whole_words
-from ncclprobe.model.values import replace
 
 _RETURNED = (
     "unhandled system error",
@@ -279,9 +279,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     if any(words in text for words in _OF_SSH):
         details["remedy"] = _LOG_IN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
-    if host and told.occurrence:
-        told = replace(told, nodes=(host,), occurrence=replace(told.occurrence, hosts=(host,)))
-    return told
+    return of_hosts(told, host) if host else told
 
 
 _OF_SSH = ("ssh ", "ssh.", "the login")

@@ -14,6 +14,7 @@ from ncclprobe.checks.log.lines import (
     each,
     failed,
     following,
+    of_hosts,
     of_no_rank,
     of_process,
     warned,
@@ -22,7 +23,6 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.errors import NCCL_NO_MEMORY
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import replace
 
 _OPENS = "unable to open shared memory object"
 _SHM = (
@@ -155,8 +155,7 @@ def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
     """Return what Ray says of full memory with the node that it names there, or in the line beneath."""
     texts = (event.text, *(other.text for other in following(log, event, 2)))
     host = next((ip for text in texts if (ip := between(text, "the node (IP: ", ","))), "")
-    at = found.occurrence
-    return replace(found, nodes=(host,), occurrence=at and replace(at, hosts=(host,))) if host else found
+    return of_hosts(found, host) if host else found
 
 
 _OF_RAY = "ray.exceptions."
@@ -259,8 +258,7 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
         yield of_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))
     for event in log.having(_NOT_READY) if failed(log) else ():
         host = event.text.partition(_NOT_READY)[0].rpartition(" ")[2]
-        found = said(log, event, "Kubernetes lost this host: it is not ready", nodes=(host,), **NODE)
-        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, ranks=(), hosts=(host,)))
+        yield of_hosts(said(log, event, "Kubernetes lost this host: it is not ready", **NODE), host, ranks=())
 
 
 _EVICTED = ("The node was low on resource", "pod is evicted successfully")
@@ -292,8 +290,7 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
         host = event.host or placed.get(pod, "").strip()
         what = between(event.text, "low on resource: ", ". ").rstrip(".")
         message = f"Kubernetes evicted {pod or 'a pod'}" + (f": its node was low on {what}" if what else "")
-        found = said(log, event, message, nodes=(host,) if host else (), **NODE)
-        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, hosts=found.nodes))
+        yield of_hosts(said(log, event, message, **NODE), *filter(None, (host,)))
 
 
 def _pod(text: str) -> str:

@@ -9,7 +9,7 @@ from ncclprobe.facts.files.job_log import SUMMARY, JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
 from ncclprobe.facts.files.texts import between, number
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 JOB: dict[str, Any] = {"blame": "job", "action": "fix-job"}
 IMAGE: dict[str, Any] = {"blame": "image", "action": "fix-image"}
@@ -64,8 +64,14 @@ def warned(event: LogEvent) -> bool:
 
 def of_no_rank(found: Finding) -> Finding:
     """Return a finding as one of the job: the line does not tell which rank is at fault, its writer or another."""
+    return of_hosts(found, ranks=())
+
+
+def of_hosts(found: Finding, *hosts: str, ranks: tuple[int, ...] | None = None) -> Finding:
+    """Return a finding as one of the hosts that its line names, and of `ranks` (None: as it was), not of its writer."""
     at = found.occurrence
-    return replace(found, occurrence=replace(at, ranks=(), hosts=()) if at else None, nodes=())
+    told = at and replace(at, hosts=hosts, ranks=at.ranks if ranks is None else ranks)
+    return replace(found, occurrence=told, nodes=hosts)
 
 
 _OF_THE_JOB = (
@@ -105,12 +111,8 @@ def rdma_found(log: JobLog) -> bool:
 
 def informed(log: JobLog, signs: tuple[str, ...], message: str, **details: Any) -> Iterator[Finding]:
     """Yield the same for lines of any level, once for each process that wrote one."""
-    seen: set[tuple[int, str, int | None]] = set()
-    for event in log.having(*signs):
-        writer = (event.stream, event.host, event.pid)
-        if writer not in seen:
-            seen.add(writer)
-            yield said(log, event, message, **details)
+    for event, *_ in grouped(((e.stream, e.host, e.pid), e) for e in log.having(*signs)).values():
+        yield said(log, event, message, **details)
 
 
 def following(log: JobLog, event: LogEvent, nlines: int) -> Iterator[LogEvent]:

@@ -8,6 +8,7 @@ from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, NODE, demoted, each, 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import grouped
 
 _NO_PROVIDER = (
     "No eligible providers were found",
@@ -544,17 +545,11 @@ def networks_differ(log: JobLog) -> Iterator[Finding]:
     Fix: compare the lines before "Using network" on both hosts for the reason; set NCCL_NET=IB to make the host without
     devices fail at once.
     """
-    of: dict[str, set[str]] = {}
-    for event in log.having("Using network "):
-        if event.host:
-            of.setdefault(event.host, set()).add(between(event.text, "Using network ").strip())
-    chosen = {next(iter(networks)) for networks in of.values() if len(networks) == 1}
+    said_by = [(e, between(e.text, "Using network ").strip()) for e in log.having("Using network ") if e.host]
+    of = grouped((event.host, network) for event, network in said_by)
+    chosen = {networks[0] for networks in of.values() if len({*networks}) == 1}
     if len(chosen) < 2:
         return
     usual = max(sorted(chosen), key=lambda name: (name != "Socket", sum(name in networks for networks in of.values())))
-    seen: set[str] = set()
-    for event in log.having("Using network "):
-        network = between(event.text, "Using network ").strip()
-        if event.host and network != usual and event.host not in seen:
-            seen.add(event.host)
-            yield said(log, event, f"{event.host} uses {network}, other hosts {usual}", **NODE)
+    for (event, network), *_ in grouped((one[0].host, one) for one in said_by if one[1] != usual).values():
+        yield said(log, event, f"{event.host} uses {network}, other hosts {usual}", **NODE)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import UNPROVEN, has_called
+from ncclprobe.checks.log.lines import UNPROVEN, has_called, of_hosts
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read
@@ -209,8 +209,7 @@ def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
     event, peer = lost[0]
     message = f"{peer} ended: {len(writers)} processes lost their connections, all to it"
     codes = (_DIED, "oom", "gpu-hw-error")
-    found = said(log, event, message, codes=codes, nodes=(peer,), subject=peer, **UNPROVEN)
-    return replace(found, occurrence=found.occurrence and replace(found.occurrence, ranks=(), hosts=(peer,)))
+    return of_hosts(said(log, event, message, codes=codes, subject=peer, **UNPROVEN), peer, ranks=())
 
 
 def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:

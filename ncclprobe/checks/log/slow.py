@@ -10,6 +10,7 @@ from ncclprobe.facts.files.texts import between, number
 from ncclprobe.localise.outcome import ABORTED
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.units import plural
+from ncclprobe.model.values import grouped
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
@@ -67,11 +68,9 @@ def gpudirect_off(log: JobLog) -> Iterator[Finding]:
     yield from informed(log, _GDR[2:], "GPUDirect RDMA is off", severity=Severity.WARN, **IMAGE)
     on = {event.host for event in log.having("GPU Direct RDMA Enabled for HCA")}
     sockets = {event.host for event in log.having("Using network Socket")}
-    shown: set[str] = set()
-    for event in log.having("GPU Direct RDMA Disabled for HCA"):
-        if event.host not in on | sockets | shown and "NET/Socket" not in event.text:
-            shown.add(event.host)
-            yield said(log, event, "GPUDirect RDMA is off for all NICs", severity=Severity.WARN, **IMAGE)
+    off = (e for e in log.having("GPU Direct RDMA Disabled for HCA") if "NET/Socket" not in e.text)
+    for event, *_ in grouped((e.host, e) for e in off if e.host not in on | sockets).values():
+        yield said(log, event, "GPUDirect RDMA is off for all NICs", severity=Severity.WARN, **IMAGE)
 
 
 _BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
@@ -146,12 +145,10 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
     Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
-    shown: set[str] = set()
-    for event in log.having("NET/IB : Using") if failed(log) else ():
-        links = {each_used.link.partition("/")[0] for each_used in used(event.text)}
-        if {"IB", "RoCE"} <= links and event.host not in shown:
-            shown.add(event.host)
-            yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)
+    using = log.having("NET/IB : Using") if failed(log) else ()
+    mixed = (e for e in using if {"IB", "RoCE"} <= {each.link.partition("/")[0] for each in used(e.text)})
+    for event, *_ in grouped((e.host, e) for e in mixed).values():
+        yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)
 
 
 _WRONG = ("Out of bounds values",)

@@ -1,6 +1,6 @@
 """Ranks with different settings or versions of NCCL, and faults of one release."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each, failed
@@ -9,6 +9,7 @@ from ncclprobe.facts.files.nccl_lines import MET_WITH, MIXED_UP, of_another_buil
 from ncclprobe.facts.files.texts import between
 from ncclprobe.localise.outcome import ABORTED, aborted
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import grouped
 
 _SET = (" set by environment to ",)
 _EQUAL = frozenset({
@@ -79,16 +80,11 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
     for event in log.having(_DIAGNOSED) if wrong else ():
         yield said(log, event, "NCCL's diagnostics report settings that differ between ranks", **JOB)
     for name, values in _settings(log).items():
-        if (wrong or name in _SPOILING) and len({value for value, _ in values.values()}) > 1:
-            yield from _differing(log, name, values)
-
-
-def _differing(log: JobLog, name: str, values: Mapping[Process, tuple[str, LogEvent]]) -> Iterator[Finding]:
-    shown = {"not set"}
-    for value, event in values.values():
-        if value not in shown:
-            shown.add(value)
-            yield said(log, event, f"{name} is {value} here and something else on other ranks", subject=name, **JOB)
+        by_value = grouped(values.values()) if wrong or name in _SPOILING else {}
+        for value, (event, *_) in by_value.items() if len(by_value) > 1 else ():
+            if value != "not set":
+                message = f"{name} is {value} here and something else on other ranks"
+                yield said(log, event, message, subject=name, **JOB)
 
 
 _VERSIONS = (
@@ -121,11 +117,9 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
     if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _in_one_communicator(log)):
-        shown: set[str] = set()
-        for event in log.having("NCCL version "):
-            version = between(event.text, "NCCL version ", "+")
-            if version not in shown and version[:1].isdecimal() and "error" not in event.text:
-                shown.add(version)
+        named = (e for e in log.having(_VERSION) if "error" not in e.text)
+        for version, (event, *_) in grouped((between(e.text, _VERSION, "+"), e) for e in named).items():
+            if version[:1].isdecimal():
                 yield said(log, event, f"NCCL {version} here and another on other ranks", **IMAGE)
 
 
