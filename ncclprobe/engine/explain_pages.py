@@ -69,11 +69,8 @@ class Difference(Struct, frozen=True):
     there: str
 
 
-class _Missing:
-    """Stands for what only the other example has."""
-
-
-_MISSING = _Missing()
+_MISSING = object()
+"""Stands for what only the other example has."""
 
 
 class _Step(Struct, frozen=True):
@@ -224,7 +221,8 @@ class Pair(Struct, frozen=True):
 
 def of_check(check: Check) -> list[str]:
     """Return the lines, no more than a screen has: of long lists of differences the first."""
-    above = list(_about(check))
+    about = (line for head, text in about_check(check) for line in headed(head, text))
+    above = [*wrapped(f"{check.id}  ", check.title), "", *about]
     try:
         pair, error = outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, partial(check_examples, check))
     except TimeoutError as late:
@@ -241,13 +239,6 @@ def of_check(check: Check) -> list[str]:
 def shown_examples(pair: Pair, most: int = _MOST_DIFFERENCES) -> list[str]:
     """Return the lines on both examples, with so many of their differences at most."""
     return [*_check_example(pair, most, first=True), "", *_check_example(pair, most, first=False)]
-
-
-def _about(check: Check) -> Iterator[str]:
-    yield from wrapped(f"{check.id}  ", check.title)
-    yield ""
-    for head, text in about_check(check):
-        yield from headed(head, text)
 
 
 def about_check(check: Check) -> list[tuple[str, str]]:

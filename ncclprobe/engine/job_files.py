@@ -22,7 +22,7 @@ from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import MAX_DUMP_BYTES, FlightRecords, is_dump, read_dumps
-from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent, LogStream, ReadLog
+from ncclprobe.facts.files.job_log import Explained, JobLog, LogStream, ReadLog
 from ncclprobe.facts.files.log_ranks import MOST_EVENTS, joined
 from ncclprobe.facts.files.log_reader import LogRequest, Reader, answered
 from ncclprobe.facts.files.ras import RasStatus, read_answer
@@ -43,6 +43,7 @@ from ncclprobe.localise.outcome import (
 )
 from ncclprobe.localise.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.localise.timeline import (
+    cited_lines,
     last_seen,
     not_understood,
     ranks,
@@ -367,11 +368,10 @@ def _without(verdict: Verdict, survived: Collection[tuple[int, int]], checks: Se
 
 def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explained:
     found = _causes(verdicts, checks, {})
-    said = [f.occurrence for verdict in verdicts for f in verdict.findings if f.occurrence]
     return Explained(
         tuple(each.code for each in found if each.confidence == "named" and each.severity is Severity.FAIL),
         tuple(each.id for each in found if each.confidence != "named"),
-        frozenset((each.stream, each.line) for each in said),
+        cited_lines(verdicts),
         _failing(verdicts, checks),
         tuple(dict.fromkeys(code for each in found if each.confidence == "narrowed" for code in each.could_be)),
     )
@@ -445,8 +445,11 @@ def _conclude(known: Known) -> dict[str, Any]:
     if log and not stand:
         well = () if left.failed or records else ended_well(log, failing)
         slow = tuple(f"it may have been slow: {each.message} ({each.code})" for each in found if well)
-        likely = None if well else _unknown_line(left, log, verdicts, failing, found)
-        found = () if well else with_the_unknown_line(log, found, likely, failing)
+        if well:
+            found = ()
+        else:
+            likely = likeliest(log, cited_lines(verdicts), failing, harmless, any_level=left.failed, launcher=not found)
+            found = with_the_unknown_line(log, found, likely, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)
@@ -493,18 +496,6 @@ def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
 def _attempts(left: JobFiles) -> Iterator[str]:
     log = left.facts.get(JobLog)
     return earlier_attempts(log) if isinstance(log, JobLog) and not left.failed else iter(())
-
-
-def _unknown_line(
-    left: JobFiles,
-    log: JobLog,
-    verdicts: Sequence[Verdict],
-    failing: Collection[tuple[int, int]],
-    found: Sequence[Cause],
-) -> LogEvent | None:
-    """Return the line that most likely says why, if no check knows it; None: there is none."""
-    known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
-    return likeliest(log, known, failing, harmless, any_level=left.failed, launcher=not found)
 
 
 TOPIC = Topic(_judge, _conclude, learn=_learn)

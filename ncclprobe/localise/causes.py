@@ -11,7 +11,7 @@ from typing import TypeVar
 from ncclprobe.model.causes import Cause, CauseConfidence, Consequence
 from ncclprobe.model.findings import Evidence, Finding, Occurrence, Severity, Verdict
 from ncclprobe.model.registry import CauseRule
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 K = TypeVar("K", int, str)
 UNKNOWN = "unknown"
@@ -92,16 +92,11 @@ class _Causes:
     def __init__(self, found: Sequence[Meaning], clocks: Mapping[str, float]) -> None:
         self._found, self._clocks = found, clocks
         self._all = sorted((n for n, each in enumerate(found) if each.can_explain), key=lambda n: found[n].weight)
-        self._ranks: dict[int, list[int]] = {}
-        self._hosts: dict[str, list[int]] = {}
-        self._comms: dict[str, list[int]] = {}
-        self._peers: dict[int, list[int]] = {}
-        for number in self._all:
-            o = found[number].occurrence
-            _index(self._ranks, o.ranks, number)
-            _index(self._hosts, o.hosts, number)
-            _index(self._comms, (o.comm,) if o.comm else (), number)
-            _index(self._peers, o.peers, number)
+        told = [(number, found[number].occurrence) for number in self._all]
+        self._ranks = grouped((rank, number) for number, o in told for rank in o.ranks)
+        self._hosts = grouped((host, number) for number, o in told for host in o.hosts)
+        self._comms = grouped((o.comm, number) for number, o in told if o.comm)
+        self._peers = grouped((rank, number) for number, o in told for rank in o.peers)
 
     def explaining(self, number: int, other: Meaning) -> int:
         """Return the number of the finding that explains this one best; its own if none does.
@@ -138,11 +133,6 @@ class _Causes:
             if not echoed & {*cause.codes, ANY} or (cause.codes == said.codes and one > other):
                 return False
         return not later(cause.occurrence, said.occurrence, self._clocks)
-
-
-def _index(into: dict[K, list[int]], keys: Collection[K], number: int) -> None:
-    for key in keys:
-        into.setdefault(key, []).append(number)
 
 
 def _gathered(of: Mapping[K, list[int]], keys: Collection[K]) -> list[int]:
@@ -230,10 +220,7 @@ def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
 
 
 def _consequences(echoes: Sequence[Meaning]) -> Iterator[Consequence]:
-    alike: dict[tuple[str, str], list[Meaning]] = {}
-    for each in echoes:
-        words = " ".join(word for word in each.finding.message.split() if word.isalpha())
-        alike.setdefault((each.id, words), []).append(each)
+    alike = grouped(((e.id, tuple(filter(str.isalpha, e.finding.message.split()))), e) for e in echoes)
     for (name, _), group in alike.items():
         message = group[0].finding.message
         yield Consequence(name, message, _ranks(group), _nodes(group), _evidence(group), len(group))

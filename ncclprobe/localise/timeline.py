@@ -194,17 +194,15 @@ def not_understood(
     """Yield by log how many lines speak of a failure on which no finding rests and which are not understood either,
     with the first of them.
     """
-    known = {(f.occurrence.stream, f.occurrence.line) for v in verdicts for f in v.findings if f.occurrence}
-    first: dict[int, LogEvent] = {}
-    count: dict[int, int] = {}
-    for event in log.events:
-        if event.level not in ("WARN", "ERROR", *ENDINGS) or (event.stream, event.line) in known:
-            continue
-        if not understood(event):
-            first.setdefault(event.stream, event)
-            count[event.stream] = count.get(event.stream, 0) + 1
-    for stream, event in first.items():
-        yield NotUnderstood(log.streams[stream].name, count[stream], event.line, event.text)
+    known = cited_lines(verdicts)
+    loud = (e for e in log.events if e.level in ("WARN", "ERROR", *ENDINGS) and (e.stream, e.line) not in known)
+    for stream, events in grouped((event.stream, event) for event in loud if not understood(event)).items():
+        yield NotUnderstood(log.streams[stream].name, len(events), events[0].line, events[0].text)
+
+
+def cited_lines(verdicts: Sequence[Verdict]) -> frozenset[tuple[int, int]]:
+    """Return the lines that findings rest on: index of the log, and number."""
+    return frozenset((o.stream, o.line) for v in verdicts for f in v.findings if (o := f.occurrence))
 
 
 _MOST_GROUPS = 6

@@ -15,7 +15,7 @@ from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entere
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 _STATES = {"?": "scheduled", "*": "started", "!": "started", "": "completed"}
 
@@ -345,10 +345,7 @@ def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     whether it still is.
     """
     ranks = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
-    places: dict[object, list[ProcessStack]] = {}
-    for each in ranks:
-        own = each.own
-        places.setdefault((each.call, own and (own.filename, own.line)), []).append(each)
+    places = grouped(((e.call, e.own and (e.own.filename, e.own.line)), e) for e in ranks)
     usual = max(places.values(), key=lambda each: (bool(each[0].call), len(each)), default=[])
     others = [each for place in places.values() if place is not usual for each in place]
     if not 0 < len(others) < len(usual):

@@ -13,6 +13,7 @@ from ncclprobe.facts.files.texts import between, number
 from ncclprobe.facts.files.torch_lines import ranks_in, waited
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import grouped
 
 _UNRESOLVED = (
     "Name or service not known",
@@ -194,11 +195,9 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
 
 def _tries_to_the_end(log: JobLog) -> Iterator[LogEvent]:
     """Yield the last try of a log in whose last lines torch only tries to connect, and is not answered."""
-    tries: dict[int, list[LogEvent]] = {}
-    for event in log.having(_TRIES):
-        if warned(event) and any(f"errno: {error} " in event.text for error in (_TIMED_OUT, _NO_ROUTE)):
-            tries.setdefault(event.stream, []).append(event)
-    for stream, events in tries.items():
+    errors = tuple(f"errno: {error} " for error in (_TIMED_OUT, _NO_ROUTE))
+    tries = (e for e in log.having(_TRIES) if warned(e) and any(error in e.text for error in errors))
+    for stream, events in grouped((event.stream, event) for event in tries).items():
         last = [event for event in events if event.line > log.streams[stream].nlines - _FEWEST_TRIES]
         if len(last) == _FEWEST_TRIES:
             yield last[-1]

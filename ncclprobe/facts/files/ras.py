@@ -5,14 +5,14 @@ too. Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are ma
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from ncclprobe.model.errors import ParseError
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 RasKind = Literal["dead", "missing", "count", "status", "error", "timeout"]
 _MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
@@ -247,9 +247,7 @@ def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]
 
     `size`: of how many ranks the communicator is.
     """
-    groups: defaultdict[str, list[_Rank]] = defaultdict(list)
-    for rank, value in said:
-        groups[value].append(rank)
+    groups = grouped((value, rank) for rank, value in said)
     most = max(map(len, groups.values()), default=0)
     for value, ranks in groups.items():
         processes = tuple(rank.process() for rank in ranks) if kind != "count" or len(ranks) < most else ()
@@ -257,10 +255,6 @@ def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]
         yield RasStatement(kind, 0, text, comm, "", value, len(ranks), processes)
 
 
-def by_operation(answer: RasAnswer) -> Mapping[tuple[str, str], tuple[RasStatement, ...]]:
+def by_operation(answer: RasAnswer) -> Mapping[tuple[str, str], Sequence[RasStatement]]:
     """Return the counts of launched operations by communicator and operation, in which ranks differ."""
-    found: defaultdict[tuple[str, str], list[RasStatement]] = defaultdict(list)
-    for each in answer.statements:
-        if each.kind == "count":
-            found[each.comm, each.operation].append(each)
-    return {key: tuple(each) for key, each in found.items()}
+    return grouped(((each.comm, each.operation), each) for each in answer.statements if each.kind == "count")

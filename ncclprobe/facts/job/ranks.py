@@ -29,7 +29,7 @@ from ncclprobe.model.errors import HostError, OutOfTime, ParseError
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, grouped
 
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 """A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
@@ -131,12 +131,9 @@ def decoded(text: str, kind: Any) -> Any:
 
 def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobProcess, ...]]:
     """Return the ranks of each job; with `named` what this process has started, whatever the variables, or itself."""
-    by_rank: dict[tuple[str, int], list[_Process]] = {}
     launches = {each.pid: detect(each.variables) for each in processes}
-    for each in _started_by(named, processes) if named else processes:
-        launch = launches[each.pid]
-        if named or launch.rank is not None:
-            by_rank.setdefault((_job(each, launch), -each.pid if named else launch.rank or 0), []).append(each)
+    chosen = _started_by(named, processes) if named else [p for p in processes if launches[p.pid].rank is not None]
+    by_rank = grouped(((_job(p, launches[p.pid]), -p.pid if named else launches[p.pid].rank or 0), p) for p in chosen)
     jobs: dict[str, list[JobProcess]] = {}
     for (job, _), of_rank in by_rank.items():
         if (found := _itself(of_rank)) is not None:

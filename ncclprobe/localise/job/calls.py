@@ -24,7 +24,7 @@ from ncclprobe.localise.job.activity import Activity, Seen, Wire, activity
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_GAPS = 200
 _C10D = "/torch/distributed/distributed_c10d.py"
@@ -225,9 +225,8 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
     if not inside or not all(job.ranks[number].still for number in inside):
         return
-    ranks: dict[str, tuple[int, ...]] = {}
-    for number, call in sorted(inside.items()):
-        ranks[call] = (*ranks.get(call, ()), number)
+    by_call = grouped((call, number) for number, call in sorted(inside.items()))
+    ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
     where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
     texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
