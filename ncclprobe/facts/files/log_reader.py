@@ -316,8 +316,7 @@ class _Reading:
         """Note the last line of each rank, the step that it came to, and whether a line says that the job has ended."""
         came, taken = 0, {event.line for event in self.log.events}
         hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
-        raws = raws if self._has_several_ranks(raws) else raws[-_FEW_LAST:]
-        for line in self._lines(raws, nlines - len(raws) + 1):
+        for line in self._last_lines(raws, nlines):
             if not _SAYS.search(line.text):
                 continue
             late = line.line > nlines - _FEW_LAST
@@ -331,10 +330,11 @@ class _Reading:
         if self._finished and at > self._finished.line and furthest > came:
             self._finished = None  # of a part: the job went on
 
-    def _has_several_ranks(self, raws: Sequence[bytes]) -> bool:
-        """Return whether several ranks write this log: each has a last line of its own."""
-        known = (*self.log.events, *self._lines(raws[-_FEW_LAST:]))
-        return len({rank for each in known for rank in (each.rank, each.local_rank)} - {None}) > 1
+    def _last_lines(self, raws: Sequence[bytes], nlines: int) -> Iterable[LogEvent]:
+        """Return the last lines, more of them where several ranks write the log: each has a last line of its own."""
+        few = [*self._lines(raws[-_FEW_LAST:], nlines - len(raws[-_FEW_LAST:]) + 1)]
+        ranks = {rank for each in (*self.log.events, *few) for rank in (each.rank, each.local_rank)}
+        return self._lines(raws, nlines - len(raws) + 1) if len(ranks - {None}) > 1 else few
 
     def _note(self, line: LogEvent) -> None:
         """Note a line, and a step that it names, as the last of its writer so far."""
