@@ -6,7 +6,7 @@ And what stacks of a job that hangs say: who stands where.
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.checks.log import cause
-from ncclprobe.checks.log.lines import failed
+from ncclprobe.checks.log.lines import JOB, failed
 from ncclprobe.facts.files.flight_child import dump
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.files.job_log import JobLog
@@ -74,6 +74,7 @@ def _written(
 
 
 _READ = Certainty("high", "flight records of the ranks")
+_OF_JOB = JOB | {"confidence": _READ}
 _ENDS_A_RANK = (
     "rank-crashed",
     "collective-desync",
@@ -134,9 +135,7 @@ def _parted(found: Parted) -> Finding:
     return make(
         fold_ranks(ranks),
         message,
-        blame="job",
-        action="fix-job",
-        confidence=_READ,
+        **_OF_JOB,
         evidence=[*map(_seen, found.others[:_SHOWN]), _seen(usual)],
         occurrence=_occurrence(first, ranks, found.usual_ranks),
     )
@@ -151,9 +150,7 @@ def _crossed(found: Crossed) -> Finding:
     return fail(
         fold_ranks(ranks),
         f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
-        blame="job",
-        action="fix-job",
-        confidence=_READ,
+        **_OF_JOB,
         evidence=[_seen(entry) for entry in found.entries[:_SHOWN]],
         occurrence=_occurrence(found.entries[0], ranks),
     )
@@ -178,9 +175,7 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
                 f"rank {found.rank}",
                 f"came {found.late_s:.0f} s after the others to {found.entry.call}{found.entry.place}, number "
                 f"{found.entry.seq} of group {found.entry.group}, whose timeout is {found.timeout_s:g} s",
-                blame="job",
-                action="fix-job",
-                confidence=_READ,
+                **_OF_JOB,
                 evidence=_seen(found.entry),
                 occurrence=_occurrence(found.entry, (found.rank,), found.waiting),
             )
@@ -206,9 +201,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
             yield fail(
                 fold_ranks(found.missing),
                 f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
-                blame="job",
-                action="fix-job",
-                confidence=_READ,
+                **_OF_JOB,
                 evidence=[*map(_seen, found.last[:_SHOWN]), _seen(found.entry)],
                 occurrence=_occurrence(
                     found.entry, found.missing, found.waiting, codes[::-1] if _apart(found) else codes

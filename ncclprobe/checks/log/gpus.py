@@ -109,14 +109,9 @@ def _two_ranks(event: LogEvent) -> tuple[int, ...]:
     return tuple(rank for rank in (first, second) if rank is not None)
 
 
-def _hosts_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
-    found = {log.ranks[rank].host for rank in ranks if rank in log.ranks}
-    return found - {""}
-
-
 def _machines_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
     """Return the names of these ranks' hosts; where they share one, as `localhost`, their addresses if these differ."""
-    names = _hosts_of(log, ranks)
+    names = {log.ranks[rank].host for rank in ranks if rank in log.ranks} - {""}
     own = [_addresses_of(log, rank) for rank in ranks]
     if len(names) > 1 or len(own) < 2 or not all(own) or set.intersection(*own):
         return names

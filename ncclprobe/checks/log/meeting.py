@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
@@ -303,9 +302,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
                 own = _LATE if late_lines else ("rank-crashed", *_LATE, "world-size-mismatch")
             message = _who_came(found.came, found.wanted)
             message += f": rank {', '.join(map(str, late or absent))}" if late or absent else ""
-            whose: dict[str, Any] = (
-                JOB if own == codes else RESTART if late else {"blame": "unknown", "action": "retest"}
-            )
+            whose = JOB if own == codes else RESTART if late else UNPROVEN
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else of_no_rank(told)
     yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **JOB)

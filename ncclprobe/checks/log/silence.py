@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import UNPROVEN, has_called, of_hosts
+from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read
@@ -217,7 +217,7 @@ def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
     message = f"rank {rank.rank} came when the others had waited until their time was over"
     codes = (_LATE,) if surely else (_LATE, _DESYNC)
     assert rank.said
-    return said(log, rank.said, message, codes=codes, blame="job", action="fix-job")
+    return said(log, rank.said, message, codes=codes, **JOB)
 
 
 def _silent(log: JobLog, ends: Ends) -> Finding:
@@ -383,8 +383,7 @@ def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
                 f"rank {rank}",
                 f"is ahead in {up.operation} ({up.value}) and behind in {down.operation} ({down.value}), "
                 f"communicator {up.comm}",
-                blame="job",
-                action="fix-job",
+                **JOB,
                 confidence=_SURE,
                 evidence=[_seen(answer, up), _seen(answer, down)],
                 occurrence=_occurrence(up, [p for p in up.processes if p.rank == rank]),
@@ -414,8 +413,7 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
             fold_ranks(ranks),
             f"launched only {first.value} operations{f' {first.operation}' if first.operation else ''} of communicator "
             f"{first.comm}, fewer than the others: {', '.join(map(_process, processes[:8]))}",
-            blame="job",
-            action="fix-job",
+            **JOB,
             confidence=_SURE,
             evidence=_seen(answer, first),
             occurrence=_occurrence(first, processes, ("timeout-straggler", "collective-desync")),

@@ -10,7 +10,7 @@ Which collective each rank was in when watchdogs gave up, and who was in none: f
 from collections.abc import Iterable, Mapping
 
 from ncclprobe.facts.files.texts import between, number
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 TIMED_OUT = "Watchdog caught collective operation timeout"
 
@@ -145,9 +145,7 @@ class Hang(Struct, frozen=True):
     @property
     def odd(self) -> tuple[int, ...]:
         """Return the ranks that called another operation, or size, than most did; empty: none is of most."""
-        by_kind: dict[object, list[int]] = {}
-        for rank, work in self.works.items():
-            by_kind.setdefault((work.op, work.nelements, work.shape), []).append(rank)
+        by_kind = grouped(((work.op, work.nelements, work.shape), rank) for rank, work in self.works.items())
         usual = max(by_kind.values(), key=len, default=[])
         return (
             tuple(sorted(rank for rank in self.works if rank not in usual)) if 2 * len(usual) > len(self.works) else ()
