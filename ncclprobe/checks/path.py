@@ -26,6 +26,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every
+from ncclprobe.model.stats import median_low
 from ncclprobe.model.values import replace
 
 _STREAM_GBPS = 10.0
@@ -234,8 +235,6 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches); see where the
     route goes (traceroute).
     """
-    from statistics import median_low  # with its fractions and decimals it is slow to import
-
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
     usual: dict[str, float] = {}

@@ -4,7 +4,6 @@ import argparse
 import codecs
 import contextlib
 import errno
-import gc
 import importlib
 import io
 import os
@@ -18,7 +17,6 @@ from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
-_OBJECTS_BEFORE_GC = 50_000
 
 GROUPS = {
     "before a job": {
@@ -62,7 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (docs/reference/exit-codes.md)."""
     argv = list(sys.argv[1:] if argv is None else argv)
     argv = ["--help"] if argv == ["--help-all"] else argv  # as every command has it: here nothing is left out
-    _look_for_cycles_rarely()
     _prepare_streams()
     code = _guarded(argv)
     if code and "TORCHELASTIC_RUN_ID" in os.environ:
@@ -70,14 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
     return code
-
-
-def _look_for_cycles_rarely() -> None:
-    """Set the garbage collector for a short life: values hold no cycles, and searching for some was a sixth of a start.
-
-    At the end nothing is searched: the program leaves without Python's orderly end.
-    """
-    gc.set_threshold(_OBJECTS_BEFORE_GC)
 
 
 def _guarded(argv: list[str]) -> int:

@@ -19,7 +19,7 @@ from ncclprobe.commands import overwriting
 from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
 from ncclprobe.model import outcomes
 from ncclprobe.model.errors import UsageError, unknown
-from ncclprobe.model.layout import wrap
+from ncclprobe.model.layout import columns, wrap
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import Struct
 from ncclprobe.report import delivery
@@ -178,6 +178,9 @@ _MOST_SHOWN = 200
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Fits descriptions to the terminal: fills paragraphs, and keeps indented lines, of which lists hang."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=columns(80) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         joined = re.sub(r"(?<=\S)\n(?=\S)", " ", text)

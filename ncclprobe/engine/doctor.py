@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ncclprobe.checks.rail import choices, name
@@ -32,6 +31,7 @@ from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.snapshot import Absent, Every, Snapshot, learned
+from ncclprobe.model.stats import median
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 

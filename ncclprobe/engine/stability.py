@@ -6,7 +6,6 @@ it until then: where it cannot look, it is unknown and advisory.
 Every check, ours and a site's, promises that its examples hold, that it explains itself, and never passes unlooked.
 """
 
-import inspect
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +48,7 @@ def _warning(run: Any, words: str, *facts: Any) -> Iterator[Finding]:
         yield replace(found, severity=Severity.WARN, message=f"{found.message} {words}") if fails else found
 
 
-_ID = re.compile(r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*")
+_ID = r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*"
 _SHORT = 40
 """A reason of fewer characters names the problem again and gives none."""
 
@@ -71,7 +70,7 @@ def broken(check: Check) -> Iterator[str]:
 
 
 def _words(check: Check) -> Iterator[str]:
-    if not _ID.fullmatch(check.id):
+    if not re.fullmatch(_ID, check.id):
         yield f"{check.id} is no id: small letters, a dot, and words of small letters with hyphens"
     for name in ("title", "right", "fix"):
         if not getattr(check, name):
@@ -82,7 +81,7 @@ def _words(check: Check) -> Iterator[str]:
         yield f"Why: is missing, or says less than {_SHORT} characters"
     function = getattr(check.run, "args", (check.run,))[0]  # of a site's check, the function that is bounded
     told = f"{check.title}. Right: {check.right}. Why: {check.why} Fix: {check.fix}"
-    if told.split() != (inspect.getdoc(function) or "").split():
+    if told.split() != (function.__doc__ or "").split():
         yield "a part of its docstring is not shown: after the first line write Right:, Why: and Fix:, each once"
 
 

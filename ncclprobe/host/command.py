@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import selectors
-import shutil
 import signal
 import subprocess
 import time
@@ -47,13 +46,18 @@ def found(name: str, more: Sequence[str] = ()) -> str | None:
     PermissionError where there are others alone.
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    there = [path for each in folders if each.startswith("/") and (path := shutil.which(name, path=each))]
-    if path := next((each for each in there if os.geteuid() or _is_own(each)), None):
-        return path
+    there = [path for each in folders if each.startswith("/") and _starts(path := f"{each.rstrip('/')}/{name}")]
+    if own := next((each for each in there if os.geteuid() or _is_own(each)), None):
+        return own
     if there:
         why = f"not started by root, for other users may change {there[0]}; put it into a folder of root's own"
         raise PermissionError(errno.EACCES, why)
     return None
+
+
+def _starts(path: str) -> bool:
+    """Return whether a program is there, as shutil.which would say, which brings three compressors to every start."""
+    return os.access(path, os.X_OK) and not Path(path).is_dir()
 
 
 @cache

@@ -6,11 +6,10 @@ remedy from its docstring, its id from its folder or module and its name: ``bool
 """
 
 import importlib
-import inspect
-import pkgutil
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -133,7 +132,7 @@ class Check(Struct, frozen=True):
 
 
 T = TypeVar("T")
-_SECTION = re.compile(r"^(Right|Why|Fix): ", re.M)
+_SECTION = re.compile(r"^ *(Right|Why|Fix): ", re.M)
 _COMPARED: dict[Any, Literal["nodes", "ranks"]] = {Every: "nodes", Ranks: "ranks"}
 
 
@@ -148,14 +147,15 @@ def modules(package: str, sources: Collection[Source] = EVERY_SOURCE) -> Iterato
     """
     root = importlib.import_module(package)
     of_root = _source_around(package) or MACHINE
-    for info in pkgutil.iter_modules(root.__path__, f"{package}."):
-        if info.ispkg:
-            importlib.import_module(info.name)
-            if getattr(sys.modules[info.name], "SOURCE", of_root) in sources:
-                yield sys.modules[info.name]
-            yield from modules(info.name, sources)
-        elif of_root in sources:
-            yield importlib.import_module(info.name)
+    for path in sorted(Path(root.__path__[0]).iterdir()):  # pkgutil would say the same, with Python's parser imported
+        name = f"{package}.{path.stem}"
+        if (path / "__init__.py").exists():
+            module = importlib.import_module(name)
+            if getattr(module, "SOURCE", of_root) in sources:
+                yield module
+            yield from modules(name, sources)
+        elif of_root in sources and path.suffix == ".py" and path.stem != "__init__":
+            yield importlib.import_module(name)
 
 
 def source_of(fact: type) -> Source | None:
@@ -224,7 +224,7 @@ def check(
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
-        _, *parts = _SECTION.split(inspect.getdoc(run) or "")  # what stands before, then a heading and its text, …
+        _, *parts = _SECTION.split(run.__doc__ or "")  # what stands before, then a heading and its text, …
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         return Check(
             id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
@@ -255,7 +255,7 @@ def _prefix(module: str) -> str:
 
 
 def _title(run: Callable[..., Any]) -> str:
-    return (inspect.getdoc(run) or "").partition("\n")[0].rstrip(".")
+    return (run.__doc__ or "").lstrip().partition("\n")[0].rstrip(".")
 
 
 def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
@@ -268,6 +268,8 @@ def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = run.__annotations__
     if any(isinstance(each, str) for each in found.values()):
+        import inspect  # and with it Python's parser, which only a site's own check may need
+
         found = inspect.get_annotations(run, eval_str=True)
     unsaid = {*run.__code__.co_varnames[: run.__code__.co_argcount]} - found.keys()
     if unsaid:

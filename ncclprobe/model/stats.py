@@ -24,9 +24,8 @@ verdict
 """
 
 import math
-import statistics
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ncclprobe.model.measurement import TimeStats
 
@@ -39,18 +38,36 @@ LAUNCH_BOUND = 0.8
 
 def summary(seconds: Sequence[float]) -> TimeStats:
     """`seconds` per operation, one value per batch, as microseconds; all but the mean null below MIN_SAMPLES."""
+    from statistics import fmean, stdev
+
     micros = [value * 1e6 for value in seconds]
-    mean = statistics.fmean(micros)
+    mean = fmean(micros)
     if len(micros) < MIN_SAMPLES:
         return TimeStats(mean)
     return TimeStats(
         mean=mean,
-        median=statistics.median(micros),
+        median=median(micros),
         min=min(micros),
         p95=percentile(micros, 95),
         max=max(micros),
-        stdev=statistics.stdev(micros),
+        stdev=stdev(micros),
     )
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle of `values`, or the mean of the two in the middle.
+
+    The module `statistics`, which says the same, brings fractions and random numbers to every start.
+    """
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def median_low(values: Iterable[float]) -> float:
+    """The middle of `values`, or the lower of the two in the middle."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
@@ -89,5 +106,5 @@ def precision(samples: Sequence[float]) -> float:
     if len(samples) < MIN_SAMPLES:
         return math.inf
     low, high = median_interval(samples)
-    middle = statistics.median(samples)
+    middle = median(samples)
     return (high - low) / 2 / middle if middle > 0 else math.inf

@@ -6,18 +6,18 @@ It is the first and the last one of ``accept``, and the last one of ``bandwidth`
 import re
 from collections import Counter
 from collections.abc import Sequence
-from statistics import median
 
 from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.report import Report
+from ncclprobe.model.stats import median
 from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
 from ncclprobe.model.units import plural, printable, size
 from ncclprobe.report import digest
 
 _NEAR = 0.02
 """How far below the usual pair one may lie and still count as near it."""
-_MODEL = re.compile(r"\b(?:RTX [A-Z]*\d+\w*|[A-Z]{1,2}\d{2,4}[A-Z]?)\b")
+_MODEL = r"\b(?:RTX [A-Z]*\d+\w*|[A-Z]{1,2}\d{2,4}[A-Z]?)\b"
 
 
 def begins(report: Report) -> bool:
@@ -62,7 +62,7 @@ def _who(report: Report) -> str:
 
 
 def _short(gpu: str) -> str:
-    model = _MODEL.search(gpu)
+    model = re.search(_MODEL, gpu)
     return model[0] if model else gpu.removeprefix("NVIDIA ")
 
 

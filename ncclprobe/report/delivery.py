@@ -11,7 +11,7 @@ from pathlib import Path
 from ncclprobe.host import files
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.layout import Style, unstyled
+from ncclprobe.model.layout import Style, columns, unstyled
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field
@@ -200,9 +200,7 @@ def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> st
 
 def width() -> int:
     """Return how many columns standard output has, 160 at most; 100 where it is no terminal."""
-    import shutil  # it brings three compressors along
-
-    return min(shutil.get_terminal_size((100, 24)).columns, 160)
+    return min(columns(100), 160)
 
 
 def style(no_color: bool) -> Style:

@@ -1,9 +1,9 @@
 """Rails as a person reads them: a row for each node, a column for each rail, and what is not as the others."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 
 from ncclprobe.model.pair_results import RailWay
+from ncclprobe.model.stats import median
 from ncclprobe.model.units import three_digits
 from ncclprobe.model.values import Struct, field
 

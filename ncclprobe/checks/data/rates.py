@@ -3,7 +3,6 @@ baseline. Nothing is judged by a guess of what a file system should do.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import Any, TypeVar
 
 from ncclprobe.checks import FABRIC, NODE
@@ -14,6 +13,7 @@ from ncclprobe.model.findings import Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.measurement import PathExpectation, PathRate, RateKind, shown, words_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
+from ncclprobe.model.stats import median
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 

@@ -1,7 +1,6 @@
 """Modes and conditions of each GPU while nothing of ours runs on it, and what holds it back."""
 
 from collections.abc import Iterator
-from statistics import median
 
 from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import blanks, gpu_job, named, unread, unstarted_gpu_job
@@ -10,6 +9,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.stats import median
 from ncclprobe.model.units import size
 from ncclprobe.model.values import replace
 

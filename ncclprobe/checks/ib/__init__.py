@@ -12,6 +12,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.model.registry import applies
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.stats import median_low
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import layer_fits, select
 from ncclprobe.nccl.paths import PathType, Topology, of_machine
@@ -99,8 +100,6 @@ def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
 
 def typical(found: Sequence[Group], working: Collection[str]) -> float:
     """Return the share that at least half of the GPUs have."""
-    from statistics import median_low  # with its fractions and decimals it is slow to import
-
     shares = [group.share(working) for group in found for _ in group.gpus]
     return median_low(sorted(shares)) if shares else 0.0
 

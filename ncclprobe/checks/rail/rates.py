@@ -1,7 +1,6 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median, median_low
 from typing import TYPE_CHECKING
 
 from ncclprobe.checks import NODE
@@ -17,6 +16,7 @@ from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
+from ncclprobe.model.stats import median, median_low
 from ncclprobe.model.units import certain, plural
 from ncclprobe.model.values import replace
 
