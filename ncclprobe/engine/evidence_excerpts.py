@@ -26,8 +26,8 @@ _MOST_OF_ONE = 4
 _MOST_LINES, _MOST_CHARACTERS, LONGEST_LINE = 24, 4000, 400
 AROUND = 5
 """Lines before and after the one that is cited."""
-_BRACES = re.compile(r"\{([^{},]*),([^{}]*)\}")
-_GPU = re.compile(r"GPU(\d{1,3})(?!\d)")
+_BRACES = r"\{([^{},]*),([^{}]*)\}"
+_GPU = r"GPU(\d{1,3})(?!\d)"
 
 
 def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> tuple[Excerpt, ...]:
@@ -50,7 +50,7 @@ def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> t
 
 def _questions(evidence: Evidence, finding: Finding, answers: Mapping[Any, Any]) -> Iterator[Any]:
     """Yield what the evidence names, the answers on the finding's own device first."""
-    gpu, device = _GPU.search(finding.subject), finding.subject.partition(":")[0]
+    gpu, device = re.search(_GPU, finding.subject), finding.subject.partition(":")[0]
     named = [question for question in answers if _cites(evidence.source, question)]
     for question in sorted(named, key=lambda each: f"/{device}" not in str(each[1:2])):
         other_gpu = gpu and question[0] == "nvml" and len(question) > 2 and question[2] != int(gpu[1])
@@ -84,7 +84,7 @@ def _names(pattern: str, path: str) -> bool:
         return True
     if not pattern.startswith("/") or pattern.count("*") > 3 or " " in pattern:
         return False
-    braces = _BRACES.search(pattern)
+    braces = re.search(_BRACES, pattern)
     if braces:
         choices = (braces[1], *braces[2].split(","))
         return any(_names(f"{pattern[: braces.start()]}{each}{pattern[braces.end() :]}", path) for each in choices)
@@ -127,7 +127,7 @@ def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
 
 def _of_gpu(lines: Sequence[str], finding: Finding) -> list[int]:
     """Return the place of the line with which nvidia-smi begins what it says of the finding's GPU."""
-    gpu = _GPU.search(finding.subject)
+    gpu = re.search(_GPU, finding.subject)
     return [at for at, line in enumerate(lines) if gpu and line.startswith(f"GPU {gpu[1]}:")][:1]
 
 

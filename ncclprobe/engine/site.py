@@ -28,7 +28,7 @@ from ncclprobe.model.values import replace
 
 T = TypeVar("T")
 PREFIX = "site-"
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NAME = r"[a-z0-9]+(-[a-z0-9]+)*"
 
 
 def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple[Check, ...]:
@@ -75,7 +75,7 @@ def of_file(path: Path) -> tuple[Check, ...]:
 
 def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Check, ...]:
     """Return the checks of the module that `load` imports; where that fails, one that is unknown for that reason."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         return (_broken("unnamed", origin, f"{name[:40]!r} is no name: it has small letters, digits and hyphens"),)
     try:
         module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)

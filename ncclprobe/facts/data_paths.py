@@ -27,10 +27,10 @@ Use = Literal["read", "write", "checkpoint"]
 _LOCAL = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs", "erofs", "vfat")
 )
-_REMOTE = re.compile(
+_REMOTE = (
     r"nfs4?|lustre|gpfs|mmfs|beegfs|ceph|glusterfs|fuse\.\S{1,64}|9p|virtiofs|cifs|smb3|afs|orangefs|wekafs|panfs|pvfs2"
 )
-_NOT_COMPARED = re.compile(r"(?:clientaddr|mountaddr|local_lock|fd|user_id|group_id|port|mountport)=.{0,255}|relatime")
+_NOT_COMPARED = r"(?:clientaddr|mountaddr|local_lock|fd|user_id|group_id|port|mountport)=.{0,255}|relatime"
 """Options that each node has for itself, or that say nothing of what is seen."""
 
 
@@ -69,7 +69,7 @@ class Mount(Struct, frozen=True):
     @property
     def is_remote(self) -> bool:
         """Return whether a server has it, or a program that stands for one."""
-        return bool(_REMOTE.fullmatch(self.kind))
+        return bool(re.fullmatch(_REMOTE, self.kind))
 
     def __str__(self) -> str:
         """Return ``nfs4 server:/export``."""
@@ -240,7 +240,7 @@ def _mount(line: str) -> Mount:
     given = dict.fromkeys((*fields[5].split(","), *last[2].split(",")))
     if "ro" in given:  # the mount may be read-only where the file system is not
         given.pop("rw", None)
-    options = tuple(sorted(each for each in given if not _NOT_COMPARED.fullmatch(each)))
+    options = tuple(sorted(each for each in given if not re.fullmatch(_NOT_COMPARED, each)))
     return Mount(_plain(fields[4]), last[0], _plain(last[1]), _plain(fields[3]), options)
 
 

@@ -26,25 +26,25 @@ speaks of users' programs.
 _PCI = r"(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
 # The first as open-gpu-kernel-modules 595.45.04 prints it (src/nvidia/src/kernel/gpu/rc/kernel_rc.c), with a MIG
 # instance between address and bracket; the second from src/common/nvswitch/kernel/inc/common_nvswitch.h.
-_XID = re.compile(rf"NVRM: Xid \({_PCI}[^)]*\): (\d+)(?:, (.*))?")
-_SXID = re.compile(rf"nvidia-nvswitch\d+: SXid \({_PCI}\): (\d+), ((?:Non-fatal|Fatal)\b.*)", re.IGNORECASE)
-_LOST = re.compile(rf"NVRM: (?:.*?GPU {_PCI}.*?|.*?)fallen off the bus")
-_MLX5 = re.compile(rf"mlx5_core {_PCI}(?: (\S+))?: (.*)")
-_AER = re.compile(rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=([\w -]+?(?: \([\w-]+\))?), (?:type=(.*))?")
-_LINK = re.compile(r"(?:^|\s)([\w.@-]+):? (?:NIC )?Link is ([Uu]p|[Dd]own|UP|DOWN)\b(.*)")
-_BOND = re.compile(
+_XID = rf"NVRM: Xid \({_PCI}[^)]*\): (\d+)(?:, (.*))?"
+_SXID = rf"(?i)nvidia-nvswitch\d+: SXid \({_PCI}\): (\d+), ((?:Non-fatal|Fatal)\b.*)"
+_LOST = rf"NVRM: (?:.*?GPU {_PCI}.*?|.*?)fallen off the bus"
+_MLX5 = rf"mlx5_core {_PCI}(?: (\S+))?: (.*)"
+_AER = rf"{_PCI}: (?:AER: )?PCIe Bus Error: severity=([\w -]+?(?: \([\w-]+\))?), (?:type=(.*))?"
+_LINK = r"(?:^|\s)([\w.@-]+):? (?:NIC )?Link is ([Uu]p|[Dd]own|UP|DOWN)\b(.*)"
+_BOND = (
     r"(?:^|\s)([^\s:]+): (?:\(slave ([^\s)]+)\): )?link status (?:definitely )?(up|down)\b"
     r"(?: for interface ([^\s,]+))?(.*)"
 )
 
 _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, cmd.c, en_main.c; and mlx5_ib's ports
-    "link-down": re.compile(r"(?i)\blink down\b"),
-    "link-up": re.compile(r"(?i)\blink (up|active)\b"),
-    "health": re.compile(r"health compromised|Fatal error \d+ detected|internal error|Health issue observed"),
-    "timeout": re.compile(r"timeout\. Will cause a leak|cmd_exec timeout|Timed-out|timed out"),
-    "cable": re.compile(r"Port module event(?:\[error\])?: module \d+, (?!Cable plugged)"),
-    "power": re.compile(r"insufficient power"),
-    "temperature": re.compile(r"High temperature"),
+    "link-down": r"(?i)\blink down\b",
+    "link-up": r"(?i)\blink (up|active)\b",
+    "health": r"health compromised|Fatal error \d+ detected|internal error|Health issue observed",
+    "timeout": r"timeout\. Will cause a leak|cmd_exec timeout|Timed-out|timed out",
+    "cable": r"Port module event(?:\[error\])?: module \d+, (?!Cable plugged)",
+    "power": r"insufficient power",
+    "temperature": r"High temperature",
 }
 
 
@@ -157,13 +157,13 @@ def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
 
 
 def _driver(at: float, text: str) -> Event | None:
-    if match := _XID.search(text):
+    if match := re.search(_XID, text):
         return Event(at, "xid", match[1].lower(), match[2], match[3] or "", _fatal(match[3] or ""))
-    if match := _SXID.search(text):
+    if match := re.search(_SXID, text):
         return Event(at, "sxid", match[1].lower(), str(int(match[2])), match[3], _fatal(match[3]))
-    if match := _LOST.search(text):
+    if match := re.search(_LOST, text):
         return Event(at, "lost", (match[1] or "").lower(), "")
-    if match := _AER.search(text):
+    if match := re.search(_AER, text):
         return Event(at, "aer", match[1].lower(), match[2], match[3] or "")
     return None
 
@@ -175,11 +175,11 @@ def _fatal(text: str) -> bool | None:
 
 
 def _network(at: float, text: str) -> Event | None:
-    if match := _MLX5.search(text):
-        code = next((code for code, pattern in _MLX5_CODES.items() if pattern.search(match[3])), "")
+    if match := re.search(_MLX5, text):
+        code = next((code for code, pattern in _MLX5_CODES.items() if re.search(pattern, match[3])), "")
         return Event(at, "mlx5", match[1].lower(), code, match[3]) if code else None
-    if match := _BOND.search(text):
+    if match := re.search(_BOND, text):
         return Event(at, "link", match[2] or match[4] or match[1], match[3], match[5].strip(" ,"))
-    if match := _LINK.search(text):
+    if match := re.search(_LINK, text):
         return Event(at, "link", match[1], match[2].lower(), match[3].strip(" ,"))
     return None

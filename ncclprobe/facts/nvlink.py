@@ -21,7 +21,7 @@ from ncclprobe.model.values import Struct
 
 _QUOTE = "> \t\u00a0|#"
 _GPU = re.compile(r"GPU ([0-9]{1,4}): (.*)")
-_LINK = re.compile(r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)")
+_LINK = r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)"
 
 
 class GpuLinks(Struct, frozen=True):
@@ -64,7 +64,7 @@ def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
     uuid, _, behind = rest.partition(")")
     links: dict[int, float | None] = {}
     for line in body:
-        if match := _LINK.fullmatch(line):
+        if match := re.fullmatch(_LINK, line):
             if int(match[1]) in links:
                 raise ParseError(f"nvidia-smi nvlink -s: link {match[1]} of {name} comes twice")
             links[int(match[1])] = float(match[2]) if match[2] else None

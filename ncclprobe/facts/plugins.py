@@ -27,7 +27,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 _KINDS = ("net", "tuner", "profiler", "env", "gin")
-_NAME = re.compile(r"libnccl[-_].*\.so(\.\d+)*")
+_NAME = r"libnccl[-_].*\.so(\.\d+)*"
 _FOLDERS = (
     "/opt/amazon/ofi-nccl/lib",  # of Amazon's EFA installer, as are the next two
     "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
@@ -63,7 +63,7 @@ _MARKS = {  # what stands before the version among a plugin's constants
     "tcpx": "NET/GPUDirectTCPX ver. ",  # its log: ver. 3.1.8.
     "gib": "Initializing gIB ",
 }
-_VERSION = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,20})?")
+_VERSION = r"v?\d{1,4}(?:\.\d{1,4}){1,3}(?:-[\w.]{1,20})?"
 _NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
 
 
@@ -140,7 +140,7 @@ def _version(host: Host, path: str, flavour: str) -> str:
     mark = _MARKS.get(flavour)
     said = attempt(lambda: json.loads(host.ask("elf_texts", path, mark))) if mark else ()
     texts = said if isinstance(said, list) else ()
-    found = (_VERSION.match(str(text).removeprefix(mark or "")) for text in texts)
+    found = (re.match(_VERSION, str(text).removeprefix(mark or "")) for text in texts)
     return next((match[0] for match in found if match), "")
 
 
@@ -154,7 +154,7 @@ def _named(variables: Mapping[str, str | None]) -> Iterator[str]:
 
 def _names(host: Host, folder: str) -> list[str]:
     try:
-        return [name for name in libraries(host, folder) if _NAME.fullmatch(name)]
+        return [name for name in libraries(host, folder) if re.fullmatch(_NAME, name)]
     except HostError:  # a folder that does not answer hides what it has, and no more
         return []
 

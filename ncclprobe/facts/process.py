@@ -42,7 +42,7 @@ _BY_VARIABLE = {
     "SINGULARITY_CONTAINER": "apptainer",
 }
 _BY_FILE = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-_BY_CGROUP = re.compile(r"/(kubepods|docker|libpod|lxc|machine\.slice/machine-|containerd|cri-o|enroot)")
+_BY_CGROUP = r"/(kubepods|docker|libpod|lxc|machine\.slice/machine-|containerd|cri-o|enroot)"
 _CGROUP_KINDS = {"kubepods": "kubernetes", "libpod": "podman", "machine.slice/machine-": "systemd-nspawn"}
 
 
@@ -143,7 +143,7 @@ def container(host: Host, environment: Environment | Absent) -> Container:
 
 def _by_cgroup(host: Host) -> Container:
     try:
-        match = _BY_CGROUP.search(host.ask("read", "/proc/1/cgroup"))
+        match = re.search(_BY_CGROUP, host.ask("read", "/proc/1/cgroup"))
     except HostError:  # hidepid: the other marks were looked for
         return Container()
     return Container(_CGROUP_KINDS.get(match[1], match[1]), "/proc/1/cgroup") if match else Container()

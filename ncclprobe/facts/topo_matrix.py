@@ -30,8 +30,8 @@ from ncclprobe.model.errors import ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.values import Struct
 
-_NIC = re.compile(r"\b(NIC[0-9]+)\s*(?::|=>?|->|→)\s*([A-Za-z]\w*(?:-\w+)*)")
-_LABEL = re.compile("NIC[0-9]+")
+_NIC = r"\b(NIC[0-9]+)\s*(?::|=>?|->|→)\s*([A-Za-z]\w*(?:-\w+)*)"
+_LABEL = "NIC[0-9]+"
 _MEANS = ("=", "=>", "->", "→")
 _WORDS = ("X", *TOPO_LINKS, "NV#", *P2P_LINKS)
 _LAST = ("NV#", "PIX", "U")
@@ -72,7 +72,7 @@ def names(table: Table) -> NicNames:
     lost = found.keys() - set(table.header.devices)
     incomplete += [f"column {label} is missing: the NIC Legend names it" for label in sorted(lost)]
     told = {entry.label for entry in entries}
-    unnamed = [name for name in table.header.devices if _LABEL.fullmatch(name) and name not in told]
+    unnamed = [name for name in table.header.devices if re.fullmatch(_LABEL, name) and name not in told]
     if unnamed and titled:
         incomplete.append(f"the NIC Legend does not name {ends(unnamed)}")
     elif unnamed and explained(table):
@@ -92,7 +92,7 @@ def _nic_legend(table: Table) -> tuple[bool, list[_Entry]]:
     titled = any(line.words[skip : skip + 2] == ("NIC", "Legend:") for line in lines)
     entries: list[_Entry] = []
     for line in lines:
-        here = [_Entry(line.number, *match.groups()) for match in _NIC.finditer(line.text)]
+        here = [_Entry(line.number, *match.groups()) for match in re.finditer(_NIC, line.text)]
         if not here and not _is_comment(line, skip):
             break
         entries += here
@@ -109,7 +109,7 @@ def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:
         return None
     last = entries[-1]
     twice = last.name in {entry.name for entry in entries[:-1]}
-    return last if twice or not RDMA_DEVICE.fullmatch(last.name) else None
+    return last if twice or not re.fullmatch(RDMA_DEVICE, last.name) else None
 
 
 def explained(table: Table) -> dict[str, int]:
@@ -141,7 +141,7 @@ def cut_legend(table: Table) -> list[str]:
     return ["the legend is cut off"] if begun else []
 
 
-_OWN = re.compile(
+_OWN = (
     r"Topology does not contain any PU|Failed to run topology matrix|Failed to initialize NVML|No devices were found"
     r"|NVIDIA-SMI has failed|Unable to determine the device handle|command line argument must be used in conjunction"
 )
@@ -149,32 +149,32 @@ _OWN = re.compile(
 
 def _refusal_text(text: str) -> str:
     """Return what nvidia-smi itself, or the hwloc in it, says of its failure."""
-    line = next((line for line in text.splitlines() if _OWN.search(line)), "")
+    line = next((line for line in text.splitlines() if re.search(_OWN, line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
 
 
 _FOREIGN = {
-    "ppu-smi": re.compile(r"\bPPU[0-9]*\b|\bICN(?:[0-9]+\b|#)"),
-    "mx-smi": re.compile(r"\bmx-smi\b|\bMX[0-9]+\b"),
-    "rocm-smi": re.compile(r"\bXGMI\b|\brocm-smi\b"),
-    "DCGM": re.compile(r"\bGP[0-9]+\b"),
+    "ppu-smi": r"\bPPU[0-9]*\b|\bICN(?:[0-9]+\b|#)",
+    "mx-smi": r"\bmx-smi\b|\bMX[0-9]+\b",
+    "rocm-smi": r"\bXGMI\b|\brocm-smi\b",
+    "DCGM": r"\bGP[0-9]+\b",
 }
 """Tools with a table much like nvidia-smi's, by words that it never prints."""
 
 
 def _foreign(text: str) -> str:
-    tool = next((tool for tool, word in _FOREIGN.items() if word.search(text)), "")
+    tool = next((tool for tool, word in _FOREIGN.items() if re.search(word, text)), "")
     return tool and f"not nvidia-smi output: it looks like that of {tool}"
 
 
-_GLUED = re.compile(r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)")
+_GLUED = r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)"
 
 
 def no_row(text: str, header: Header) -> str:
     """Return why no row follows a header."""
     if refusal := _refusal_text(text):
         return refusal
-    if _GLUED.search(text):
+    if re.search(_GLUED, text):
         return f"the rows under the header in line {header.line} have lost the white space between their cells"
     return f"no row follows the header in line {header.line}: the text is cut off, or its lines are wrapped"
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct, field, replace
 
-_COLOUR = re.compile(r"\x1b?\[[0-9;]*[mK]")
-_TAG = re.compile(r"</?[A-Za-z][^<>\n]*>")
-_WORD = re.compile(r"[^\s:>\]]*[:>\]]+|[^\s:>\]]+")
-_SPEAKING = re.compile(r"[^\W_]")
-_PAGER = re.compile(r"\s*\[[0-9]+/[0-9]+\]\s*")
+_COLOUR = r"\x1b?\[[0-9;]*[mK]"
+_TAG = r"</?[A-Za-z][^<>\n]*>"
+_WORD = r"[^\s:>\]]*[:>\]]+|[^\s:>\]]+"
+_SPEAKING = r"[^\W_]"
+_PAGER = r"\s*\[[0-9]+/[0-9]+\]\s*"
 _TAB = " " * 6
 
 
@@ -36,7 +36,7 @@ class MatrixLine(Struct, frozen=True):
 
         A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
         """
-        spans = [match.span() for match in _WORD.finditer(self.text)]
+        spans = [match.span() for match in re.finditer(_WORD, self.text)]
         start = spans[index - 1][1] if index else 0
         return len(self.text[start : spans[index][0]].replace("\t", _TAB))
 
@@ -54,9 +54,11 @@ class MatrixLines(Struct, frozen=True):
 
 def lex(text: str) -> MatrixLines:
     """Return every line of `text`, in linear time."""
-    plain = _COLOUR.sub("", _TAG.sub("", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
-    numbered = [(number, line) for number, line in enumerate(plain, start=1) if _SPEAKING.search(line)]
-    speaking = [MatrixLine(n, line, tuple(_WORD.findall(line))) for n, line in numbered if not _PAGER.fullmatch(line)]
+    plain = re.sub(_COLOUR, "", re.sub(_TAG, "", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
+    numbered = [(number, line) for number, line in enumerate(plain, start=1) if re.search(_SPEAKING, line)]
+    speaking = [
+        MatrixLine(n, line, tuple(re.findall(_WORD, line))) for n, line in numbered if not re.fullmatch(_PAGER, line)
+    ]
     return MatrixLines(tuple(speaking), len(plain), not text.endswith("\n"))
 
 
@@ -65,13 +67,13 @@ TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Af
 
 TOPO_LINKS = ("NODE", "SYS", "PHB", "PXB", "PIX", "SOC")
 P2P_LINKS = ("CNS", "GNS", "TNS", "NS", "OK", "DR", "U")
-_LINK = re.compile("|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X")))
-_GPU_OR_NIC = re.compile(r"(?:GPU|NIC)[0-9]+")
-_GLUED = re.compile(r"(?:GPU|NIC)[0-9]+|mlx[0-9]+_(?:[a-z]+_)?[0-9]+")
+_LINK = "|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X"))
+_GPU_OR_NIC = r"(?:GPU|NIC)[0-9]+"
+_GLUED = r"(?:GPU|NIC)[0-9]+|mlx[0-9]+_(?:[a-z]+_)?[0-9]+"
 """The names that can be told apart where nothing stands between them."""
-RDMA_DEVICE = re.compile(r"[a-z][A-Za-z0-9_]*[0-9]")
-_VALUE = re.compile(r"[0-9][0-9,-]*|N/A")
-_DIGITS = re.compile(r"[0-9]+")
+RDMA_DEVICE = r"[a-z][A-Za-z0-9_]*[0-9]"
+_VALUE = r"[0-9][0-9,-]*|N/A"
+_DIGITS = r"[0-9]+"
 _WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next in a table whose tabs were expanded
 
 
@@ -182,12 +184,12 @@ def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | 
     devices: list[str] = []
     columns: list[str] = []
     for word in text.split():
-        glued = _GLUED.findall(word)
+        glued = re.findall(_GLUED, word)
         if word in TITLES.values() or word == "NUMA":
             columns.append("numa_affinity" if word == "NUMA" else word)
         elif "".join(glued) == word:
             devices += glued
-        elif RDMA_DEVICE.fullmatch(word):
+        elif re.fullmatch(RDMA_DEVICE, word):
             devices.append(word)
         else:
             return None
@@ -195,12 +197,12 @@ def _columns(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | 
 
 
 def _is_device(word: str) -> bool:
-    return bool(_GPU_OR_NIC.match(word) or RDMA_DEVICE.fullmatch(word))
+    return bool(re.match(_GPU_OR_NIC, word) or re.fullmatch(RDMA_DEVICE, word))
 
 
 def _label(words: Iterable[str]) -> tuple[str, ...]:
     """Return a log collector's label: its time stamps and counters differ from line to line."""
-    return tuple(_DIGITS.sub("0", word) for word in words)
+    return tuple(re.sub(_DIGITS, "0", word) for word in words)
 
 
 def rows(table: Table) -> list[MatrixRow]:
@@ -241,14 +243,14 @@ def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: H
     """Return whether the line right under a row is the rest of it, or a row whose label is lost."""
     if line.number != row.line + 1:
         return False
-    if len(row.values) < len(header.columns) and all(split_links(word) or _VALUE.fullmatch(word) for word in words):
+    if len(row.values) < len(header.columns) and all(split_links(word) or re.fullmatch(_VALUE, word) for word in words):
         return True
     return 1 < len(header.devices) <= sum(map(bool, map(split_links, words)))
 
 
 def split_links(word: str) -> list[str]:
     """Return the link words in `word`: one, several where a terminal ate the tab between them, or none."""
-    found = _LINK.findall(word)
+    found = re.findall(_LINK, word)
     return found if "".join(found) == word else []
 
 
@@ -279,7 +281,7 @@ def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | N
 def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> MatrixRow | None:
     """Return a row of a device that the header does not name, if this line is one."""
     cells, _ = _cells(rest, size)
-    if len(cells) < size or (size == 1 and not _GPU_OR_NIC.fullmatch(device)):
+    if len(cells) < size or (size == 1 and not re.fullmatch(_GPU_OR_NIC, device)):
         return None
     return MatrixRow(line.number, device, tuple(cells), problem="the header does not name this device")
 
@@ -308,7 +310,7 @@ def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header,
 def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Header) -> str:
     """Return what is wrong with a row, empty if nothing is."""
     size = len(header.devices)
-    if len(cells) < size and rest and not _VALUE.fullmatch(rest[0]):
+    if len(cells) < size and rest and not re.fullmatch(_VALUE, rest[0]):
         return f"{rest[0]!r} under {header.devices[len(cells)]} is no link that nvidia-smi prints"
     if len(cells) != size or (rest and split_links(rest[0])):
         count = len(cells) + sum(map(bool, map(split_links, rest)))

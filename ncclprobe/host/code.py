@@ -28,7 +28,7 @@ _NAMES = frozenset(("Makefile", "Dockerfile", "CMakeLists.txt", "hostfile"))
 _SKIPPED = frozenset(("__pycache__", "node_modules", "wandb", "logs", "outputs", "checkpoints"))
 _MOST_SECONDS = 15.0
 _CHUNK = 1 << 20
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_COMMIT = r"[0-9a-f]{40}(?:[0-9a-f]{24})?"
 
 
 def tree(folder: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _head(path: Path) -> str:
 
 
 def _resolved(git: Path, head: str) -> str:
-    if _COMMIT.fullmatch(head):
+    if re.fullmatch(_COMMIT, head):
         return head
     ref = head.removeprefix("ref: ")
     common = git / _head(git / "commondir") if (git / "commondir").is_file() else git
@@ -131,10 +131,10 @@ def _resolved(git: Path, head: str) -> str:
     for place in (git, common):
         if (place / ref).is_file():
             found = _head(place / ref)
-            return found if _COMMIT.fullmatch(found) else ""
+            return found if re.fullmatch(_COMMIT, found) else ""
     with (common / "packed-refs").open(encoding="utf-8") as file:
         rows = (line.split() for line in file.read(bounds.GIT_REFS_BYTES).splitlines())
-        return next((row[0] for row in rows if row[1:] == [ref] and _COMMIT.fullmatch(row[0])), "")
+        return next((row[0] for row in rows if row[1:] == [ref] and re.fullmatch(_COMMIT, row[0])), "")
 
 
 def distributions(wanted: Collection[str] = ()) -> dict[str, str]:

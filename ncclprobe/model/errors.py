@@ -38,10 +38,10 @@ _NO_MEMORY = ("out of memory", "can't allocate memory")
 NCCL_NO_MEMORY = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
 """What NCCL says of an allocation that failed (src/include/alloc.h): for want of memory, or of a GPU that answers."""
 _SIZE = r"(\d{1,20}(?:\.\d{1,3})? \w{1,5})"
-_ASKED = re.compile(rf"Tried to allocate {_SIZE}\.")
-_ROOM = re.compile(rf"GPU (\d{{1,4}}) has a total capacity of {_SIZE} of which {_SIZE} is free")
-_OTHERS = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
-_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_ASKED = rf"Tried to allocate {_SIZE}\."
+_ROOM = rf"GPU (\d{{1,4}}) has a total capacity of {_SIZE} of which {_SIZE} is free"
+_OTHERS = rf"Process (\d{{1,10}}) has {_SIZE} memory in use"
+_OWN = rf"this process has {_SIZE} memory in use"
 
 
 class NcclprobeError(Exception):
@@ -101,12 +101,12 @@ def reason(error: BaseException) -> str:
 
 def _shortage(text: str) -> str:
     """Return what torch's allocator says: how much was asked for, what is free, and which processes hold the rest."""
-    asked, room = _ASKED.search(text), _ROOM.search(text)
+    asked, room = re.search(_ASKED, text), re.search(_ROOM, text)
     if not asked or not room:
         return ""
     gpu, total, free = room.groups()
-    holders = [f"{nbytes} by process {pid}" for pid, nbytes in _OTHERS.findall(text)]
-    holders += [f"{nbytes} by this rank" for nbytes in _OWN.findall(text)]
+    holders = [f"{nbytes} by process {pid}" for pid, nbytes in re.findall(_OTHERS, text)]
+    holders += [f"{nbytes} by this rank" for nbytes in re.findall(_OWN, text)]
     held = f"; in use are {', '.join(holders)}" if holders else ""
     return f"{asked[1]} were asked for, and of the {total} of GPU {gpu} {free} are free{held}"
 

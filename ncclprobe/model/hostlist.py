@@ -10,18 +10,18 @@ from itertools import groupby, islice, product
 
 from ncclprobe.model import bounds
 
-_PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_NAME = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
+_PART = r"\[([^\[\]]*)\]|([^\[\]]+)"
+_NAME = r"(?:[^,\[\]\s]|\[[^\[\]]*\])+"
 
 
 def expand(text: str) -> tuple[str, ...]:
     """Return the names in `text`, in order. Raises ValueError for no list of names, or more than bounds.HOST_NAMES."""
-    pieces = _NAME.findall(text)
+    pieces = re.findall(_NAME, text)
     if ",".join(pieces) != text:
         raise ValueError(f"not a list of host names: {text[:80]!r}")
     names: list[str] = []
     for piece in pieces:
-        parts = [_choices(inside, plain) for inside, plain in _PART.findall(piece)]
+        parts = [_choices(inside, plain) for inside, plain in re.findall(_PART, piece)]
         total = len(names) + 1
         for part in parts:
             total *= max(1, len(part))

@@ -40,7 +40,7 @@ _AMPERE = (8, 0)
 
 _FAR = {PathType.PHB: "across the host bridge (PHB or NODE)", PathType.SYS: "on another processor (SYS)"}
 
-_WITHOUT = re.compile(r"\b(GeForce|TITAN|GB10)\b")
+_WITHOUT = r"\b(GeForce|TITAN|GB10)\b"
 """Products without GPUDirect RDMA, which NCCL asks CUDA about (cudaDevAttrGPUDirectRDMASupported) and NVML keeps back.
 
 It is for Tesla and Quadro (docs.nvidia.com/cuda/gpudirect-rdma); DGX Spark has none, for its memory is the CPU's own
@@ -139,7 +139,7 @@ def _dma_buf(
 
 def supported(gpu: Gpu) -> bool:
     """Return whether GPUs of this product have GPUDirect RDMA at all."""
-    return not _WITHOUT.search(gpu.name)
+    return not re.search(_WITHOUT, gpu.name)
 
 
 def gdr_level(settings: Settings, version: Version | None) -> Level:

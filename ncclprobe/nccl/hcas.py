@@ -33,7 +33,7 @@ ANY = -1
 """A port, rail or plane that was not given."""
 
 _LONGEST_PREFIX = 63  # netIf.prefix holds 64 with its NUL, src/include/utils.h:47
-_DECIMAL = re.compile(rf"[{BLANKS}]*([+-]?)0*([0-9]*)")
+_DECIMAL = rf"[{BLANKS}]*([+-]?)0*([0-9]*)"
 _MOST_DIGITS = 19
 
 
@@ -85,7 +85,7 @@ def _entry(piece: str) -> Entry:
 
 def _atoi(text: str) -> int:
     """Read as glibc's atoi: strtol in base 10, cut to an int, so that text without digits is 0."""
-    match = _DECIMAL.match(text)
+    match = re.match(_DECIMAL, text)
     assert match is not None  # every part of the pattern may be empty
     if len(match[2]) > _MOST_DIGITS:
         return 0 if match[1] == "-" else -1  # LONG_MIN and LONG_MAX, cut

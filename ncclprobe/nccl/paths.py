@@ -60,7 +60,7 @@ Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
 Ways = Mapping[Node, tuple[Node, ...]]
 Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
 Pair = tuple[str, str]
-_CHIP_TO_CHIP = re.compile(r"\b(GH200|GB200|GB300|GB10)\b")  # the products with NVLink-C2C to their CPU
+_CHIP_TO_CHIP = r"\b(GH200|GB200|GB300|GB10)\b"  # the products with NVLink-C2C to their CPU
 
 
 class Topology(Struct, frozen=True):
@@ -134,7 +134,7 @@ def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[st
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
     rows = () if isinstance(nvlinks, Absent) else nvlinks.gpus
     links = {addresses[f"GPU{n}"]: _remotes(row) for n, row in enumerate(rows) if f"GPU{n}" in addresses}
-    c2c = tuple(addresses[n] for n in ours if _CHIP_TO_CHIP.search(ours[n].name))
+    c2c = tuple(addresses[n] for n in ours if re.search(_CHIP_TO_CHIP, ours[n].name))
     return _remembered(Same(pci), tuple(addresses.items()), tuple(nics.items()), tuple(links.items()), c2c)
 
 

@@ -16,9 +16,7 @@ _WORDS_KEEP_THE_DEFAULT = (2, 32)
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DIGITS = 19  # of an int64; Python itself refuses to convert much longer decimal text
-_NUMBER = re.compile(
-    rf"[{BLANKS}]*(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*))"
-)
+_NUMBER = rf"[{BLANKS}]*(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*))"
 
 
 class Reading(Struct, frozen=True):
@@ -45,7 +43,7 @@ def read_int(text: str, default: int, version: Version | None = None) -> Reading
     """Read `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default where it is empty or leaves int64."""
     if not text:
         return Reading(default, "empty")
-    match = _NUMBER.match(text)
+    match = re.match(_NUMBER, text)
     if match is None:
         return Reading(default if keeps_default(version) else 0, "word")
     value = _number(match)

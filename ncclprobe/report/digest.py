@@ -35,13 +35,13 @@ _NEXT: Mapping[Action, str] = {
     "none": "",
 }
 _VERBS = ("is", "are", "has", "have")
-_SENTENCE_ENDS, _BRACKETS = re.compile(r";|\. "), re.compile(r",? \([^()]*\)")
-_SAYS = re.compile(rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S")
+_SENTENCE_ENDS, _BRACKETS = r";|\. ", r",? \([^()]*\)"
+_SAYS = rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S"
 """A verb with a word that is no value, or three words."""
-_COMMAND = re.compile(r"`([^`]{4,200})`")
-_LINK = re.compile(r"^([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)$|\(([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)\)$")
+_COMMAND = r"`([^`]{4,200})`"
+_LINK = r"^([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)$|\(([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)\)$"
 """The port or interface that a subject names: ``mlx5_3:1``, ``n2 rail 5 (mlx5_5:1)``."""
-_SETTING = re.compile(r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}")
+_SETTING = r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}"
 
 
 class Problem(NamedTuple):
@@ -85,7 +85,7 @@ def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
     """
     names = finding.nodes or nodes
     whose = _WHOSE[finding.blame].format(node=folded(names) or "this node", is_="are" if len(names) > 1 else "is")
-    found = _LINK.search(finding.subject) if finding.blame == "link" and len(names) == 1 else None
+    found = re.search(_LINK, finding.subject) if finding.blame == "link" and len(names) == 1 else None
     if found and finding.subject != names[0]:
         whose = f"The link {found[1] or found[2]} of {names[0]} is at fault"
     whose = whose if names else f"{whose[0].upper()}{whose[1:]}"  # names keep their spelling
@@ -150,8 +150,8 @@ def _cost(finding: Finding) -> tuple[int, bool, float]:
 
 def copyable(remedy: str) -> list[str]:
     """Return the commands and settings of a remedy, each as it can be typed."""
-    commands = [each for each in _COMMAND.findall(remedy) if " " in each]
-    return list(dict.fromkeys((*commands, *(each.rstrip(".,:") for each in _SETTING.findall(remedy)))))
+    commands = [each for each in re.findall(_COMMAND, remedy) if " " in each]
+    return list(dict.fromkeys((*commands, *(each.rstrip(".,:") for each in re.findall(_SETTING, remedy)))))
 
 
 def headline(report: Report, width: int = 0) -> str:
@@ -195,8 +195,8 @@ def _briefly(problem: Problem, report: Report) -> str:
     """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     message = problem.finding.message
-    begins = (message[: found.start()] for found in _SENTENCE_ENDS.finditer(message))
-    whole = (each for each in begins if _SAYS.match(each) and each.count("(") == each.count(")"))
+    begins = (message[: found.start()] for found in re.finditer(_SENTENCE_ENDS, message))
+    whole = (each for each in begins if re.match(_SAYS, each) and each.count("(") == each.count(")"))
     sentence = _without_brackets(_without_brackets(next(whole, message)))  # one may stand in another
     joint = " " if sentence.split(" ")[0] in _VERBS else ": "
     told = sentence if sentence.startswith(subject) else f"{subject}{joint}{sentence}"
@@ -206,7 +206,7 @@ def _briefly(problem: Problem, report: Report) -> str:
 
 def _without_brackets(text: str) -> str:
     """Return the text without the brackets before which it has said something already."""
-    return _BRACKETS.sub(lambda found: "" if _SAYS.match(text[: found.start()]) else found[0], text)
+    return re.sub(_BRACKETS, lambda found: "" if re.match(_SAYS, text[: found.start()]) else found[0], text)
 
 
 def launcher(kind: str) -> str:

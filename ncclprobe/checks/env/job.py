@@ -16,7 +16,7 @@ from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.values import read_int
 
 _LIST = "CUDA_VISIBLE_DEVICES"
-_UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?")
+_UUID = r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?"
 _DESYNC_MIN_S = 120
 
 
@@ -68,7 +68,7 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     if absent and uuids and all(uuids):
         message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there"
         yield jobs_fail(_LIST, message, shown)
-    if len({bool(_UUID.fullmatch(word)) for word in entries}) > 1:
+    if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
         yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out.

@@ -107,7 +107,7 @@ _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 
 _REFUSED_BY_IB = {*_BIT_FIELDS, "NCCL_IB_QPS_PER_CONNECTION"}
 _BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
 _STEPS = 8  # NCCL_STEPS: the parts of a buffer that are in flight at a time
-_LATER = re.compile(r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)")
+_LATER = r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)"
 
 
 def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]]:
@@ -215,7 +215,7 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
     """Return the default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5 …]``."""
     now, _, history = parameter.default.partition("[")
     value = now.strip().partition(" ")[0]
-    changes = [(found[1], parse_version(found[2])) for found in _LATER.finditer(history)]
+    changes = [(found[1], parse_version(found[2])) for found in re.finditer(_LATER, history)]
     if "before" in history or " in " in history:
         return None  # told in prose
     for text, since in changes:
@@ -337,7 +337,7 @@ _REFUSED = frozenset({"torch", "gloo"})
 _REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO_DEVICE_TRANSPORT")
 """What they read, in whole or by their beginning: an empty text is as bad as a wrong one (torch c10d/Utils.hpp)."""
 
-_NUMBER = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})")
+_NUMBER = r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})"
 _NO_NUMBER = "no number"
 _SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib", "g", "gb", "gi", "gib"})
 
@@ -374,7 +374,7 @@ def unknown(text: str, parameter: Parameter) -> str:
     numbered = parameter.type in ("bool", "int", "size") or (parameter.type == "enum" and parameter.low is not None)
     if parameter.owner == "nccl" or not numbered:
         return ""
-    number = _NUMBER.match(text)
+    number = re.match(_NUMBER, text)
     if parameter.type == "bool" and (intent(text) is not None or (number and parameter.low is None)):
         return ""
     if number is None:
@@ -390,7 +390,7 @@ def _unknown_word(text: str, parameter: Parameter) -> str:
     strange = [piece for piece in pieces if (piece.upper() if parameter.any_case else piece) not in words]
     if not strange:
         return ""
-    number = _NUMBER.fullmatch(text)
+    number = re.fullmatch(_NUMBER, text)
     if number and (parameter.low is not None or parameter.type == "int"):
         return _out_of_range(int(text, 0) if text.strip("+- ")[:2].lower() == "0x" else int(text), parameter)
     return f"{', '.join(strange[:3])} is none of {', '.join(parameter.words)}"

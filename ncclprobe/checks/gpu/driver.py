@@ -218,7 +218,7 @@ def _numbered(devices: Devices | Absent, usable: bool = False) -> tuple[str, ...
 
 
 _DAY_S = 86400.0
-_WHOSE = re.compile(r"\b(pid|name)=('[^']*'|[^,]*),? ?")  # of no use here, and of a stranger perhaps
+_WHOSE = r"\b(pid|name)=('[^']*'|[^,]*),? ?"  # of no use here, and of a stranger perhaps
 _RECOVERY = "154"  # "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 
 
@@ -268,7 +268,7 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     times = f"{len(events)} times, last " if len(events) > 1 else ""
     name = {"xid": f"Xid {last.code}", "sxid": f"SXid {last.code}"}.get(last.kind, "GPU lost")
     message = f"{name}: {meaning.words}; {times}{_ago(log.uptime_s - last.at_s)}"
-    text = _WHOSE.sub("", last.text)[:160]
+    text = re.sub(_WHOSE, "", last.text)[:160]
     evidence = seen(log.source, text)
     subject = f"NVSwitch {last.device}" if last.kind == "sxid" else at(last.device, gpus) if last.device else "a GPU"
     if _recovered(last, log.events):

@@ -21,7 +21,7 @@ from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.interfaces import find_by
 
-ENDS_HERE = re.compile(
+ENDS_HERE = (
     r"(virbr|vmnet|lxcbr|lxdbr|podman|nerdctl|cbr|tmfifo_net|kube-ipvs|nodelocaldns)\d*"
     r"|docker.*|cni[\d-].*|br-[0-9a-f]{12}|(veth|cali|lxc)[0-9a-f_]{5,}.*|usb\d+|lo"
 )
@@ -38,7 +38,7 @@ _TO_MANAGEMENT = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")
 def leads_out(interface: Interface) -> bool:
     """Return whether other nodes may be reached by it."""
     inward = interface.loopback or interface.kind == "dummy" or interface.driver in _TO_MANAGEMENT
-    return not (inward or ENDS_HERE.fullmatch(interface.name))
+    return not (inward or re.fullmatch(ENDS_HERE, interface.name))
 
 
 def sockets(found: Interfaces, settings: Settings, software: Software | Absent) -> tuple[Interface, ...]:
