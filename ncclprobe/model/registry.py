@@ -9,6 +9,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -166,6 +167,7 @@ def source_of(fact: type) -> Source | None:
     return _source_around(fact.__module__)
 
 
+@cache  # of what is imported: whose folders were imported before it
 def _source_around(name: str) -> Source | None:
     while name:
         if found := getattr(sys.modules.get(name), "SOURCE", None):
