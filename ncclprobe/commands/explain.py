@@ -47,7 +47,6 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine.explain import explain
     from ncclprobe.host import job_files
     from ncclprobe.model.snapshot import Job
-    from ncclprobe.redact.redactor import Redactor, random_key
     from ncclprobe.report import delivery
     from ncclprobe.report import json as as_json
 
@@ -58,6 +57,8 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
         report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
     report = redactor.report(report) if redactor else report
     if options.bundle:
+        from ncclprobe.redact.redactor import Redactor, random_key  # and its hundred patterns
+
         _bundle(report if redactor else Redactor(random_key()).report(report), options.bundle)
     return delivery.deliver(report, arguments.output(options))
 

@@ -20,16 +20,16 @@ class LastWords(NamedTuple):
     """What a line lacks, in `message`; the words that it says it by; what to do; the codes that it may be."""
 
     message: str
-    words: re.Pattern[str]
+    words: str
     remedy: str
     codes: tuple[str, ...] = _CRASHED
     blame: Blame = "unknown"
     action: Action = "none"
 
 
-def _any(*words: str) -> re.Pattern[str]:
+def _any(*words: str) -> str:
     """Return a pattern that finds any of `words`, in capitals or not; none of them repeats without a bound."""
-    return re.compile("|".join(rf"\b{word}\b" for word in words), re.IGNORECASE)
+    return "(?i)" + "|".join(rf"\b{word}\b" for word in words)
 
 
 _OF_OTHERS = _any(
@@ -120,6 +120,6 @@ def last_words(line: LogEvent, *, ended: bool) -> LastWords | None:
     if form < (ERROR if ended else ENDS):
         return None
     text = line.text[:_WITHIN].replace("_", " ")
-    found = next((each for each in _REASONS if each.words.search(text)), None)
-    of_others = found is not None and "oom" not in found.codes and _OF_OTHERS.search(text)
+    found = next((each for each in _REASONS if re.search(each.words, text)), None)
+    of_others = found is not None and "oom" not in found.codes and re.search(_OF_OTHERS, text)
     return None if of_others else found

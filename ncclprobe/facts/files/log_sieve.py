@@ -10,6 +10,7 @@ the characters. A line that is found is then tested for the whole texts.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from heapq import heapify, heapreplace
 
 _PER_MILLE = {
     " ": 128, "s": 48, "e": 48, "t": 41, "o": 42, "n": 42, "a": 33, ":": 30, "i": 33, "r": 28, "l": 26, ".": 23,
@@ -92,10 +93,14 @@ def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
     chosen: list[_Choice] = []
     waiting = set(texts)
     cost = {choice: _NS_A_LITERAL if choice[1] else _cost(choice[0]) for choice in covers}
-    while waiting:
-        _, best = max((len(held & waiting) / cost[choice], choice) for choice, held in covers.items())
-        chosen.append(best)
-        waiting -= covers[best]
+    best_first = [(-len(held) / cost[choice], choice) for choice, held in covers.items()]
+    heapify(best_first)
+    while waiting:  # a choice only ever gets worse: one that is still the best when it is looked at again is the best
+        _, choice = best_first[0]
+        worth = -len(covers[choice] & waiting) / cost[choice], choice
+        if heapreplace(best_first, worth) == worth:
+            chosen.append(choice)
+            waiting -= covers[choice]
     for choice in sorted(chosen, key=cost.__getitem__, reverse=True):  # what came early may be covered by a later one
         others = [covers[other] for other in chosen if other != choice]
         if covers[choice] <= set().union(*others):
