@@ -91,7 +91,8 @@ def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> 
     job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29500"}
     secret = {"NCCLPROBE_TOKEN": "a secret of this test"}
     for variables, unknown in ((secret, "sync.node-missing"), ({}, "launch.unproven")):
-        done = ncclprobe("doctor", "--backend", "gloo", "--timeout", "3", **job, **variables, MASTER_ADDR="192.0.2.1")
+        given = ("--backend", "gloo", "--timeout", "30", "--wait", "1")
+        done = ncclprobe("doctor", *given, **job, **variables, MASTER_ADDR="192.0.2.1")
         assert done.returncode == 3
         assert "\nUNKNOWN  node 1 not heard of; " in done.stdout
         assert f"{unknown} (required)" in done.stdout
