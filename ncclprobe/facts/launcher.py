@@ -216,6 +216,11 @@ class Launch(Struct, frozen=True):
         return self.nnodes > 1
 
     @property
+    def spans_by_launcher(self) -> bool:
+        """Return whether a launcher says so, and it is not only that several nodes are judged together."""
+        return self.kind != "single" and self.several_nodes
+
+    @property
     def speaks_for_node(self) -> bool:
         """Return whether this is the one of its node's ranks that speaks for the node."""
         return self.local_rank in (None, 0)

@@ -12,12 +12,13 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.names import HostsEntry, Master, Names
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.ports import Listener, Ports
+from ncclprobe.facts.ports import Firewall, Listener, Ports
 from ncclprobe.facts.routes import Rule
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.launch_names import ALONE, IB0, UNROUTED
 
@@ -193,3 +194,17 @@ def test_two_families_on_one_socket_are_one_listener() -> None:
     both = Master("localhost", ("::1", "127.0.0.1"))
     for listeners in ((), (Listener("::", 29500),), (Listener("127.0.0.1", 29500),)):
         assert say(names.ipv6_split, both, single, Interfaces((ETH0,)), Ports(listeners, 0)) == []
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        Absent("only root may see the rules"),
+        Firewall(Absent("no nft here"), ()),
+        Firewall((), ("ipv4/filter",)),
+        Firewall((), Absent("not readable")),
+    ],
+)
+def test_a_firewall_that_was_not_seen_whole_is_none_that_lets_in(unread: Firewall | Absent) -> None:
+    with pytest.raises(Unlearned, match="n1"):
+        list(ports.firewall.run(Every({"n0": ports.OPEN, "n1": unread}), Every({})))

@@ -87,9 +87,9 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
     Right: NCCL goes over the fastest NICs that are up.
     Why: where its plugin is missing, or a setting leaves the fast NICs out, NCCL falls back to sockets without an
     error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. One node alone runs well.
-    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin where the loader
-    finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google
-    Cloud); give the container /dev/infiniband.
+    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin, in a release that
+    this NCCL takes, where the loader finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS,
+    /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
     """
     taken, nics = choices.network.chosen, choices.fast_nics.chosen
     if not taken or (nics is None and job.expect_nics is None):

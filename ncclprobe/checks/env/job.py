@@ -13,6 +13,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Finding, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural
 from ncclprobe.nccl.values import read_int
 
 _LIST = "CUDA_VISIBLE_DEVICES"
@@ -66,7 +67,8 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
         yield jobs_fail(_LIST, message, shown)
     absent = [word for word in entries if word.startswith("GPU-") and not any(u.startswith(word) for u in uuids)]
     if absent and uuids and all(uuids):
-        message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there"
+        left = plural(entries.index(absent[0]), "GPU")
+        message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there, and shows {left}"
         yield jobs_fail(_LIST, message, shown)
     if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
         yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)

@@ -84,7 +84,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     without an error; with it NCCL says "Failed to initialize any NET plugin" instead.
     Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
     """
-    network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.several_nodes
+    network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.spans_by_launcher
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
     ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     if network and network.lower() == "ib" and not ports:

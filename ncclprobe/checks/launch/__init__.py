@@ -19,7 +19,7 @@ def part_of_a_job(launch: Launch, job: Job) -> bool:
 @applies
 def of_several_nodes(launch: Launch, job: Job) -> bool:
     """in jobs that a launcher starts on several nodes, and not with --local."""
-    return not job.local and launch.kind != "single" and launch.several_nodes
+    return not job.local and launch.spans_by_launcher
 
 
 @applies

@@ -98,7 +98,7 @@ _FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'
 def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
     """in jobs of several nodes where MASTER_ADDR resolves to more than a loopback address, and not on rank 0's node."""
     elsewhere = len(master.addresses) > len(master.loopback)
-    return not job.local and launch.several_nodes and elsewhere and launch.node_rank != 0
+    return not job.local and launch.spans_by_launcher and elsewhere and launch.node_rank != 0
 
 
 @check(

@@ -29,6 +29,7 @@ from ncclprobe.facts.sysctls import ROOT, Sysctls
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import Struct, field, replace
@@ -180,16 +181,20 @@ def firewall(firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent]) 
     """
     if any(isinstance(each, Paths) for _, each in paths.items()):
         return  # the nodes have tried, and launch.tcp-mesh says how it went
-    known = {node: each.chains for node, each in firewalls.items() if isinstance(each, Firewall)}
-    read = {node: chains for node, chains in known.items() if not isinstance(chains, Absent)}
-    if not read:
-        whys = [each.why if isinstance(each, Absent) else "nft was not asked" for _, each in firewalls.items()]
-        raise Unlearned(whys[0] if whys else "no node told")
-    for node, chains in read.items():
-        for chain in chains:
+    unread = []
+    for node, each in firewalls.items():
+        chains = each if isinstance(each, Absent) else each.chains
+        for chain in () if isinstance(chains, Absent) else chains:
             if chain.hook == "input" and chain.policy == "drop":
                 message = "drops what no rule lets in; whether rules let in the other nodes is not known"
                 yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains: policy drop")
+        if isinstance(chains, Absent):
+            unread.append(f"{node}: {chains.why}")
+        elif isinstance(each, Firewall) and each.legacy != ():
+            why = each.legacy.why if isinstance(each.legacy, Absent) else "nft shows no rules of iptables-legacy"
+            unread.append(f"{node}: {why}")
+    if unread:
+        raise Unlearned(first_of(unread, 3, "; "))
 
 
 VARIABLE = "GLOO_SOCKET_IFNAME"

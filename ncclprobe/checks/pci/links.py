@@ -106,7 +106,11 @@ def _switches(gpus: Mapping[str, Device], pci: Pci | Absent) -> Iterator[Finding
         usual = max(other.width or 0 for other in alike if isinstance(other, PcieLink))
         if usual > link.width:
             message = f"the switch above {', '.join(below[address])} is x{link.width}, others of its kind are x{usual}"
-            yield fail(address, message, **NODE, evidence=f"/sys/bus/pci/devices/{address}/current_link_width")
+            evidence = f"/sys/bus/pci/devices/{address}/current_link_width"
+            remedy = (
+                "reseat the board or the riser that the switch is on, or have it repaired; then compare lspci's LnkSta"
+            )
+            yield fail(address, message, **NODE, evidence=evidence, remedy=remedy)
 
 
 def _drives_screens(device: Device | None) -> bool:
