@@ -24,6 +24,8 @@ Complains = Literal["", "closed", "timed out", "otherwise"]
 """Of what a rank complains first: a connection that a peer closed, a wait that took too long, something else."""
 
 MOST_SUSPECTS = 8
+_OF_RANKS = {"rank-crashed", "timeout-straggler", "collective-desync", "world-size-mismatch", "oom", "gpu-hw-error"}
+"""Codes of causes of which a rank that says nothing may be the culprit."""
 _MOST_RANKS = 1 << 16
 _FEW_MISSING = 7
 """Ranks that have to complain for each that no line names, where nothing says how many there are."""
@@ -254,7 +256,7 @@ def with_suspects(found: Sequence[Cause], log: JobLog, failing: Collection[tuple
     quiet = silent if 0 < len(silent) <= min(MOST_SUSPECTS, len(ends.complaining)) else []
     if not quiet and ends.latecomer:
         quiet = [ends.latecomer.rank]
-    if not found or not quiet:
+    if not found or not quiet or (found[0].could_be and not {*found[0].could_be} & _OF_RANKS):
         return tuple(found)
     first, *rest = found
     if first.confidence == "named":

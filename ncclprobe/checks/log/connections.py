@@ -11,6 +11,7 @@ from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import (
     CONTAINER_PORTS,
     LINK_LOCAL,
+    LINK_LOCAL_V6,
     TUNNELS,
     FailedConnection,
     Used,
@@ -134,8 +135,8 @@ def container_interface(log: JobLog) -> Iterator[Finding]:
 
     Right: No connection failed on the port of a container's bridge, or on a link-local address.
     Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other, and so do link-local addresses
-    (169.254…), as of the management controller's USB port; NCCL takes every interface that NCCL_SOCKET_IFNAME lets
-    pass, excluding by default only lo and docker.
+    (169.254…, fe80:…), as of a management controller's USB port or a cloud's second port; NCCL takes every interface
+    that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
@@ -187,8 +188,13 @@ def _connects_strangely(log: JobLog, prefixes: tuple[str, ...], what: str) -> It
     for event in log.having("onnect to "):
         scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
         to = between(event.text, "onnect to ", " ") if LINK_LOCAL in prefixes else ""
-        if event.level != "INFO" and (scope.startswith(prefixes) or to.startswith(LINK_LOCAL)):
+        if event.level != "INFO" and (scope.startswith(prefixes) or _leads_nowhere(to, event.text)):
             yield said(log, event, f"connects over {scope or address_of(to)}, {what}", **JOB)
+
+
+def _leads_nowhere(peer: str, text: str) -> bool:
+    """Return whether a peer's address is link-local. Of IPv6 it is one host's alone: who refuses there was reached."""
+    return peer.startswith(LINK_LOCAL) or (peer.startswith(LINK_LOCAL_V6) and "refused" not in text)
 
 
 @cause(
@@ -304,7 +310,7 @@ def _connections(log: JobLog, *errors: str) -> Iterator[tuple[LogEvent, FailedCo
     """Yield NCCL's connections that ended with one of these errors."""
     for event in log.having(*_CONNECT):
         found = failed_connection(event.text) if _nccls(event) else None
-        if found and found.final and found.error in errors and not _explained(found.peer):
+        if found and found.final and found.error in errors and not _explained(found.peer, found.error):
             yield event, found
 
 
@@ -312,12 +318,11 @@ def _nccls(event: LogEvent) -> bool:
     return not demoted(event) and "c10d" not in event.text and "gloo" not in event.text
 
 
-def _explained(peer: str) -> bool:
+def _explained(peer: str, error: str) -> bool:
     """Return whether the address itself says what is wrong: loopback, link-local, or of a strange interface."""
     scope = peer.partition("%")[2]
-    return peer.startswith(("127.", "::1", LINK_LOCAL)) or (
-        bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS))
-    )
+    own = peer.startswith(("127.", "::1")) or _leads_nowhere(peer, error)
+    return own or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))
 
 
 @cause(

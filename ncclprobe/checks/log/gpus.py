@@ -17,8 +17,8 @@ from ncclprobe.checks.log.lines import (
     demoted,
     each,
     informed,
-    of_hosts,
     of_process,
+    preceding,
 )
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import used
@@ -37,8 +37,10 @@ _FAULTS = (
     "Unable to determine the device handle for GPU",
 )
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off", "RmInitAdapter failed")
+_NAMED_BEFORE, _OF_ONE_MESSAGE = "NVRM: The NVIDIA GPU ", 3
+"""A message of the driver in several lines, which names the GPU in its first (kernel-open/nvidia/nv-pci.c)."""
 _BUS_FATAL = ("Uncorrected (Fatal)", "Uncorrectable (Fatal)")
-_LIVED_WITH = ("Non-fatal", "No user action")
+_LIVED_WITH = ("Non-fatal", "Nonfatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
 _LINK = {
     **NODE,
@@ -50,7 +52,7 @@ _LINK = {
 
 @cause(
     code="gpu-hw-error",
-    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL),
+    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL, _NAMED_BEFORE),
     doctor="gpu.xid",
     bad=lambda: ["[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
     good=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"],
@@ -69,11 +71,12 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
     for event in log.having(*_KERNEL):
         xid = _xid(event)
-        if xid and xid not in HARMLESS_XIDS:
-            whose = _LINK if xid in LINK_XIDS else NODE
-            yield said(log, event, f"the driver reports Xid {xid}", ranks=of_process(log, event), **whose)
-        elif not xid and not any(text in event.text for text in _LIVED_WITH):
-            yield said(log, event, "the driver reports a GPU or NVSwitch that failed", **NODE)
+        if any(text in event.text for text in _LIVED_WITH) or xid in HARMLESS_XIDS:
+            continue
+        whose = _LINK if xid in _LINK_XIDS else NODE
+        gpu = _gpu(log, event)
+        what = f"Xid {xid}{f' of {gpu}' if gpu else ''}" if xid else f"{gpu or 'a GPU or NVSwitch'} that failed"
+        yield said(log, event, f"the driver reports {what}", ranks=of_process(log, event), **whose)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}
     for event in log.having(*_BUS_FATAL):
         if _gpus_bus(event) or any(bus in event.text for bus in gpus):
@@ -81,6 +84,15 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_DIAGNOSED):
         ranks = ranks_in(between(event.text, "on rank(s) ", " ("))
         yield said(log, event, "NCCL's diagnostics report a fault of a GPU or NVLink", peers=ranks, **NODE)
+
+
+def _gpu(log: JobLog, event: LogEvent) -> str:
+    """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first line of its message; else nothing."""
+    before = [other.text for other in preceding(log, event, _OF_ONE_MESSAGE)]
+    places = [(event.text, "(PCI:", ")"), (event.text, "NVRM: GPU ", ": ")]
+    places += [(text, _NAMED_BEFORE, " ") for text in (event.text, *reversed(before))]
+    found = next((bus for text, start, end in places if (bus := between(text, start, end).strip())), "")
+    return f"GPU {found}" if found.count(":") >= 2 else ""
 
 
 def _gpus_bus(event: LogEvent) -> str:

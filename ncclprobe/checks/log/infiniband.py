@@ -17,11 +17,13 @@ from ncclprobe.facts.files.nccl_lines import (
     rails_differ,
     types_differ,
     used,
+    without_address,
 )
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
 
 _COMPLETION = ("Got completion",)
+_ROCE, _GID_INDEX = ("NET/IB : Using",), "NCCL_IB_GID_INDEX set by environment"
 _UCX_RETRIES = "Transport retry count exceeded"
 _RETRY_EXCEEDED, _FLUSHED, _RNR = 12, 5, 13
 _ACCESS = (4, 8, 10, 11)
@@ -48,7 +50,7 @@ _ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 op
 
 
 @cause(
-    signs=(*_COMPLETION, " mtu ", _UCX_RETRIES),
+    signs=(*_COMPLETION, " mtu ", _UCX_RETRIES, *_ROCE, _GID_INDEX),
     doctor="ib.state",
     echoes=_DEAD_PEER,
     bad=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
@@ -73,10 +75,38 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
     one_peer = len({each.peer for _, each in events}) == 1 and len({event.host for event, _ in events}) > 2
+    bare = _gids_without_address(log)
     for event, found in events:
         left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, one_peer)
+        if bare and (without_address(found.local_gid, found.remote_gid) or not found.local_gid):
+            details = {**JOB, "codes": bare, "remedy": _CHOOSE}
+            yield said(log, event, f"{_words(found)}, {_BARE}", **details, **of_peer(log, found.peer))
+            continue
         details = {**RETEST, "codes": left}
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+
+
+_BARE = "to which a link-local GID was to lead: of no IP address, and often of RoCE v1"
+_CHOOSE = (
+    "`show_gids` on both hosts; unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose a RoCE v2 row themselves), or set "
+    "the index of the v2 row with the IPv4 address, the same on all hosts."
+)
+
+
+def _gids_without_address(log: JobLog) -> tuple[str, ...]:
+    """Return the codes of a RoCE job all whose GIDs are link-local, which is sure where somebody chose their index.
+
+    InfiniBand's GIDs begin so too; RoCE's do where an index without an address is taken, and lead as far as one switch.
+    NCCL prints the two halves of a GID as the processor reads them: ``GID 0 (80FE/…``.
+    """
+    roce = any(each.link == "RoCE" for event in log.having(*_ROCE) for each in used(event.text))
+    own = [event.text for event in log.having(" mtu ") if " GID " in event.text]
+    ends = [f for _, f in _completions(log, _RETRY_EXCEEDED) if f.local_gid]
+    bare = all("(80FE/" in text for text in own) and all(without_address(f.local_gid, f.remote_gid) for f in ends)
+    if not roce or not bare or not (own or ends):
+        return ()
+    forced = any(True for _ in log.having(_GID_INDEX))
+    return ("ib-gid",) if forced else ("ib-gid", "ib-no-path", "ib-link-error", "rank-crashed")
 
 
 def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
@@ -210,7 +240,6 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
 
 
 _MODIFY = ("Call to ibv_modify_qp failed",)
-_GID_INDEX = "NCCL_IB_GID_INDEX set by environment"
 _NO_TYPE = "failed in ncclIbRoceGetVersionNum"
 _INVALID, _NO_DATA, _NO_DEVICE, _NET_UNREACHABLE, _TIMED_OUT, _NO_ROUTE = 22, 61, 19, 101, 110, 113
 _REFUSAL = "n1:7:9 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with "

@@ -216,6 +216,7 @@ _IN_OTHER_WORDS = (
     "not alive sending signal to main thread",
     " heartbeat. Waited ",
     "node was preempted: ",
+    ": Permission denied (",
 )
 """Of messages in the table that have no word of a failure and stand beneath no exception."""
 

@@ -3,8 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, NODE, demoted, each, failed, informed, rdma_found
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import (
+    FABRIC,
+    IMAGE,
+    JOB,
+    NODE,
+    UNPROVEN,
+    demoted,
+    each,
+    failed,
+    following,
+    informed,
+    rdma_found,
+)
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
@@ -111,11 +123,29 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
-    never_met = any("nresponsive" in event.text for event in log.having(_NEVER_MET))
+    both = _first_unanswered(log)
+    never_met = both or any("nresponsive" in event.text for event in log.having(_NEVER_MET))
     for event in log.having(*_OFI_COMPLETION):
         if "OFI" in event.text and not any(text in event.text for text in _GROUP):
-            codes = ("efa-security-group", "rank-crashed") if never_met else ("rank-crashed", "ib-no-path")
-            yield said(log, event, "a transfer over EFA ended with an error", codes=codes, **FABRIC)
+            codes = ("rank-crashed", "ib-no-path")
+            codes = ("efa-security-group", codes[both]) if never_met else codes
+            yield said(log, event, _UNANSWERED if never_met else _ENDED, codes=codes, **FABRIC)
+
+
+_ENDED = "a transfer over EFA ended with an error"
+_UNANSWERED = "the first transfers over EFA were not answered: what the hosts send each other does not arrive"
+_TIMED_OUT = ("RC: 20.", "err: 20,")
+"""IBV_WC_RESP_TIMEOUT_ERR: the peer is unresponsive or unreachable (rdma-core, providers/efa/verbs.c)."""
+
+
+def _first_unanswered(log: JobLog) -> bool:
+    """Return whether hosts complain of each other before a step was made: both live, and nothing came over."""
+    begun = any(stream.step is not None for stream in log.streams) or any(
+        r.step is not None for r in log.ranks.values()
+    )
+    failed_ones = [event for event in log.having(*_OFI_COMPLETION) if "OFI" in event.text]
+    unanswered = [event for event in failed_ones if any(text in event.text for text in _TIMED_OUT)]
+    return not begun and len(unanswered) == len(failed_ones) and len({event.host for event in unanswered}) > 1
 
 
 _NOT_FOUND = ("Error: network ", "Failed to initialize any NET plugin")
@@ -324,6 +354,8 @@ _REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")
 _CREATE = ("Call to ibv_create_cq failed", "Call to ibv_create_qp failed", "Call to ibv_alloc_pd failed")
 _NO_MEMORY = "Cannot allocate memory"
 _LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", "ulimit -l")
+_LIMIT = ("ax locked memory", "unlimited")
+"""As ``ulimit -a``, ``/proc/PID/limits`` and ``ulimit -l`` answer."""
 
 
 def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEvent, str]]:
@@ -352,13 +384,50 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     slurmd or sshd, and `ulimit -l` from inside a job to confirm.
     """
     said_low = any(True for _ in log.having(*_LOCKED))
+    unlimited = _unlimited(log)
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if unlimited and (error.startswith(_NO_MEMORY) or not error):
+            continue
         if error.startswith(_NO_MEMORY):
             yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
         elif not error and said_low:
             yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
         elif not error and any(call in event.text for call in _CREATE):
             yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
+
+
+@cause(
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
+    doctor="host.memlock",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\nunlimited"
+    ],
+    good=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\n64"
+    ],
+)
+def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
+    """Memory cannot be registered although locked memory is not limited.
+
+    Right: No registration failed where locked memory is not limited.
+    Why: the limit is the usual reason for ENOMEM, and these files show that there is none; firmware, IOMMU and driver
+    refuse with the same error, and the line does not say which.
+    Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
+    than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    """
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)) if _unlimited(log) else ():
+        if error.startswith(_NO_MEMORY) or not error:
+            refused = f"{_call(event)} is refused, and locked memory is not limited: {error or 'no error is printed'}"
+            yield consequence(log, event, refused, **UNPROVEN)
+
+
+def _unlimited(log: JobLog) -> bool:
+    """Return whether a shell, or a process's table of limits, says that locked memory is not limited."""
+    tables = (event.text for event in log.having(_LIMIT[0]) if event.text[1:].startswith(_LIMIT[0]))
+    answers = (each for event in log.having("ulimit -l") for each in following(log, event, 1))
+    return any(" unlimited" in text for text in tables) or any(each.text.strip() == "unlimited" for each in answers)
 
 
 def _call(event: LogEvent) -> str:

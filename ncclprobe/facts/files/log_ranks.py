@@ -156,8 +156,23 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     rank = None if ranks - {None, rank} else rank
     finished, last = (event and replace(event, stream=number) for event in (log.stream.finished, log.last.get(-1)))
     step, step_line = log.steps.get(-1, (None, 0))
-    return replace(
-        log.stream, rank=rank, host=host, pid=pid, step=step, step_line=step_line, finished=finished, last=last
+    last = log.last.get(-1)
+    return LogStream(
+        name=log.name,
+        nlines=log.nlines,
+        rank=rank,
+        host=host,
+        pid=pid,
+        cut=log.cut,
+        nbytes=log.nbytes,
+        step=step,
+        step_line=step_line,
+        finished=log.finished and replace(log.finished, stream=number),
+        cut_short=log.cut_short,
+        last=last and replace(last, stream=number, time_s=_in_known_year(last.time_s, known)),
+        paces=tuple(log.paces),
+        over=log.over,
+        served=log.served,
     )
 
 
@@ -243,12 +258,17 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
         and found[1].isdecimal()
     ):
         rank = int(found[1])
-    time_s = event.time_s if event.time_s is None or not known.year_of else in_year(event.time_s, known.year_of)
+    time_s = _in_known_year(event.time_s, known)
     task_host = known.tasks.get(rank, "") if rank is not None and known.tasks_are_ranks else ""
     host = event.host or task_host or stream.host
     if rank == event.rank and host == event.host and time_s == event.time_s:
         return event
     return replace(event, rank=rank, host=host, time_s=time_s)
+
+
+def _in_known_year(time_s: float | None, known: _Known) -> float | None:
+    """Return a time without a year in the year that other lines name."""
+    return time_s if time_s is None or not known.year_of else in_year(time_s, known.year_of)
 
 
 def _of_stream(event: LogEvent, stream: LogStream) -> bool:

@@ -57,8 +57,8 @@ TUNNELS = (
 )
 """How names of interfaces begin that every host has for itself, and of those that lead through a tunnel."""
 
-LINK_LOCAL = "169.254."
-"""How addresses begin that a host gives itself, as those of its management controller's USB network: RFC 3927."""
+LINK_LOCAL, LINK_LOCAL_V6 = "169.254.", "fe80:"
+"""How addresses begin that a host gives itself, as those of its management controller's USB network: RFC 3927, 4291."""
 
 MET_WITH = "Message truncated : received "
 INFO_DIFFERS = "mismatch in info from procs"
@@ -242,4 +242,9 @@ def rails_differ(local: str, remote: str) -> bool:
 
 def types_differ(local: str, remote: str) -> bool:
     """Return whether one GID is link-local (RoCE v1, or no IP address) and the other is an IPv4 address's."""
-    return bool(local and remote) and local.startswith("fe80:") != remote.startswith("fe80:")
+    return bool(local and remote) and local.startswith(LINK_LOCAL_V6) != remote.startswith(LINK_LOCAL_V6)
+
+
+def without_address(local: str, remote: str) -> bool:
+    """Return whether both GIDs are link-local: on RoCE, of no IP address, and known to no router between the hosts."""
+    return local.startswith(LINK_LOCAL_V6) and remote.startswith(LINK_LOCAL_V6)
