@@ -77,7 +77,7 @@ KINDS: dict[FileKind, str] = {
 """Each kind as a person reads it."""
 
 _STACKS = re.compile(
-    rb"(?:[^\n]{0,400}\n){0,6}(?:Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
+    rb"(?:[^\n]{0,400}\n){0,24}(?:Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
     rb"|Thread \d{1,10} \((?:idle|active)[\w+]{0,12}\): \"MainThread\")"
 )
 HEAD = 64 << 10
@@ -432,6 +432,14 @@ def _judge(known: Known) -> Known:
     return replace(known, verdicts=judged(known.question.checks, known.facts, known.job))
 
 
+_BESIDE = {
+    Severity.NOTE: "it may have been slow",
+    Severity.WARN: "it may have been slow",
+    Severity.FAIL: "this ended nothing, and is worth a look",
+}
+"""What is said of causes where the job ended well."""
+
+
 def _conclude(known: Known) -> dict[str, Any]:
     """Return the fields of a report that say why a job failed. One that runs has come to no end."""
     left, verdicts, checks = known.facts[JobFiles], known.verdicts, known.question.checks
@@ -444,12 +452,9 @@ def _conclude(known: Known) -> dict[str, Any]:
     slow: tuple[str, ...] = ()
     if log and not stand:
         well = () if left.failed or records else ended_well(log, failing)
-        slow = tuple(f"it may have been slow: {each.message} ({each.code})" for each in found if well)
-        if well:
-            found = ()
-        else:
-            likely = likeliest(log, cited_lines(verdicts), failing, harmless, any_level=left.failed, launcher=not found)
-            found = with_the_unknown_line(log, found, likely, failing)
+        slow = tuple(f"{_BESIDE[each.severity]}: {each.message} ({each.code})" for each in found if well)
+        likely = None if well else _unknown_line(left, log, verdicts, failing, found)
+        found = () if well else with_the_unknown_line(log, found, likely, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)

@@ -113,3 +113,120 @@ def test_a_gpu_is_named_in_the_first_of_the_drivers_lines(tmp_path: Path) -> Non
              "       NVRM: fallen off the bus and is not responding to commands."]  # fmt: skip
     found = cause(tmp_path, "".join(f"Oct 25 06:04:1{n} n1 kernel: {line}\n" for n, line in enumerate(lines)))
     assert "GPU 0000:b3:00.0" in found["message"]
+
+
+ACS = "00:03.1 PCI bridge: AMD GPP Bridge\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{0} CmpltRedir{0} UpstreamFwd{0}\n"
+PEERS = "n1:7:9 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 41000 commId 0x9 - Init COMPLETE\n"
+WITHOUT = "$ NCCL_P2P_DISABLE=1 torchrun ar.py\n[rank0] after all_reduce\n"
+
+
+def test_a_job_that_stands_still_over_p2p_where_acs_is_on_is_explained(tmp_path: Path) -> None:
+    found = cause(tmp_path, PEERS + WITHOUT + ACS.format("+"))
+    assert (found["code"], found["confidence"], found["nodes"]) == ("p2p-broken-acs-iommu", "named", ["n1"])
+    assert cause(tmp_path, PEERS + ACS.format("+"))["confidence"] == "narrowed"
+
+
+@pytest.mark.parametrize("text", [PEERS + ACS.format("-"), ACS.format("+"), PEERS + ACS.format("+") + "exit code 0\n"])
+def test_acs_that_is_off_or_beside_no_job_or_one_that_ended_is_no_cause(tmp_path: Path, text: str) -> None:
+    assert explained(tmp_path, text)["causes"] == []
+
+
+def test_gpus_without_peer_access_are_no_fault_of_isolation(tmp_path: Path) -> None:
+    found = cause(tmp_path, "RuntimeError: CUDA error: peer access is not supported between these two devices\n")
+    assert (found["code"], found["confidence"], found["blame"]) == ("p2p-unsupported", "named", "job")
+
+
+WAITED = (
+    "[E ProcessGroupNCCL.cpp:821] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
+    "OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1803472 milliseconds before timing out.\n"
+)
+
+
+def bar(done: int, title: str = "Tokenizing") -> str:
+    return f"{title}: {done // 10:3d}%|##        | {done}/1000 [{done // 4}:09<95:01, 1.98it/s]\n"
+
+
+NO_ID = (
+    "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
+    "by key '0', but store->get('0') got error: Socket Timeout\n"
+)
+
+
+@pytest.mark.parametrize("waited", [WAITED.format(1), NO_ID])
+def test_a_progress_bar_that_goes_on_is_of_the_rank_that_the_others_wait_for(tmp_path: Path, waited: str) -> None:
+    found = cause(tmp_path, bar(100) + bar(110) + waited + bar(120))
+    assert (found["code"], found["ranks"], found["blame"]) == ("timeout-straggler", [0], "job")
+    assert "Tokenizing" in found["message"]
+
+
+@pytest.mark.parametrize("text", [bar(100) + WAITED.format(1) + bar(100), bar(100) + WAITED.format(1),
+                         bar(100) + WAITED.format(1) + bar(300, "Epoch 3")])  # fmt: skip
+def test_a_bar_that_stands_or_another_one_shows_nothing(tmp_path: Path, text: str) -> None:
+    assert "at work of its own" not in cause(tmp_path, text)["message"]
+
+
+MONITOR = (
+    "[rank{0}]:[E731 22:25:41.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Heartbeat monitor "
+    "timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0\n"
+)
+LOST = (
+    "n2:7:9 [1] transport/net_ib.cc:9 NCCL WARN NET/IB: Got completion from peer 10.0.0.9<4> with "
+    "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 hca mlx5_1\n"
+)
+
+
+def test_who_was_ended_by_its_own_monitor_explains_what_its_peers_say_of_the_network(tmp_path: Path) -> None:
+    found = cause(tmp_path, MONITOR.format(3) + LOST)
+    assert (found["code"], found["confidence"], found["ranks"]) == ("rank-crashed", "named", [3])
+    assert "heartbeat monitor" in found["message"]
+
+
+def test_monitors_after_a_collective_that_timed_out_explain_nothing(tmp_path: Path) -> None:
+    assert "monitor" not in cause(tmp_path, WAITED.format(1) + WAITED.format(0) + MONITOR.format(0))["message"]
+
+
+OOM = "2026-11-08 23:44:19 | WARNING | trainer | OOM: CUDA out of memory. Tried to allocate 1.95 GiB (GPU 2; 23 GiB)\n"
+INCONSISTENT = 'Traceback (most recent call last):\n  File "t.py", line 3, in f\nFloatingPointError: gradients differ\n'
+
+
+def test_memory_that_was_full_on_one_rank_is_why_all_then_disagree(tmp_path: Path) -> None:
+    found = cause(tmp_path, OOM + INCONSISTENT)
+    assert (found["code"], "GPU 2" in found["message"]) == ("oom", True)
+
+
+def test_a_rank_that_went_on_with_less_has_not_failed(tmp_path: Path) -> None:
+    assert explained(tmp_path, steps(0, 5) + OOM + steps(5, 40))["causes"] == []
+    assert cause(tmp_path, steps(0, 5) + OOM + steps(5, 90) + INCONSISTENT)["code"] != "oom"
+
+
+SAID = "[2026-05-20 07:44:03,881][app.train][INFO] - rank {}: {}\n"
+
+
+def test_a_rank_whose_number_stands_behind_its_logger_had_ended(tmp_path: Path) -> None:
+    text = SAID.format(0, "saving") + SAID.format(1, "done") + WAITED.format(0)
+    found = cause(tmp_path, text)
+    assert (found["code"], found["confidence"], found["ranks"]) == ("collective-desync", "named", [0, 1])
+    assert "rank 0 waits alone" in found["message"]
+
+
+def test_a_full_cgroup_is_the_jobs_own_limit(tmp_path: Path) -> None:
+    asked = "python invoked oom-killer: gfp_mask=0x140cca, order=0\n"
+    limit = "oom-kill:constraint=CONSTRAINT_{},task=python,pid=7\n"
+    assert cause(tmp_path, asked + "Call Trace:\n" + limit.format("MEMCG"))["blame"] == "job"
+    assert cause(tmp_path, asked + "Call Trace:\n" + limit.format("NONE"))["blame"] != "job"
+
+
+NATIVE = (
+    'Process 9{0}: sglang::scheduler_TP{0}\nPython v3.12.3 (/usr/bin/python3.12)\n\nThread 9{0} (idle): "MainThread"\n'
+    "{1}    sync (app/worker.py:{2})\n    run (app/main.py:7)\n\n"
+)
+INSIDE = "    ioctl (libc.so.6)\n    0x7f12 (libcuda.so.580.65)\n    cuStreamSynchronize (libcuda.so.580.65)\n"
+BARRIER = "    barrier (torch/distributed/distributed_c10d.py:4812)\n"
+
+
+def test_stacks_with_the_frames_of_libraries_are_read(tmp_path: Path) -> None:
+    shell = "$ nvidia-smi\n" + "".join(f"{gpu}, 100 %\n" for gpu in range(8))
+    dumps = "".join(NATIVE.format(rank, INSIDE if rank == 3 else BARRIER, 61 if rank == 3 else 9) for rank in range(5))
+    found = cause(tmp_path, shell + dumps)
+    assert (found["code"], found["ranks"]) == ("timeout-straggler", [3])
+    assert "cuStreamSynchronize (app/worker.py:61 in sync)" in found["message"]

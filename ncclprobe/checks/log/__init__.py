@@ -26,7 +26,7 @@ Codes, by group.
 - InfiniBand, RoCE, GPUDirect, P2P: ``ib-gid``, ``ib-hca-wrong``, ``ib-hca-mismatch``, ``ib-cross-rail``,
   ``ib-link-error``, ``ib-no-path``, ``ib-device-not-in-container``, ``libibverbs-missing``, ``net-asymmetric``,
   ``mtu``, ``memlock``, ``kernel-pin-failure``, ``dmabuf-unsupported``, ``gdr-off``, ``p2p-broken-acs-iommu``,
-  ``nccl-bug-roce-lid``.
+  ``p2p-unsupported``, ``nccl-bug-roce-lid``.
 - Plugins and files: ``efa-no-provider``, ``efa-security-group``, ``plugin-missing``, ``plugin-mismatch``,
   ``topo-file``, ``graph-file``.
 - One host: ``fabric-manager``, ``imex-missing``, ``nvls-slots``, ``shm-too-small``, ``oom``, ``fd-limit``,

@@ -1,12 +1,12 @@
 """Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.facts.files.texts import Bar, bar_of, between, number
 from ncclprobe.facts.files.torch_lines import (
     TIMED_OUT,
     Hang,
@@ -16,6 +16,7 @@ from ncclprobe.facts.files.torch_lines import (
     progress,
     ranks_in,
     timed_out_work,
+    watchdog_rank,
 )
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
@@ -356,8 +357,97 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     Fix: which ranks do not say it, and which collective each names; flight records (TORCH_FR_BUFFER_SIZE=2000) show
     where each was.
     """
+    alone = _ended_by_monitor(log)
     for event in log.having(*_GAVE_UP):
-        if not demoted(event) and event.level != "INFO":
+        if not demoted(event) and event.level != "INFO" and not (alone and _is_of_monitor(event)):
             work = timed_out_work(event.text)
             message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective that did not end"
             yield consequence(log, event, message, comm=work.group if work else "")
+
+
+_MONITOR = ("Heartbeat monitor timed out", "watchdog got stuck for")
+_OTHERS_HANG = (TIMED_OUT, "Timeout at NCCL work: ", "Received a dump signal")
+
+
+@cause(
+    code="rank-crashed",
+    signs=(*_MONITOR, *_OTHERS_HANG),
+    echoes=("gpu-hw-error", "oom", "fabric-manager", "gpu-arch-unsupported"),
+    bad=lambda: [
+        "[rank3]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank 3] Heartbeat monitor "
+        "timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0"
+    ],
+    good=lambda: [
+        _timeout(0) + "[rank3]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+        "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=2"
+    ],
+)
+def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
+    """A rank ended itself, because its watchdog stood still.
+
+    Right: No rank's heartbeat monitor ended it.
+    Why: torch's watchdog takes turns with the program at the interpreter and at CUDA; a call that keeps either for
+    longer than TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and
+    the monitor ends the process. Where no collective timed out before, what its peers then say of the network follows.
+    Fix: look at what that rank did in the minutes before (the stack beneath, `py-spy dump`); raise
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase, or set TORCH_NCCL_ENABLE_MONITORING=0; let long calls release the
+    interpreter's lock.
+    """
+    for event in log.having(*_MONITOR) if _ended_by_monitor(log) else ():
+        if not demoted(event) and event.level != "INFO":
+            still = between(event.text, "stuck for ", " without")
+            message = f"its heartbeat monitor ended it: its watchdog stood still{f' for {still}' if still else ''}"
+            yield said(log, event, f"{message}, and no collective had timed out", **JOB)
+
+
+def _is_of_monitor(event: LogEvent) -> bool:
+    return any(text in event.text for text in _MONITOR)
+
+
+def _ended_by_monitor(log: JobLog) -> bool:
+    """Return whether monitors ended ranks of a job in which no collective had timed out: then it is no hang of all."""
+    waited = any(event.level != "INFO" for event in log.having(*_OTHERS_HANG))
+    return not waited and any(event.level != "INFO" for event in log.having(*_MONITOR))
+
+
+_LET_WAIT = (TIMED_OUT, "retrieving ncclUniqueId from [", "Timed out waiting ", "wait timeout after ", "Socket Timeout")
+_BAR_GOES_ON = (
+    "scan: 10%|#    | 100/1000 [20:00<180:00, 0.1it/s]\n{gave_up}scan: 11%|#    | 110/1000 [30:05<170:00, 0.1it/s]\n"
+)
+
+
+@cause(
+    code="timeout-straggler",
+    signs=_LET_WAIT,
+    doctor="run.straggler",
+    bad=lambda: [_BAR_GOES_ON.format(gave_up=_timeout(1))],
+    good=lambda: [_BAR_GOES_ON.format(gave_up="")],
+)
+def works_on_alone(log: JobLog) -> Iterator[Finding]:
+    """A rank works on, while the others' time to wait for it is over.
+
+    Right: No rank was at work of its own when others gave up.
+    Why: what one rank does alone, such as scanning or tokenizing a data set, writing a checkpoint or evaluating, counts
+    against the time that the others wait in the next collective or barrier. A progress bar that goes on after they gave
+    up shows that its rank was neither dead nor stuck.
+    Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above what that work
+    takes; or do it before the job and keep its result, or spread it over the ranks.
+    """
+    for at, stream in enumerate(log.streams):
+        gave_up = [e for e in log.having(*_LET_WAIT) if e.stream == at and e.level != "INFO"] if stream.bars else []
+        before = [bar for bar in stream.bars if gave_up and bar.line < gave_up[0].line]
+        after = [bar for bar in stream.bars if gave_up and bar.line > gave_up[0].line]
+        one, other = (bar_of(bars[-1].text) if bars else None for bars in (before, after))
+        if one and other and (one.title, one.of) == (other.title, other.of) and other.done > one.done:
+            yield _at_work(log, after[-1], other, gave_up)
+
+
+def _at_work(log: JobLog, event: LogEvent, bar: Bar, gave_up: Sequence[LogEvent]) -> Finding:
+    """Return whose bar it is: the rank that says so, else rank 0, which does such work, unless it gave up itself."""
+    waiting = {rank for e in gave_up if (rank := e.rank if e.rank is not None else watchdog_rank(e.text)) is not None}
+    rank = event.rank if event.rank is not None else None if 0 in waiting else 0
+    who = "a rank" if rank is None else f"rank {rank}"
+    message = (
+        f"{who} was still at work of its own ({bar.title or 'a progress bar'}, for {bar.elapsed}) when others gave up"
+    )
+    return said(log, event, message, ranks=() if rank is None else (rank,), **JOB)

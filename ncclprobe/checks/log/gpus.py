@@ -335,7 +335,7 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     --gpus-per-task), in one container; to confirm, start once with NCCL_P2P_DISABLE=1.
     """
     for event in log.having(*_PEERING):
-        if not demoted(event) and "peer mapping resources exhausted" not in event.text:
+        if not demoted(event) and "peer mapping resources exhausted" not in event.text and not _asked_in_vain(event):
             codes = ("gpu-isolation", "p2p-broken-acs-iommu")
             yield said(log, event, "the memory of another GPU of this host cannot be opened", codes=codes, **JOB)
     for event in cuda_errors(log, *_HANDLE):
@@ -346,6 +346,43 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     for event in (*ordinals, *log.having(*_UNSEEN)):
         codes = ("gpu-isolation", "world-size-mismatch")
         yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **JOB)
+
+
+_NO_PEERS = (
+    "peer access is not supported between these two devices",
+    "peer access not supported between the given devices",
+)
+
+
+@cause(
+    code="p2p-unsupported",
+    signs=_NO_PEERS,
+    doctor="gpu.p2p",
+    bad=lambda: ["RuntimeError: CUDA error: peer access is not supported between these two devices"],
+    good=lambda: [
+        "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 1(=8b000): 217 peer access is not "
+        "supported between these two devices"
+    ],
+)
+def no_peer_access(log: JobLog) -> Iterator[Finding]:
+    """A program asks for peer access between GPUs that have none.
+
+    Right: No program asked for peer access that its GPUs do not have.
+    Why: GPUs without NVLink, of some types, across the processor's bridge or in a virtual machine do not map each
+    other's memory (cudaErrorPeerAccessUnsupported). NCCL goes by shared memory then; an all_reduce kernel of the
+    program's own does not.
+    Fix: `nvidia-smi topo -p2p r` shows which pairs have it. Switch the program's own kernel off (vLLM and SGLang:
+    --disable-custom-all-reduce; TensorRT-LLM: an engine built without custom all_reduce), or take GPUs that have it.
+    """
+    for event in log.having(*_NO_PEERS):
+        if not demoted(event) and _asked_in_vain(event):
+            yield said(log, event, "the program asks for peer access between GPUs that have none", **JOB)
+
+
+def _asked_in_vain(event: LogEvent) -> bool:
+    """Return whether a program, and not NCCL, was told that two GPUs have no peer access."""
+    nccls = event.level == "WARN" and bool(event.host and event.pid)
+    return not nccls and any(text in event.text for text in _NO_PEERS)
 
 
 _RDMA_DEVICE = "/sys/class/infiniband/"

@@ -6,7 +6,7 @@ Queue pairs that could not be made: GIDs, rails, link layers, devices that diffe
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, of_peer
+from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, failed, of_peer
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import (
     STATUS_NAMES,
@@ -21,6 +21,7 @@ from ncclprobe.facts.files.nccl_lines import (
 )
 from ncclprobe.facts.files.texts import between
 from ncclprobe.model.findings import Finding
+from ncclprobe.model.values import replace
 
 _COMPLETION = ("Got completion",)
 _ROCE, _GID_INDEX = ("NET/IB : Using",), "NCCL_IB_GID_INDEX set by environment"
@@ -145,12 +146,15 @@ def flushed(log: JobLog) -> Iterator[Finding]:
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
+_ACS, _BEGUN, _P2P_OFF = "ACSCtl:", "- Init COMPLETE", "NCCL_P2P_DISABLE=1"
+_REDIRECTED = "ACS sends what GPUs write to each other through the processor: a job over P2P stands still, or is slow"
+"""As `lspci -vvv` shows a bridge; to those who see a job fail for another reason it is no cause."""
 _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
 
 
 @cause(
     code="p2p-broken-acs-iommu",
-    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: "),
+    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: ", _ACS, _BEGUN, _P2P_OFF),
     doctor="pci.acs",
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=4 "
@@ -176,6 +180,22 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
     for event in log.having("IO_PAGE_FAULT", "DMAR: [DMA", "DMAR: DRHD: handling fault"):
         yield said(log, event, "the IOMMU refused a device's access to memory", **NODE)
+    yield from _redirected(log)
+
+
+def _redirected(log: JobLog) -> Iterator[Finding]:
+    """Yield the bridges whose ACS is on, of a job that came to its first call and of which no line says that it failed.
+
+    That it came further without P2P makes it sure.
+    """
+    stands = not failed(log) and not any(stream.finished for stream in log.streams)
+    hosts = [event.host for event in log.having(_BEGUN) if event.host]
+    sure = any(True for _ in log.having(_P2P_OFF))
+    for event in log.having(_ACS) if stands and hosts else ():
+        if "ReqRedir+" in event.text:
+            details = {**NODE, "codes": () if sure else ("p2p-broken-acs-iommu", "timeout-straggler")}
+            bridge = said(log, event, _REDIRECTED, nodes=(hosts[0],), **details)
+            yield replace(bridge, occurrence=bridge.occurrence and replace(bridge.occurrence, hosts=bridge.nodes))
 
 
 @cause(

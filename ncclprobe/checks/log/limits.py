@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
-    IMAGE,
     JOB,
     NODE,
     UNPROVEN,
@@ -20,7 +19,8 @@ from ncclprobe.checks.log.lines import (
     warned,
 )
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between
+from ncclprobe.facts.files.texts import between, number
+from ncclprobe.localise.outcome import lived_on
 from ncclprobe.model.errors import NCCL_NO_MEMORY
 from ncclprobe.model.findings import Finding
 
@@ -64,10 +64,10 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
         if demoted(event):
             continue
         if _OPENS not in event.text:
-            yield said(log, event, "/dev/shm has no room left", **IMAGE)
+            yield said(log, event, "/dev/shm has no room left", **JOB)
         elif not any(log.having(*_FILES)):  # shm_open(3) fails for want of descriptors, and hardly ever of room
             unopened = "a shared memory object cannot be opened"
-            yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **IMAGE)
+            yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **JOB)
 
 
 _ATTACH = ("Error while attaching to shared memory segment", "failed to open shared memory file")
@@ -121,6 +121,8 @@ _HOST_OOM = (
 )
 _LIMITS = ("CONSTRAINT_MEMCG", "cgroup", "OOMKilled", "OOM Killed", "oom_kill event", "memory limits", "Out Of Memory")
 """The job reached a limit of its own; else all that runs on the host shares the fault."""
+_REPORT_LINES = 3
+"""The kernel's report begins with who asked for memory, and says a little below whether a limit was reached."""
 _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
 
 
@@ -146,7 +148,8 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
             message = "the host's memory was full, and a process was killed"
             message = "host memory could not be allocated" if any(w in event.text for w in _REFUSED) else message
             message = "a process ended, perhaps at the memory limit of its pod" if may else message
-            whose = JOB if any(text in event.text for text in _LIMITS) else UNPROVEN
+            texts = (event.text, *(other.text for other in following(log, event, _REPORT_LINES)))
+            whose = JOB if any(limit in text for limit in _LIMITS for text in texts) else UNPROVEN
             found = said(log, event, message, ranks=of_process(log, event), **whose)
             yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
 
@@ -183,6 +186,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_OOM):
         tried = any(words in event.text for words in ("CUDA out of memory. ", "Error", "HIP out", "OUT_OF_DEVICE"))
         caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
+        caught = caught and not _could_not_go_on(log, event)
         if not demoted(event) and not caught and (tried or "CUBLAS" in event.text) and _OF_RAY not in event.text:
             yield said(log, event, _full(event.text), **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
@@ -192,12 +196,23 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     yield from each(log, NCCL_NO_MEMORY, "a GPU has no memory left for NCCL's buffers", **JOB)
 
 
+_SOON = 40
+
+
+def _could_not_go_on(log: JobLog, event: LogEvent) -> bool:
+    """Return whether no step was made after an error that a rank caught, and the job failed: it had left the others."""
+    soon = any(other.level in ("EXCEPTION", "FATAL") for other in following(log, event, _SOON))
+    return not lived_on(log, event) and (soon or (event.step is not None and failed(log)))
+
+
 def _full(text: str) -> str:
     """Return whose memory is full: where more is free than was asked for, it is a limit of the process."""
+    gpu = number(between(text, "GPU ")) if "Tried to allocate" in text else None
+    whose = "a GPU's memory" if gpu is None else f"the memory of GPU {gpu}"
     asked = _gib(between(text, "Tried to allocate "))
     free = _gib(between(text, "of which "))
     if asked is None or free is None or free <= asked:
-        return "a GPU's memory is full"
+        return f"{whose} is full"
     return (
         f"the process may take no more of a GPU's memory, of which {free:.0f} GiB are free: a limit of its own "
         "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"

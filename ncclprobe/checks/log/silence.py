@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
+from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read
@@ -229,6 +229,10 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
     assert line
     subject = f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
     message, codes = _why(ends, subject, first)
+    if codes == (_DESYNC,):
+        alone = tuple(each.rank for each in ends.complaining)
+        details = {**JOB, "remedy": _ON_ALL}
+        return said(log, line, message, ranks=tuple(sorted((*alone, *ranks))), codes=codes, subject=subject, **details)
     if len(ranks) == 1 and (words := _own_words(log, first.rank)):
         message, codes, line = f"{subject} {_BY_ITS_WORDS}", (_DIED,), words
     if len(ranks) > 1 and host:
@@ -236,6 +240,10 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
     return said(log, line, message, ranks=ranks, codes=codes, subject=subject, **UNPROVEN)
 
 
+_ON_ALL = (
+    "look for a collective, or what makes one (a barrier, saving a checkpoint, gathering a metric), that only one rank "
+    "calls, as beneath `if rank == 0:`; let all ranks call it, or none"
+)
 _BY_ITS_WORDS = "failed, by its own words, before the others lost it"
 
 
@@ -265,6 +273,9 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     if one and first.alive:
         return f"{subject} had not come to {_awaited(ends)}, and its process lived", (_LATE,)
     if one and first.over:
+        alone = [each.rank for each in ends.complaining]
+        if len(alone) == 1 and "timed out" in ends.of_what:
+            return f"rank {alone[0]} waits alone in {_awaited(ends)}: {subject} had come to its end", (_DESYNC,)
         return f"{subject} came to its end while the others went on", (_DESYNC, _DIED)
     if not lost:
         codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call

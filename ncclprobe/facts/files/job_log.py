@@ -114,7 +114,7 @@ class LogStream(Struct, frozen=True):
     `cut_short`: its last line has no end, as where a process was killed that had not written all. `last`: its last
     line; `paces`: steps of one of its writers with their times and lines, where nothing in it speaks of a failure.
     `over`: up to this line all belongs to attempts that others followed, or to what came to its result. `served`: the
-    last line in which a server answers a request.
+    last line in which a server answers a request. `bars`: the progress bars near its end.
     """
 
     name: str
@@ -132,6 +132,7 @@ class LogStream(Struct, frozen=True):
     paces: tuple[Pace, ...] = ()
     over: int = 0
     served: int = 0
+    bars: tuple[LogEvent, ...] = ()
 
 
 class RankLog(Struct, frozen=True):
@@ -198,10 +199,11 @@ OF_LOCAL = -2
 
 
 class ReadLog(Struct):
-    """One log as it was read: the `stream` that it is, as far as it tells by itself. `dropped`: lines in its middle.
-
-    `last`: its last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
-    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks.
+    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
+    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
+    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
+    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`, `over`,
+    `served`, `bars`: as those of :class:`LogStream`.
     """
 
     stream: LogStream
@@ -210,3 +212,9 @@ class ReadLog(Struct):
     last: dict[int, LogEvent] = field(default_factory=dict)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     labelled: bool = False
+    finished: LogEvent | None = None
+    cut_short: bool = False
+    paces: list[Pace] = field(default_factory=list)
+    over: int = 0
+    served: int = 0
+    bars: list[LogEvent] = field(default_factory=list)

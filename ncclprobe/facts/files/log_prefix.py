@@ -250,6 +250,8 @@ _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
 """Of levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
+_LOGGED_WITHIN = 100
+"""Characters of a line in which a logger's own words may stand before those."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\](?!<std):? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}|\d{1,3}(?:\.\d{1,3}){3}): ")
 _SPOKEN_OF = ("arrier", "GLOBAL_RANK: ", "MPI size: ")
@@ -338,12 +340,20 @@ def _prefixes(line: LogEvent, habit: Habit) -> LogEvent:
         and (found := _BARRIER_RANK.search(line.text[:512]))
     ):
         line = replace(line, rank=int(found["rank"]))
+    if line.rank is None and (at := line.text.find("ank", 1, _LOGGED_WITHIN)) > 1:
+        found = _SPOKEN_RANK.match(line.text, at - 1) if _is_logged(line.text[: at - 1]) else None
+        line = replace(line, rank=int(found["rank"])) if found else line
     if not line.level and (found := _LEVEL.match(line.text)):
         line = replace(line, level=_AS_LEVEL.get(found[1], found[1]))
     return line
 
 
-def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
+def _is_logged(before: str) -> bool:
+    """Return whether a logger's words end before a message, and no error's, which may speak of another rank."""
+    return before.endswith(("- ", ": ", "| ", "] ")) and "rror" not in before and "xception" not in before
+
+
+def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
     if "|" in text[:65] and (quoted := _QUOTED.match(text)):

@@ -173,6 +173,7 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
         paces=tuple(log.paces),
         over=log.over,
         served=log.served,
+        bars=tuple(replace(event, stream=number) for event in log.bars),
     )
 
 

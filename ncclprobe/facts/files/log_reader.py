@@ -289,7 +289,36 @@ class _Reading:
         """Return the log, with the last line of each rank and what its end says of it."""
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
-        self._take_last(raws, nlines)
+        few = raws[-_FEW_LAST:]
+        lines = [line for _, line in self._lines(enumerate(few))]
+        writers = {event.rank for event in self.log.events} | {event.local_rank for event in self.log.events}
+        writers |= {line.rank for line in lines} | {line.local_rank for line in lines}
+        if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
+            few = raws
+        taken = {event.line for event in self.log.events}
+        came = 0
+        hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
+        for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
+            if _SAYS.search(line.text):
+                late = number > nlines - _FEW_LAST and number not in taken
+                if late and form_of_failure(line.text, line.level) >= ERROR:
+                    self.log.events.append(_event(number, line, self.log.steps.get(-1, (None,))[0]))
+                event, step = _event(number, line), _step(line.text[:_STEP_WITHIN])
+                own = line.rank if line.rank is not None else -1
+                if line.rank is None and line.local_rank is not None:
+                    own = OF_LOCAL - line.local_rank
+                for writer in {-1, own} if not line.text.startswith(log_ranks.OF_SLURM) else {-1}:
+                    self.log.last[writer] = event
+                    if step:
+                        self.log.steps[writer] = int(step[1]), number
+                if "/s]" in line.text or "%|" in line.text:
+                    self.log.bars.append(event)
+                result = number > nlines - _FEW_LAST and hint and self._weighed(number, line)
+                if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
+                    self.log.finished, came = event, self.log.steps.get(-1, (0, 0))[0]
+        furthest, at = self.log.steps.get(-1, (0, 0))
+        if self.log.finished and at > self.log.finished.line and furthest > came:
+            self.log.finished = None  # of a part: the job went on
         self.log.events.sort(key=lambda each: each.line)
         over = self._history()
         bare = max(nlines - _LAST_RAISED, self._finished.line if self._finished else 0)

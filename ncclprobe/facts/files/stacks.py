@@ -28,7 +28,12 @@ MOST_PROCESSES, MOST_FRAMES = 4096, 512
 _PROCESS = re.compile(r"Process (\d{1,10}): (.{0,4000})")
 _THREAD = re.compile(r"Thread ((?:0x)?[0-9A-Fa-f]{1,16}) \([\w+]{1,24}\)(?:: \"(.{0,200})\")?")
 _MAIN = "MainThread"
-_FRAME = re.compile(r"\s{2,16}(\S.{0,400}?) \(([^()]{1,400}):(\d{1,7})\)$")
+_FRAME = re.compile(r"\s{2,16}(\S.{0,400}?) \(([^()]{1,400})\)$")
+_LIBRARY = re.compile(r"[\w.+-]{1,200}\.so[\d.]{0,40}$")
+"""Where a frame of `py-spy dump --native` is: it has no line there."""
+_RANK_OF_TP = re.compile(r"(?:^|[^A-Za-z])TP[ _]?(\d{1,6})\b")
+_MORE_THAN_TP = re.compile(r"(?:^|[^A-Za-z])(?:DP|PP)[ _]?[1-9]")
+_OF_CUDA = re.compile(r"(?:cu(?:da)?[A-Z]|p?nccl[A-Z])\w{2,60}$")
 _SAID = re.compile(r"\brank[ _=:]{0,2}(\d{1,6})\b|--(?:local|global|node)?[_-]?rank[= ](\d{1,6})\b", re.IGNORECASE)
 _C10D = "torch/distributed/distributed_c10d.py"
 _WITHOUT_NAME = ("wrapper", "inner", "_fn")
@@ -57,15 +62,19 @@ class ProcessStack(Struct, frozen=True):
     def own(self) -> FlightFrame | None:
         """Return the innermost frame of the program itself: py-spy leaves out the folders of libraries."""
         main = next((frame for frame in reversed(self.frames) if frame.name == "<module>"), None)
-        top = main.filename.partition("/")[0] if main and "/" in main.filename else None
-        mine = (frame for frame in self.frames if _is_own(frame.filename, top))
+        python = [frame for frame in self.frames if frame.line]
+        outer = main or (python[-1] if python and "/" in python[-1].filename else None)
+        top = outer.filename.partition("/")[0] if outer and "/" in outer.filename else None
+        mine = (frame for frame in self.frames if frame.line and _is_own(frame.filename, top))
         return next(mine, main or (self.frames[-1] if self.frames else None))
 
     @property
     def where(self) -> str:
         """Return in words where it stands: the call, or the innermost function, and the program's own line."""
-        inner = self.frames[0].name if self.frames else ""
-        return f"{self.call or inner} ({self.own or ''})"
+        own, inner = self.own, self.frames[0] if self.frames else None
+        at = f"{own.filename}:{own.line} in {own.name}" if own else ""
+        native = (frame.name for frame in self.frames if not frame.line and _OF_CUDA.match(frame.name))
+        return f"{self.call or next(native, inner.name if inner else '')} ({at})"
 
 
 class Stacks(Struct, frozen=True):
@@ -109,12 +118,21 @@ def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
                 if at > MOST_PROCESSES:
                     return
             threads.append((thread[2] or "", number, []))
-        elif threads and (frame := _FRAME.match(line)):
+        elif threads and (frame := _frame(line)):
             if len(threads[-1][2]) < MOST_FRAMES:
-                threads[-1][2].append(FlightFrame(frame[1], frame[2], int(frame[3])))
+                threads[-1][2].append(frame)
         elif not line.startswith((" ", "Python v")):
             said = _first((_rank_in(line), said))
     yield from _process(name, pid, rank, threads)
+
+
+def _frame(line: str) -> FlightFrame | None:
+    """Return the frame that a line is: of Python with its line, of a library without; None: it is none."""
+    found = _FRAME.match(line)
+    path, _, number = found[2].rpartition(":") if found else ("", "", "")
+    if found and path and number.isdecimal() and len(number) <= 7:
+        return FlightFrame(found[1], path, int(number))
+    return FlightFrame(found[1], found[2], 0) if found and _LIBRARY.match(found[2]) else None
 
 
 def _process(
@@ -143,8 +161,10 @@ def _frames(frames: Iterable[dict[str, Any]]) -> Iterator[FlightFrame]:
 
 
 def _rank_in(text: str) -> int | None:
-    found = _SAID.search(text[:4000])
-    return int(found[1] or found[2]) if found else None
+    if found := _SAID.search(text[:4000]):
+        return int(found[1] or found[2])
+    named = None if _MORE_THAN_TP.search(text[:4000]) else _RANK_OF_TP.search(text[:4000])
+    return int(named[1]) if named else None
 
 
 def _first(ranks: Iterable[int | None]) -> int | None:

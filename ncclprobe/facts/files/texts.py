@@ -4,6 +4,7 @@ What speaks against a failure is read here too: an end that is good, a new attem
 """
 
 import re
+from typing import NamedTuple
 
 
 def between(text: str, start: str, end: str = "") -> str:
@@ -257,3 +258,30 @@ _ABOVE = re.compile(
 def refers(text: str) -> bool:
     """Return whether an error says only that its reason stands elsewhere in the log."""
     return bool(_ABOVE.search(text[:_WITHIN]))
+
+
+_BAR = re.compile(
+    r"\s{0,8}(.{0,160}?) {0,8}\d{1,3}%\|[^|]{0,256}\| {0,2}([\d.]{1,12})([kMG]?)/([\d.]{1,12}[kMG]?) \[([\d:]{4,12})<"
+)
+_COUNT = re.compile(r"\s{0,8}(.{0,160}?):? {0,8}(\d{1,12})([kMG]?) ?[A-Za-z]{0,16} \[([\d:]{4,12}), ")
+"""Of what has no known end, as a data set that is made."""
+_TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+
+
+class Bar(NamedTuple):
+    """A progress bar of tqdm: what it counts, how many of how many are done, and since when, as it writes them."""
+
+    title: str
+    done: float
+    of: str
+    elapsed: str
+
+
+def bar_of(text: str) -> Bar | None:
+    """Return the progress bar that a line is; None: it is none."""
+    found = _BAR.match(text[:_WITHIN]) if "%|" in text else None
+    if not found and (count := _COUNT.match(text[:_WITHIN]) if "/s]" in text else None):
+        return Bar(count[1].rstrip(": "), float(count[2]) * _TIMES[count[3]], "", count[4])
+    if not found or found[2].count(".") > 1 or found[2] == ".":
+        return None
+    return Bar(found[1].rstrip(": "), float(found[2]) * _TIMES[found[3]], found[4], found[5])

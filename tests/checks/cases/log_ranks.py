@@ -95,8 +95,7 @@ CASES = {
     ),
     "log.waited-in-vain": Cases(
         bad=[
-            "[rank3]:[E ProcessGroupNCCL.cpp:1413] [PG 0 Rank 3] Heartbeat monitor timed out! Process will be "
-            "terminated",
+            "[rank3]:[E ProcessGroupNCCL.cpp:456] [Rank 3] Some NCCL operations have failed or timed out. Due to the",
             "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
             "1800000ms for recv operation to complete",
         ]
