@@ -139,8 +139,10 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
     return (speaks or of_launcher(event)) and not lived_on(log, event)
 
 
-_KERNELS = ("NVRM: ", "mlx5_core ", "mlx4_core ", "pcieport ", "nvidia-nvswitch", "AER: ", "DMAR: ", "AMD-Vi: ", "oom-kill:",
-            "Out of memory: Kill", "Memory cgroup out of memory")  # fmt: skip
+_KERNELS = (
+    "NVRM: ", "mlx5_core ", "mlx4_core ", "pcieport ", "nvidia-nvswitch", "AER: ", "DMAR: ", "AMD-Vi: ", "oom-kill:",
+    "Out of memory: Kill", "Memory cgroup out of memory",
+)  # fmt: skip
 
 
 def _of_kernel(event: LogEvent) -> bool:

@@ -58,7 +58,7 @@ _OVER = (
     "bye",
 )
 _LAST_ERROR_LINES = 4
-_LATE_S = 3.0
+_LATE_S, _LONGEST_S = 3.0, 30 * 86_400.0
 """A rank that learns of the end of others so much later than they say it was not waiting with them."""
 
 
@@ -137,6 +137,11 @@ class Ends(Struct, frozen=True):
         return any(said.line < rank.last.line for said in before) or (
             own is not None and first_s is not None and own > first_s
         )
+
+    def wrote_on(self, rank: RankEnd) -> bool:
+        """Return whether a rank that does not complain wrote a line when another had: it lived, and was at work."""
+        own, first_s = self.when(rank.last), self.first_s
+        return own is not None and first_s is not None and _LATE_S < own - first_s < _LONGEST_S
 
     @property
     def of_what(self) -> frozenset[str]:

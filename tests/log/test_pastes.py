@@ -1,10 +1,12 @@
 """What people paste beside a log, and what kernels and transports say by their settings alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ncclprobe.commands import explain
 from tests.log.test_outcome import explained, first_cause, steps
 
 
@@ -230,3 +232,56 @@ def test_stacks_with_the_frames_of_libraries_are_read(tmp_path: Path) -> None:
     found = cause(tmp_path, shell + dumps)
     assert (found["code"], found["ranks"]) == ("timeout-straggler", [3])
     assert "cuStreamSynchronize (app/worker.py:61 in sync)" in found["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
+         "RuntimeError: No CUDA GPUs are available\n", "cuda-driver-mismatch"),
+        ("Failed to initialize NVML: Unknown Error\n", "gpu-isolation"),
+        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.9\n", "cuda-driver-mismatch"),
+        ("mpirun was unable to launch the specified application as it could not access\n", "rank-crashed"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n", "oom"),
+        ("RuntimeError: CUDA error: the launch timed out and was terminated\n", "rank-crashed"),
+    ],
+)  # fmt: skip
+def test_what_drivers_containers_and_launchers_say_has_a_meaning(tmp_path: Path, text: str, code: str) -> None:
+    assert cause(tmp_path, text)["code"] == code
+    assert explained(tmp_path, steps(0, 5) + text + steps(5, 90) + "exit code 0\n")["causes"] == []
+
+
+UNPLACED = "2m  Warning  FailedScheduling  pod/w-1  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
+WAITING = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.\n"
+
+
+def test_a_pod_without_a_node_is_whom_the_others_wait_for(tmp_path: Path) -> None:
+    assert "found no node for w-1" in cause(tmp_path, UNPLACED + WAITING)["message"]
+    assert explained(tmp_path, UNPLACED + steps(0, 9))["causes"] == []
+
+
+def test_what_the_kernel_says_of_a_host_is_no_cause_of_a_job_that_ended_well(tmp_path: Path) -> None:
+    files = {"train.log": steps(0, 9) + "exit code 0\n", "kern.log": XID.format("Fatal").replace("145", "79")}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    report = tmp_path / "report.json"
+    explain.main([*(str(tmp_path / name) for name in files), "--json", str(report), "-q"])
+    found = json.loads(report.read_text())
+    assert (found["outcome"], found["causes"]) == ("ended-well", [])
+    assert any("worth a look" in note for note in found["notes"])
+
+
+LAST = "[rank{}]: 2025-03-01 10:{}:00 INFO {}\n"
+AT_HALF = (
+    "[rank{0}]:[E301 10:30:00.5 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800001 milliseconds "
+    "before timing out.\n"
+)
+
+
+def test_a_rank_that_wrote_on_after_the_others_gave_up_is_late(tmp_path: Path) -> None:
+    begun = LAST.format(0, "00", "building the index on rank 0")
+    gave_up = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
+    found = cause(tmp_path, begun + gave_up + LAST.format(0, 31, "built 30 of 90 shards"))
+    assert (found["code"], found["confidence"], found["ranks"]) == ("timeout-straggler", "named", [0])
+    assert cause(tmp_path, begun + gave_up)["confidence"] == "narrowed"

@@ -480,6 +480,9 @@ _KERNEL_FAULTS = (
     "device-side assert triggered",
     "an illegal instruction was encountered",
     "misaligned address",
+    "the launch timed out and was terminated",
+    "operation not supported on global/shared address space",
+    "invalid program counter",
 )
 
 

@@ -253,6 +253,8 @@ _DRIVER = (
     "CUDA Driver version found is",
     "CUDA some PFN functions not found in the library",
     "CUDA driver is older than the minimum version",
+    "couldn't communicate with the NVIDIA driver",
+    "Failed to initialize NVML: Driver Not Loaded",
 )
 
 
@@ -318,7 +320,7 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
 @cause(
     signs=(*_PEERING, *_UNSEEN, *CUDA_SIGNS),
     doctor="launch.container-split",
-    echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error"),
+    echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error", "cuda-driver-mismatch"),
     bad=lambda: ["[rank1]: RuntimeError: CUDA error: invalid device ordinal"],
     good=lambda: [
         "n1:7:7 [0] transport/p2p.cc:400 NCCL WARN failed to peer with device 8(=8b000): 711 peer mapping resources "

@@ -165,11 +165,12 @@ _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
 _OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
         "RESOURCE_EXHAUSTED: Out of memory", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
+_BEGIN_BLAS, _BLAS = ("CUBLAS_STATUS_NOT_INITIALIZED",), ("oom", "cuda-driver-mismatch")
 
 
 @cause(
     code="oom",
-    signs=(*_OOM, *NCCL_NO_MEMORY, *CUDA_SIGNS),
+    signs=(*_OOM, *_BEGIN_BLAS, *NCCL_NO_MEMORY, *CUDA_SIGNS),
     doctor="gpu.busy",
     bad=lambda: ["[rank2]: RuntimeError: CUDA error: out of memory"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 2 'out of memory'"],
@@ -189,6 +190,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
         caught = caught and not _could_not_go_on(log, event)
         if not demoted(event) and not caught and (tried or "CUBLAS" in event.text) and _OF_RAY not in event.text:
             yield said(log, event, _full(event.text), **JOB)
+    yield from each(log, _BEGIN_BLAS, "cuBLAS could not begin on a GPU, most often for its memory", codes=_BLAS, **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
         if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
@@ -306,6 +308,39 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
         what = between(event.text, "low on resource: ", ". ").rstrip(".")
         message = f"Kubernetes evicted {pod or 'a pod'}" + (f": its node was low on {what}" if what else "")
         yield of_hosts(said(log, event, message, **NODE), *filter(None, (host,)))
+
+
+_UNPLACED = (" nodes are available: ", "FailedScheduling")
+
+
+@cause(
+    code="world-size-mismatch",
+    signs=(*_UNPLACED, _PLACED),
+    bad=lambda: [
+        "2m  Warning  FailedScheduling  pod/w-1  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
+        "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."
+    ],
+    good=lambda: [
+        "2m  Warning  FailedScheduling  pod/w-1  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
+        "1m  Normal  Scheduled  pod/w-1  Successfully assigned default/w-1 to n4\n"
+        "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."
+    ],
+)
+def pod_not_placed(log: JobLog) -> Iterator[Finding]:
+    """Kubernetes finds no node for a pod of the job.
+
+    Right: Every pod of a job that failed was placed on a node.
+    Why: a pod that no node has room for stays Pending, and the ranks in the others wait for its ranks in vain.
+    Fix: `kubectl describe pod` says what is short on each node (GPUs, memory, a taint, an affinity); free it or ask for
+    less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
+    """
+    placed = {_pod(event.text) for event in log.having(_PLACED)}
+    for event in log.having(*_UNPLACED) if failed(log) else ():
+        pod = _pod(event.text)
+        if "nodes are available: " in event.text and pod not in placed:
+            short = event.text.partition("nodes are available: ")[2].partition(". preemption")[0].strip(". ")
+            message = f"Kubernetes found no node for {pod or 'a pod'}: {short}"
+            yield of_no_rank(said(log, event, message, **JOB))
 
 
 def _pod(text: str) -> str:

@@ -277,6 +277,8 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
         if len(alone) == 1 and "timed out" in ends.of_what:
             return f"rank {alone[0]} waits alone in {_awaited(ends)}: {subject} had come to its end", (_DESYNC,)
         return f"{subject} came to its end while the others went on", (_DESYNC, _DIED)
+    if one and not lost and ends.wrote_on(first):
+        return f"{subject} had not come to {_awaited(ends)}, and was still at work", (_LATE,)
     if not lost:
         codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call
         return f"{subject} did not come to {_awaited(ends)}, and said nothing", codes

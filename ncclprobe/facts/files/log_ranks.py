@@ -85,6 +85,10 @@ class _Known(Struct):
             tasks = _listed(found[1])
             self.tasks.update(dict.fromkeys(tasks, event.host))
             self.tasks_are_ranks |= len(tasks) > 1  # with a launcher of its own, such as torchrun, a host has one
+        self.learn_year(event)
+
+    def learn_year(self, event: LogEvent) -> None:
+        """Learn the latest year that a line names."""
         if event.time_s is not None and names_year(event.time_s):
             self.year_of = max(self.year_of, event.time_s)
 
@@ -109,6 +113,9 @@ def joined(logs: Sequence[ReadLog]) -> JobLog:
     for events in raw:
         for event in events:
             known.learn(event)
+    for log in logs:
+        for event in log.last.values():
+            known.learn_year(event)
     streams = [_stream(number, log, raw[number], known) for number, log in enumerate(logs)]
     streams = _one_each(streams, raw, logs, known)
     done = [_placed(e, streams[e.stream], known) for events in raw for e in events]
