@@ -271,6 +271,20 @@ def test_what_the_kernel_says_of_a_host_is_no_cause_of_a_job_that_ended_well(tmp
     assert any("worth a look" in note for note in found["notes"])
 
 
+def test_lines_that_a_terminal_cut_are_whole_again(tmp_path: Path) -> None:
+    text = "\n".join((
+        "starting the job with a long line of options, each of which is worth nothing --alpha 1 --beta 2",
+        "a second line which goes beyond the width of the window, as lines of real programs so often do, by some words",
+        WAITED.format(1).strip(), "end of it",
+    ))  # fmt: skip
+    cut = "\n".join(line[at : at + 72] for line in text.split("\n") for at in range(0, len(line), 72))
+    found = cause(tmp_path, cut)
+    assert "ALLREDUCE number 2" in found["message"]
+    assert found["evidence"][0]["line"] == 5
+    ruled = "\n".join(("-" * 72, text.partition("\n")[0][:72], "-" * 72, "step 7", "-" * 72, "RuntimeError: x"))
+    assert cause(tmp_path, ruled)["evidence"][0]["text"] == "RuntimeError: x"
+
+
 LAST = "[rank{}]: 2025-03-01 10:{}:00 INFO {}\n"
 AT_HALF = (
     "[rank{0}]:[E301 10:30:00.5 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "

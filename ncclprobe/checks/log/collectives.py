@@ -410,7 +410,7 @@ def _ended_by_monitor(log: JobLog) -> bool:
     return not waited and any(event.level != "INFO" for event in log.having(*_MONITOR))
 
 
-_LET_WAIT = (TIMED_OUT, "retrieving ncclUniqueId from [", "Timed out waiting ", "wait timeout after ", "Socket Timeout")
+_LET_WAIT = (TIMED_OUT, "retrieving ncclUniqueId from [", "ms for recv operation to complete", "store based barrier")
 _BAR_GOES_ON = (
     "scan: 10%|#    | 100/1000 [20:00<180:00, 0.1it/s]\n{gave_up}scan: 11%|#    | 110/1000 [30:05<170:00, 0.1it/s]\n"
 )

@@ -96,11 +96,39 @@ class Chunks:
             yield (chunk := Chunk(data, own, line))
             line, data, before = chunk.line_of(own), data[own:], data
             self.tail = b"" if len(data) >= _TAIL else before[own - _TAIL if own > _TAIL else 0 : own]
+        data = _unwrapped(data) if line == 1 else data
         self.tail = (self.tail + data)[-_TAIL:]
         if data:
             yield (chunk := Chunk(data, len(data), line))
             line = chunk.line_of(len(data))
         self.nlines = line - 1 + bool(self.tail and not self.tail.endswith(b"\n"))
+
+
+_LEAST_WIDTH, _MOST_WIDTH, _WRAPPED, _LETTERS = 60, 260, 3, 8
+"""Characters of a window's width; how many lines must be just so wide; and how many characters no mere rule has."""
+
+
+def _unwrapped(data: bytes) -> bytes:
+    """Return a small log with its lines whole again where a terminal, or who copied from it, cut all at one width.
+
+    Every line keeps its number: what a line takes from the next leaves that one empty.
+    """
+    if max(map(len, data.split(b"\n"))) > 4 * _MOST_WIDTH:
+        return data
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    width = max(map(len, lines))
+    full = {line.translate(_NO_DIGITS) for line in lines if len(line) == width and len({*line}) > _LETTERS}
+    if not _LEAST_WIDTH <= width <= _MOST_WIDTH or len(full) < _WRAPPED:
+        return data
+    whole: list[str] = []
+    for number, line in enumerate(lines):
+        before = lines[number - 1] if number else ""
+        if len(before) == width and len({*before}) > _LETTERS and line:
+            at = next(n for n in range(len(whole) - 1, -1, -1) if whole[n])
+            whole[at] += line
+            line = ""
+        whole.append(line)
+    return "\n".join(whole).encode("utf-8", "surrogateescape")
 
 
 def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
@@ -141,6 +169,7 @@ MOST_ALIKE = 32
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 _COUNTED = r"(?<!-)\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
 _STEP_WITHIN, _BEFORE = 256, 2048
