@@ -299,3 +299,28 @@ def test_a_rank_that_wrote_on_after_the_others_gave_up_is_late(tmp_path: Path) -
     found = cause(tmp_path, begun + gave_up + LAST.format(0, 31, "built 30 of 90 shards"))
     assert (found["code"], found["confidence"], found["ranks"]) == ("timeout-straggler", "named", [0])
     assert cause(tmp_path, begun + gave_up)["confidence"] == "narrowed"
+
+
+GAVE_UP = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
+BLOCKED = "[ 812.1] INFO: task python:4242 blocked for more than 120 seconds.\n"
+STILL, BACK = "[ 812.1] nfs: server 10.0.0.9 not responding, still trying\n", "[ 818.1] nfs: server 10.0.0.9 OK\n"
+
+
+def test_a_file_server_that_does_not_answer_keeps_the_others_waiting(tmp_path: Path) -> None:
+    found = cause(tmp_path, STILL + GAVE_UP)
+    assert (found["code"], "10.0.0.9" in found["message"]) == ("timeout-straggler", True)
+    assert "stuck in the kernel" in cause(tmp_path, BLOCKED + GAVE_UP)["message"]
+
+
+def test_one_that_came_back_or_of_a_job_at_work_is_no_cause(tmp_path: Path) -> None:
+    assert "10.0.0.9" not in cause(tmp_path, STILL + BACK + GAVE_UP)["message"]
+    assert explained(tmp_path, STILL + BLOCKED + steps(0, 9))["causes"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("Host key verification failed.\n", "peer-unreachable"),
+     ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n", "duplicate-gpu")],
+)  # fmt: skip
+def test_a_login_and_a_gpu_that_are_refused_have_a_meaning(tmp_path: Path, text: str, code: str) -> None:
+    assert cause(tmp_path, text)["code"] == code

@@ -357,9 +357,8 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     Fix: which ranks do not say it, and which collective each names; flight records (TORCH_FR_BUFFER_SIZE=2000) show
     where each was.
     """
-    alone = _ended_by_monitor(log)
     for event in log.having(*_GAVE_UP):
-        if not demoted(event) and event.level != "INFO" and not (alone and _is_of_monitor(event)):
+        if not demoted(event) and event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
             work = timed_out_work(event.text)
             message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective that did not end"
             yield consequence(log, event, message, comm=work.group if work else "")
@@ -393,8 +392,8 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
     TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase, or set TORCH_NCCL_ENABLE_MONITORING=0; let long calls release the
     interpreter's lock.
     """
-    for event in log.having(*_MONITOR) if _ended_by_monitor(log) else ():
-        if not demoted(event) and event.level != "INFO":
+    for event in log.having(*_MONITOR):
+        if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
             still = between(event.text, "stuck for ", " without")
             message = f"its heartbeat monitor ended it: its watchdog stood still{f' for {still}' if still else ''}"
             yield said(log, event, f"{message}, and no collective had timed out", **JOB)
@@ -405,9 +404,8 @@ def _is_of_monitor(event: LogEvent) -> bool:
 
 
 def _ended_by_monitor(log: JobLog) -> bool:
-    """Return whether monitors ended ranks of a job in which no collective had timed out: then it is no hang of all."""
-    waited = any(event.level != "INFO" for event in log.having(*_OTHERS_HANG))
-    return not waited and any(event.level != "INFO" for event in log.having(*_MONITOR))
+    """Return whether a monitor ended its rank in a job in which no collective had timed out: then it is no hang."""
+    return not any(event.level != "INFO" for event in log.having(*_OTHERS_HANG))
 
 
 _LET_WAIT = (TIMED_OUT, "retrieving ncclUniqueId from [", "ms for recv operation to complete", "store based barrier")

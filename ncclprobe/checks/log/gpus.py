@@ -13,6 +13,7 @@ from ncclprobe.checks.log.lines import (
     IMAGE,
     JOB,
     NODE,
+    UNPROVEN,
     cuda_errors,
     demoted,
     each,
@@ -115,6 +116,9 @@ _SAME_GPU = (
 )
 
 
+_BUSY = "all CUDA-capable devices are busy or unavailable"
+
+
 def _two_ranks(event: LogEvent) -> tuple[int, ...]:
     """Return the ranks of ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000``."""
     first, second = number(between(event.text, ": rank ")), number(between(event.text, "and rank "))
@@ -136,7 +140,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 
 @cause(
     code="duplicate-gpu",
-    signs=(*_SAME_GPU, "MIG-", "all CUDA-capable devices are busy"),
+    signs=(*_SAME_GPU, "MIG-", _BUSY),
     doctor="launch.dup-gpu",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -158,6 +162,8 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and not mig and len(_machines_of(log, ranks)) < 2:
             words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
             yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+    held = "a GPU is held by another process, in exclusive mode, or does not come up"
+    yield from each(log, (_BUSY,), held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
 
 
 @cause(

@@ -76,7 +76,7 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     events = list(_completions(log, _RETRY_EXCEEDED))
     mtus = {between(event.text, " mtu ", " ") for event in log.having(" mtu ") if "qpn" in event.text}
     one_peer = len({each.peer for _, each in events}) == 1 and len({event.host for event, _ in events}) > 2
-    bare = _gids_without_address(log)
+    bare = _gids_without_address(log) if events else ()
     for event, found in events:
         left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, one_peer)
         if bare and (without_address(found.local_gid, found.remote_gid) or not found.local_gid):
@@ -188,14 +188,15 @@ def _redirected(log: JobLog) -> Iterator[Finding]:
 
     That it came further without P2P makes it sure.
     """
-    stands = not failed(log) and not any(stream.finished for stream in log.streams)
+    bridges = [event for event in log.having(_ACS) if "ReqRedir+" in event.text]
+    if not bridges or failed(log) or any(stream.finished for stream in log.streams):
+        return
     hosts = [event.host for event in log.having(_BEGUN) if event.host]
     sure = any(True for _ in log.having(_P2P_OFF))
-    for event in log.having(_ACS) if stands and hosts else ():
-        if "ReqRedir+" in event.text:
-            details = {**NODE, "codes": () if sure else ("p2p-broken-acs-iommu", "timeout-straggler")}
-            bridge = said(log, event, _REDIRECTED, nodes=(hosts[0],), **details)
-            yield replace(bridge, occurrence=bridge.occurrence and replace(bridge.occurrence, hosts=bridge.nodes))
+    for event in bridges if hosts else ():
+        details = {**NODE, "codes": () if sure else ("p2p-broken-acs-iommu", "timeout-straggler")}
+        found = said(log, event, _REDIRECTED, nodes=(hosts[0],), **details)
+        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, hosts=found.nodes))
 
 
 @cause(

@@ -310,6 +310,47 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
         yield of_hosts(said(log, event, message, **NODE), *filter(None, (host,)))
 
 
+_SILENT, _ANSWERS = " not responding, ", "nfs: server "
+_BLOCKED = "blocked for more than "
+
+
+@cause(
+    code="timeout-straggler",
+    signs=(_SILENT, _ANSWERS, _BLOCKED),
+    bad=lambda: [
+        "[ 812.1] nfs: server 10.0.0.9 not responding, still trying\n"
+        "[rank1]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation"
+    ],
+    good=lambda: [
+        "[ 812.1] nfs: server 10.0.0.9 not responding, still trying\n[ 818.1] nfs: server 10.0.0.9 OK\n"
+        "[rank1]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation"
+    ],
+)
+def storage_stalled(log: JobLog) -> Iterator[Finding]:
+    """The kernel waits for a file server, or a process for the kernel.
+
+    Right: No host of a job that failed waited for a file server.
+    Why: a read or a write to a server that does not answer stops a rank where it stands, in a state that no signal
+    ends; the others wait for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
+    Fix: `ls` of the mount on that host; the server's own log and its network; `cat /proc/PID/stack` of a process that
+    is blocked says on what.
+    """
+    if not failed(log):
+        return
+    back = {between(event.text, _ANSWERS, " ") for event in log.having(_ANSWERS) if event.text.rstrip().endswith(" OK")}
+    for event in log.having(_SILENT):
+        server = between(event.text, _ANSWERS, " ")
+        if server and server not in back:
+            yield said(log, event, f"the file server {server} does not answer", **UNPROVEN)
+    for event in log.having(_BLOCKED):
+        name = between(event.text, "task ", ":")
+        if name and "seconds" in event.text:
+            codes = ("timeout-straggler", "rank-crashed")
+            yield said(
+                log, event, f"{name} is stuck in the kernel, as for a disk or a file server", codes=codes, **UNPROVEN
+            )
+
+
 _UNPLACED = (" nodes are available: ", "FailedScheduling")
 
 
@@ -334,8 +375,10 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     Fix: `kubectl describe pod` says what is short on each node (GPUs, memory, a taint, an affinity); free it or ask for
     less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
     """
+    if not failed(log):
+        return
     placed = {_pod(event.text) for event in log.having(_PLACED)}
-    for event in log.having(*_UNPLACED) if failed(log) else ():
+    for event in log.having(*_UNPLACED):
         pod = _pod(event.text)
         if "nodes are available: " in event.text and pod not in placed:
             short = event.text.partition("nodes are available: ")[2].partition(". preemption")[0].strip(". ")

@@ -123,7 +123,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
-    both = _first_unanswered(log)
+    both = any(True for _ in log.having(*_OFI_COMPLETION)) and _first_unanswered(log)
     never_met = both or any("nresponsive" in event.text for event in log.having(_NEVER_MET))
     for event in log.having(*_OFI_COMPLETION):
         if "OFI" in event.text and not any(text in event.text for text in _GROUP):
@@ -384,9 +384,8 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     slurmd or sshd, and `ulimit -l` from inside a job to confirm.
     """
     said_low = any(True for _ in log.having(*_LOCKED))
-    unlimited = _unlimited(log)
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
-        if unlimited and (error.startswith(_NO_MEMORY) or not error):
+        if (error.startswith(_NO_MEMORY) or not error) and _unlimited(log):
             continue
         if error.startswith(_NO_MEMORY):
             yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
@@ -417,8 +416,8 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
     Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
     than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
-    for event, error in _registrations(log, (*_REGISTER, *_CREATE)) if _unlimited(log) else ():
-        if error.startswith(_NO_MEMORY) or not error:
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if (error.startswith(_NO_MEMORY) or not error) and _unlimited(log):
             refused = f"{_call(event)} is refused, and locked memory is not limited: {error or 'no error is printed'}"
             yield consequence(log, event, refused, **UNPROVEN)
 
