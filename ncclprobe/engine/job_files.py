@@ -453,8 +453,11 @@ def _conclude(known: Known) -> dict[str, Any]:
     if log and not stand:
         well = () if left.failed or records else ended_well(log, failing)
         slow = tuple(f"{_BESIDE[each.severity]}: {each.message} ({each.code})" for each in found if well)
-        likely = None if well else _unknown_line(left, log, verdicts, failing, found)
-        found = () if well else with_the_unknown_line(log, found, likely, failing)
+        if well:
+            found = ()
+        else:
+            likely = likeliest(log, cited_lines(verdicts), failing, harmless, any_level=left.failed, launcher=not found)
+            found = with_the_unknown_line(log, found, likely, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     ended = "" if stand else outcome(found, well)

@@ -135,7 +135,7 @@ def aborted(log: JobLog) -> tuple[int, ...]:
 
 
 def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) -> bool:
-    speaks = event.level in _ENDINGS or ((event.stream, event.line) in failing and not _of_kernel(event))
+    speaks = event.level in ENDINGS or ((event.stream, event.line) in failing and not _of_kernel(event))
     return (speaks or of_launcher(event)) and not lived_on(log, event)
 
 
@@ -147,7 +147,7 @@ _KERNELS = (
 
 def _of_kernel(event: LogEvent) -> bool:
     """Return whether the kernel wrote a line: of its host, and of any time, so that the job's own end says more."""
-    return event.rank is None and event.level not in _ENDINGS and any(text in event.text[:64] for text in _KERNELS)
+    return event.rank is None and event.level not in ENDINGS and any(text in event.text[:64] for text in _KERNELS)
 
 
 _EXITED = re.compile(

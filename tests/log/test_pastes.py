@@ -281,6 +281,10 @@ def test_lines_that_a_terminal_cut_are_whole_again(tmp_path: Path) -> None:
     found = cause(tmp_path, cut)
     assert "ALLREDUCE number 2" in found["message"]
     assert found["evidence"][0]["line"] == 5
+    alike = "".join(
+        f"n1:7:9 [0] x.cc:9 NCCL WARN at 0x7f{at} of the rank that wrote it, and no more of it all\n" for at in "ac9"
+    )
+    assert "WARN" not in cause(tmp_path, alike + "RuntimeError: x\n")["evidence"][0]["text"]
     ruled = "\n".join(("-" * 72, text.partition("\n")[0][:72], "-" * 72, "step 7", "-" * 72, "RuntimeError: x"))
     assert cause(tmp_path, ruled)["evidence"][0]["text"] == "RuntimeError: x"
 

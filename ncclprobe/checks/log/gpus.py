@@ -18,6 +18,7 @@ from ncclprobe.checks.log.lines import (
     demoted,
     each,
     informed,
+    of_hosts,
     of_process,
     preceding,
 )
@@ -74,7 +75,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
         xid = _xid(event)
         if any(text in event.text for text in _LIVED_WITH) or xid in HARMLESS_XIDS:
             continue
-        whose = _LINK if xid in _LINK_XIDS else NODE
+        whose = _LINK if xid in LINK_XIDS else NODE
         gpu = _gpu(log, event)
         what = f"Xid {xid}{f' of {gpu}' if gpu else ''}" if xid else f"{gpu or 'a GPU or NVSwitch'} that failed"
         yield said(log, event, f"the driver reports {what}", ranks=of_process(log, event), **whose)

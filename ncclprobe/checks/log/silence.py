@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called
+from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
 from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
 from ncclprobe.facts.files.log_ranks import of_launcher
 from ncclprobe.facts.files.log_reader import read

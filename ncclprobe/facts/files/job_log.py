@@ -199,11 +199,10 @@ OF_LOCAL = -2
 
 
 class ReadLog(Struct):
-    """One log as it was read. `more`: lines like others that were left out; `dropped`: lines in its middle. `last`: its
-    last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
-    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks. `finished`:
-    the last line that says that the job came to its end. `cut_short`: its last line has no end. `paces`, `over`,
-    `served`, `bars`: as those of :class:`LogStream`.
+    """One log as it was read: the `stream` that it is, as far as it tells by itself. `dropped`: lines in its middle.
+
+    `last`: its last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
+    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks.
     """
 
     stream: LogStream
@@ -212,9 +211,3 @@ class ReadLog(Struct):
     last: dict[int, LogEvent] = field(default_factory=dict)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     labelled: bool = False
-    finished: LogEvent | None = None
-    cut_short: bool = False
-    paces: list[Pace] = field(default_factory=list)
-    over: int = 0
-    served: int = 0
-    bars: list[LogEvent] = field(default_factory=list)

@@ -353,7 +353,7 @@ def _is_logged(before: str) -> bool:
     return before.endswith(("- ", ": ", "| ", "] ")) and "rror" not in before and "xception" not in before
 
 
-def _shorter(line: LogLine, habit: Habit) -> LogLine | None:
+def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
     """Return `line` without its first prefix; None: it has none."""
     text = line.text
     if "|" in text[:65] and (quoted := _QUOTED.match(text)):

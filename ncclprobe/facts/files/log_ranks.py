@@ -163,24 +163,18 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     rank = None if ranks - {None, rank} else rank
     finished, last = (event and replace(event, stream=number) for event in (log.stream.finished, log.last.get(-1)))
     step, step_line = log.steps.get(-1, (None, 0))
-    last = log.last.get(-1)
-    return LogStream(
-        name=log.name,
-        nlines=log.nlines,
+    last = last and replace(last, time_s=_in_known_year(last.time_s, known))
+    bars = tuple(replace(event, stream=number) for event in log.stream.bars)
+    return replace(
+        log.stream,
         rank=rank,
         host=host,
         pid=pid,
-        cut=log.cut,
-        nbytes=log.nbytes,
         step=step,
         step_line=step_line,
-        finished=log.finished and replace(log.finished, stream=number),
-        cut_short=log.cut_short,
-        last=last and replace(last, stream=number, time_s=_in_known_year(last.time_s, known)),
-        paces=tuple(log.paces),
-        over=log.over,
-        served=log.served,
-        bars=tuple(replace(event, stream=number) for event in log.bars),
+        finished=finished,
+        last=last,
+        bars=bars,
     )
 
 

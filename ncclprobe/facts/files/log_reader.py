@@ -117,18 +117,23 @@ def _unwrapped(data: bytes) -> bytes:
         return data
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     width = max(map(len, lines))
-    full = {line.translate(_NO_DIGITS) for line in lines if len(line) == width and len({*line}) > _LETTERS}
-    if not _LEAST_WIDTH <= width <= _MOST_WIDTH or len(full) < _WRAPPED:
+    widest = [line for line in lines if len(line) == width] if _LEAST_WIDTH <= width <= _MOST_WIDTH else []
+    if sum(_is_cut(line) for line in {line.translate(_NO_DIGITS) for line in widest}) < _WRAPPED:
         return data
     whole: list[str] = []
     for number, line in enumerate(lines):
         before = lines[number - 1] if number else ""
-        if len(before) == width and len({*before}) > _LETTERS and line:
+        if line and len(before) == width and _is_cut(before):
             at = next(n for n in range(len(whole) - 1, -1, -1) if whole[n])
             whole[at] += line
             line = ""
         whole.append(line)
     return "\n".join(whole).encode("utf-8", "surrogateescape")
+
+
+def _is_cut(line: str) -> bool:
+    """Return whether a line that is as wide as any is neither a rule nor the row of a table."""
+    return not line.endswith(("|", "+", "-", "=", "*", "#")) and len({*line}) > _LETTERS
 
 
 def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
@@ -169,7 +174,8 @@ MOST_ALIKE = 32
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
-_NO_DIGITS = str.maketrans("", "", "0123456789")
+_NO_DIGITS = str.maketrans("", "", "0123456789abcdefABCDEF")
+"""Takes what ranks write differently in one message: their numbers and addresses."""
 _COUNTED = r"(?<!-)\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
 _STEP_WITHIN, _BEFORE = 256, 2048
@@ -244,6 +250,8 @@ class _Reading:
         self._by: int | None = None
         """The rank that says it."""
         self._tested = False
+        self._bars: list[LogEvent] = []
+        """The progress bars near its end."""
         self._finished: LogEvent | None = None
         """The last line that says that the job came to its end."""
 
@@ -318,36 +326,7 @@ class _Reading:
         """Return the log, with the last line of each rank and what its end says of it."""
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
-        few = raws[-_FEW_LAST:]
-        lines = [line for _, line in self._lines(enumerate(few))]
-        writers = {event.rank for event in self.log.events} | {event.local_rank for event in self.log.events}
-        writers |= {line.rank for line in lines} | {line.local_rank for line in lines}
-        if len(writers - {None}) > 1:  # several ranks in one log: each has a last line of its own
-            few = raws
-        taken = {event.line for event in self.log.events}
-        came = 0
-        hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
-        for number, line in self._lines(enumerate(few, start=nlines - len(few) + 1)):
-            if _SAYS.search(line.text):
-                late = number > nlines - _FEW_LAST and number not in taken
-                if late and form_of_failure(line.text, line.level) >= ERROR:
-                    self.log.events.append(_event(number, line, self.log.steps.get(-1, (None,))[0]))
-                event, step = _event(number, line), _step(line.text[:_STEP_WITHIN])
-                own = line.rank if line.rank is not None else -1
-                if line.rank is None and line.local_rank is not None:
-                    own = OF_LOCAL - line.local_rank
-                for writer in {-1, own} if not line.text.startswith(log_ranks.OF_SLURM) else {-1}:
-                    self.log.last[writer] = event
-                    if step:
-                        self.log.steps[writer] = int(step[1]), number
-                if "/s]" in line.text or "%|" in line.text:
-                    self.log.bars.append(event)
-                result = number > nlines - _FEW_LAST and hint and self._weighed(number, line)
-                if result or (number > nlines - _LAST_WORDS and says_finished(line.text)):
-                    self.log.finished, came = event, self.log.steps.get(-1, (0, 0))[0]
-        furthest, at = self.log.steps.get(-1, (0, 0))
-        if self.log.finished and at > self.log.finished.line and furthest > came:
-            self.log.finished = None  # of a part: the job went on
+        self._take_last(raws, nlines)
         self.log.events.sort(key=lambda each: each.line)
         over = self._history()
         bare = max(nlines - _LAST_RAISED, self._finished.line if self._finished else 0)
@@ -365,6 +344,7 @@ class _Reading:
             served=nlines - len(raws) + _last_served(raws),
             over=over,
             paces=tuple(self._paces(raws, nlines)) if at_work else (),
+            bars=tuple(self._bars),
         )
         _note_expected(self.log.events)
         _resolved(self.log.events)
@@ -381,6 +361,8 @@ class _Reading:
             if late and line.line not in taken and form_of_failure(line.text, line.level) >= ERROR:
                 self.log.events.append(replace(line, step=self.log.steps.get(-1, (None,))[0]))
             self._note(line)
+            if "/s]" in line.text or "%|" in line.text:
+                self._bars.append(line)
             result = late and hint and self._weighed(line)
             if result or (line.line > nlines - _LAST_WORDS and says_finished(line.text)):
                 self._finished, came = line, self.log.steps.get(-1, (0, 0))[0]

@@ -71,10 +71,9 @@ class ProcessStack(Struct, frozen=True):
     @property
     def where(self) -> str:
         """Return in words where it stands: the call, or the innermost function, and the program's own line."""
-        own, inner = self.own, self.frames[0] if self.frames else None
-        at = f"{own.filename}:{own.line} in {own.name}" if own else ""
         native = (frame.name for frame in self.frames if not frame.line and _OF_CUDA.match(frame.name))
-        return f"{self.call or next(native, inner.name if inner else '')} ({at})"
+        inner = next(native, self.frames[0].name if self.frames else "")
+        return f"{self.call or inner} ({self.own or ''})"
 
 
 class Stacks(Struct, frozen=True):
