@@ -142,8 +142,10 @@ def test_a_capture_taken_here_replays_to_the_same_verdicts(tmp_path: Path) -> No
     first = ncclprobe("doctor", "--json", live, **planted)
     second = ncclprobe("doctor", capture, "--json", replay)
     assert first.returncode == second.returncode == 4
-    assert as_json.read(live).checks == as_json.read(replay).checks
-    assert as_json.read(live).environment == as_json.read(replay).environment
+    looks = [as_json.read(path) for path in (live, replay)]  # two looks: the kernel's log has aged between them
+    one, other = (re.sub(r"begins \d+ \w+ ago", "begins some time ago", repr(each.checks)) for each in looks)
+    assert one == other
+    assert looks[0].environment == looks[1].environment
 
 
 def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> None:

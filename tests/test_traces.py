@@ -10,7 +10,7 @@ from zoo import findings
 
 from ncclprobe.engine.collect import Traces, collect, of_capture
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, shares
+from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, of_one_job, shares
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import Replay, load, parse
@@ -151,5 +151,5 @@ def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:
     traces, checks = Traces(), [c for c in every_check() if not c.compares]
     snapshots = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces) for n in range(3)]
     alone = [Snapshot(s.node, collect(parse(capture(MODEL, n), s.node), COLLECTORS)) for n, s in enumerate(snapshots)]
-    apart = [v for snapshot in alone for v in judge_node(snapshot, checks, Job())]
+    apart = [v for snapshot in of_one_job(alone) for v in judge_node(snapshot, checks, Job())]
     assert list(judge(snapshots, checks, Job())) == apart

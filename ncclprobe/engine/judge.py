@@ -46,12 +46,12 @@ def judge(
     """
     snapshots = with_choices(snapshots, checks)
     known = Judged()
-    own = [verdict for snapshot in _of_one_job(snapshots) for verdict in judge_node(snapshot, checks, job, known)]
+    own = [verdict for snapshot in of_one_job(snapshots) for verdict in judge_node(snapshot, checks, job, known)]
     by_id = {check.id: check for check in checks}
     return _followed((*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run))))
 
 
-def _of_one_job(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+def of_one_job(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together."""
     several, one = len(snapshots), len(snapshots) == 1
     together: dict[int, Launch] = {}  # equal facts stay one, so that what a check said of them is known
