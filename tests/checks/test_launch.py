@@ -208,3 +208,8 @@ def test_two_families_on_one_socket_are_one_listener() -> None:
 def test_a_firewall_that_was_not_seen_whole_is_none_that_lets_in(unread: Firewall | Absent) -> None:
     with pytest.raises(Unlearned, match="n1"):
         list(ports.firewall.run(Every({"n0": ports.OPEN, "n1": unread}), Every({})))
+
+
+def test_a_firewall_that_drops_is_told_beside_one_that_was_not_seen() -> None:
+    nodes: Every[Firewall | Absent] = Every({"n0": ports.DROPS, "n1": Absent("only root may see the rules")})
+    assert say(ports.firewall, nodes, Every({})) == [("warn", "ip/filter/INPUT"), ("note", "firewall")]
