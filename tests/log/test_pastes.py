@@ -27,6 +27,13 @@ def test_a_limit_that_is_shown_not_to_be_there_is_no_cause(tmp_path: Path, limit
     assert "locked memory is not limited" in found["message"]
 
 
+@pytest.mark.parametrize("host", ["n1", "n2"])
+def test_a_limit_that_is_not_there_on_one_host_clears_no_other(tmp_path: Path, host: str) -> None:
+    asked = f"{host}:8:8 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n$ ulimit -l\nunlimited\n"
+    found = first_cause(tmp_path, {"train.log": REFUSED, "shell.log": asked})
+    assert (found["code"] == "memlock") is (host == "n2")
+
+
 @pytest.mark.parametrize(
     "limit",
     ["", "$ ulimit -l\n64\n", "core file size (blocks, -c) unlimited\n",

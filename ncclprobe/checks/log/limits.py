@@ -1,10 +1,14 @@
-"""What a host or container has too little of: memory of each kind, descriptors, room for a pod; a host that is gone."""
+"""What a host or container has too little of: memory of each kind, descriptors, room for a pod; a host that is gone.
+
+And memory that cannot be registered for a device, most often for the limit on what may be locked.
+"""
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
+    IMAGE,
     JOB,
     NODE,
     UNPROVEN,
@@ -390,3 +394,141 @@ def _pod(text: str) -> str:
     """Return the pod of an event or of a kubelet's line, without its namespace; empty: none is named."""
     name = between(text, "pod/", " ") or between(text, 'pod="', '"') or between(text, _PLACED, " ")
     return name.rpartition("/")[2]
+
+
+_REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")
+_CREATE = ("Call to ibv_create_cq failed", "Call to ibv_create_qp failed", "Call to ibv_alloc_pd failed")
+_ENOMEM = "Cannot allocate memory"
+_LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", "ulimit -l")
+_LIMIT = ("ax locked memory", "unlimited")
+"""As ``ulimit -a``, ``/proc/PID/limits`` and ``ulimit -l`` answer."""
+
+
+def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEvent, str]]:
+    """Yield failed calls with what the line gives as their error, empty in releases that print none."""
+    for event in log.having(*signs):
+        if "failed" in event.text and not demoted(event):
+            yield event, between(event.text, "failed with error ", " errno").strip()
+
+
+@cause(
+    code="memlock",
+    signs=(*_REGISTER, *_CREATE, *_LOCKED),
+    doctor="host.memlock",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+    ],
+    good=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
+)
+def locked_memory(log: JobLog) -> Iterator[Finding]:
+    """The limit on locked memory stops registration.
+
+    Right: No registration failed for want of locked memory.
+    Why: RDMA locks every page that it uses; with a `ulimit -l` of 64 kB, the default of many container runtimes and of
+    sshd, the first buffers and queues already fail with ENOMEM.
+    Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
+    slurmd or sshd, and `ulimit -l` from inside a job to confirm.
+    """
+    said_low = any(True for _ in log.having(*_LOCKED))
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
+            continue
+        if error.startswith(_ENOMEM):
+            yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
+        elif not error and said_low:
+            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
+        elif not error and any(call in event.text for call in _CREATE):
+            yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
+
+
+@cause(
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
+    doctor="host.memlock",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\nunlimited"
+    ],
+    good=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\n64"
+    ],
+)
+def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
+    """Memory cannot be registered although locked memory is not limited.
+
+    Right: No registration failed where locked memory is not limited.
+    Why: the limit is the usual reason for ENOMEM, and none was shown on that host; firmware, IOMMU and driver refuse
+    with the same error, and the line does not say which.
+    Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
+    than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    """
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
+            refused = f"{_call(event)} is refused, and locked memory is not limited: {error or 'no error is printed'}"
+            yield consequence(log, event, refused, **UNPROVEN)
+
+
+def _unlimited(log: JobLog, host: str) -> bool:
+    """Return whether a shell, or a process's table of limits, says that locked memory is not limited on this host.
+
+    What names no host was most likely asked there.
+    """
+    here = ("", host)
+    tables = (e.text for e in log.having(_LIMIT[0]) if e.host in here and e.text[1:].startswith(_LIMIT[0]))
+    answers = (each for e in log.having("ulimit -l") if e.host in here for each in following(log, e, 1))
+    return any(" unlimited" in text for text in tables) or any(each.text.strip() == "unlimited" for each in answers)
+
+
+def _call(event: LogEvent) -> str:
+    return between(event.text, "Call to ", " ") or "a registration"
+
+
+@cause(
+    code="kernel-pin-failure",
+    signs=(*_REGISTER, *_LOCKED, "OS call failed or operation not supported on this OS", "microsoft-standard", "WSL2"),
+    doctor="ib.gdr",
+    bad=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
+    good=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+    ],
+)
+def pinning_failed(log: JobLog) -> Iterator[Finding]:
+    """The kernel cannot pin memory for a device.
+
+    Right: The kernel pinned all memory that was to be registered.
+    Why: EFAULT or EINVAL for GPU memory says that no module translates it for the NIC (nvidia-peermem not loaded, or of
+    another driver); for host memory that the kernel or sandbox does not support it (gVisor, some virtual machines).
+    Fix: `lsmod | grep nvidia_peermem` and `modprobe nvidia-peermem` after the NIC's driver; or the open kernel modules
+    with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    """
+    low = any(True for _ in log.having(*_LOCKED))
+    for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
+        if error and not error.startswith(_ENOMEM):
+            yield said(log, event, f"{_call(event)} is refused: {error}", **NODE)
+        elif not error and not low:
+            yield said(log, event, "memory cannot be registered", codes=("kernel-pin-failure", "memlock"), **NODE)
+    if not any(True for _ in log.having("microsoft-standard", "WSL2")):
+        signs = ("OS call failed or operation not supported on this OS",)
+        yield from each(log, signs, "the kernel refused to pin host memory for a GPU", **NODE)
+
+
+@cause(
+    code="dmabuf-unsupported",
+    signs=_REGISTER,
+    doctor="ib.gdr",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported"
+    ],
+    good=lambda: ["n1:7:9 [0] NCCL INFO DMA-BUF is available on GPU device 0"],
+)
+def dmabuf_refused(log: JobLog) -> Iterator[Finding]:
+    """The kernel or NIC does not register GPU memory by DMA-BUF.
+
+    Right: Every registration by DMA-BUF was accepted.
+    Why: NCCL takes DMA-BUF where the GPU's driver offers it; an older kernel (below 5.12), an out-of-tree NIC driver or
+    an IOMMU may refuse it all the same.
+    Fix: NCCL_DMABUF_ENABLE=0 together with a loaded nvidia-peermem; or update the NIC's driver and kernel.
+    """
+    for event, error in _registrations(log, ("Call to ibv_reg_dmabuf_mr",)):
+        if not error.startswith(_ENOMEM):
+            yield said(log, event, f"registration by DMA-BUF is refused: {error or 'failed'}", **IMAGE)
