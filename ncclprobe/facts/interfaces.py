@@ -20,6 +20,10 @@ from ncclprobe.model.values import Struct
 ROOT = "/sys/class/net"
 _OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of their members'
 _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
+_ENDS_HERE = (
+    r"(virbr|vmnet|lxcbr|lxdbr|podman|nerdctl|cbr|tmfifo_net|kube-ipvs|nodelocaldns)\d*"
+    r"|docker.*|cni[\d-].*|br-[0-9a-f]{12}|(veth|cali|lxc).+|usb\d+|lo"
+)
 
 
 class Address(Struct, frozen=True):
@@ -75,6 +79,14 @@ class Interface(Struct, frozen=True):
     def loopback(self) -> bool:
         """Return IFF_LOOPBACK."""
         return "loopback" in self.flags
+
+    @property
+    def ends_here(self) -> bool:
+        """Return whether by its name it is a container engine's, a hypervisor's, a DPU's or a management board's.
+
+        A container's own end of a veth pair is called eth0; one that is called veth or cali is the machine's.
+        """
+        return bool(re.fullmatch(_ENDS_HERE, self.name))
 
 
 class Interfaces(Struct, frozen=True):

@@ -32,8 +32,6 @@ from ncclprobe.nccl.gloo import Device, named, of_interface
 from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector, select
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
-_ONLY_HERE = r"(docker|veth|cni|virbr|vmnet|lxcbr|lxdbr|podman|cbr)\d*|br-[0-9a-f]{12}|(veth|cali|lxc).+"
-"""Names that container engines and hypervisors give to interfaces that end on this node."""
 _OVERLAY = r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*"
 """Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
 
@@ -169,12 +167,12 @@ def ifname_virtual(
         others = " before every other" if len(names) > 1 else ": no other is up with an address"
         yield jobs_fail(names[0], f"is the interface of NCCL's bootstrap{others}, and it leads to no other node", shown)
     made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
-    outward = [name for name in names if not re.fullmatch(_ONLY_HERE, name) and not interfaces.by_name[name].loopback]
+    outward = [name for name in names if not (interfaces.by_name[name].ends_here or interfaces.by_name[name].loopback)]
     remedy = f"NCCL_SOCKET_IFNAME=={outward[0]}" if outward else ""
     for position, name in enumerate(names):
         if name not in made:
             continue
-        here, overlay = re.fullmatch(_ONLY_HERE, name), re.fullmatch(_OVERLAY, name)
+        here, overlay = interfaces.by_name[name].ends_here, re.fullmatch(_OVERLAY, name)
         if position == 0 and here:
             yield jobs_fail(name, "is the interface of NCCL's bootstrap, and it does not leave this node", shown)
         elif position == 0 and overlay:

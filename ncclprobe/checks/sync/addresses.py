@@ -1,6 +1,5 @@
 """The interfaces that the nodes of a job use, and addresses, of which every machine needs its own."""
 
-import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -21,16 +20,6 @@ from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.interfaces import find_by
 
-ENDS_HERE = (
-    r"(virbr|vmnet|lxcbr|lxdbr|podman|nerdctl|cbr|tmfifo_net|kube-ipvs|nodelocaldns)\d*"
-    r"|docker.*|cni[\d-].*|br-[0-9a-f]{12}|(veth|cali|lxc)[0-9a-f_]{5,}.*|usb\d+|lo"
-)
-"""Interfaces of container engines, hypervisors, DPUs and management boards, which end on this machine.
-
-A container's own end of a veth pair is called eth0; one that is called veth or cali is the machine's.
-"""
-
-
 _TO_MANAGEMENT = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")
 """Drivers of networks over USB: a board management controller's, with the same address on every machine."""
 
@@ -38,7 +27,7 @@ _TO_MANAGEMENT = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")
 def leads_out(interface: Interface) -> bool:
     """Return whether other nodes may be reached by it."""
     inward = interface.loopback or interface.kind == "dummy" or interface.driver in _TO_MANAGEMENT
-    return not (inward or re.fullmatch(ENDS_HERE, interface.name))
+    return not (inward or interface.ends_here)
 
 
 def sockets(found: Interfaces, settings: Settings, software: Software | Absent) -> tuple[Interface, ...]:

@@ -158,6 +158,12 @@ CASES = {
             (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
             (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, hcas(8), NO_NCCL),
             (PLAIN, Interfaces((LO,)), hcas(8), NO_NCCL),
+            (
+                PLAIN,
+                Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2", virtual=True), ETH0)),
+                _NO_HCAS,
+                NO_NCCL,
+            ),
         ],
         good=[
             (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
