@@ -53,30 +53,36 @@ def matching(pattern: str) -> dict[str, Any]:
     user (kernel.dmesg_restrict, no membership of systemd-journal), Missing where there is neither.
     """
     try:
-        source, lines = RING, list(_ring())
+        source, (oldest_s, found) = RING, _of_ring(pattern)
     except OSError as error:
         source, lines = " ".join(JOURNAL[:2]), _journal(as_host_error(error, RING))
-    wanted = re.compile(pattern)
-    found = [(at, _NAME.sub("name=-", text)) for at, text in lines if wanted.search(text)]
+        oldest_s, found = lines[0][0], [line for line in lines if re.search(pattern, line[1])]
     return {
         "source": source,
-        "lines": found[-bounds.KERNEL_LINES :],
+        "lines": [(at, _NAME.sub("name=-", text)) for at, text in found[-bounds.KERNEL_LINES :]],
         "dropped": max(0, len(found) - bounds.KERNEL_LINES),
-        "oldest_s": lines[0][0] if lines else 0.0,
+        "oldest_s": oldest_s,
     }
 
 
-def _ring() -> Iterator[Line]:
+def _of_ring(pattern: str) -> tuple[float, list[Line]]:
+    """Return the time of the oldest record, and the lines that match: a ring holds tens of thousands, and few do."""
+    records = list(_ring())
+    sieve = re.compile(pattern.encode())
+    oldest = next(filter(None, map(_line, records)), (0.0, ""))
+    lines = filter(None, (_line(each) for each in records if sieve.search(each)))
+    return oldest[0], [line for line in lines if re.search(pattern, line[1])]
+
+
+def _ring() -> Iterator[bytes]:
     """Yield every record of the ring buffer. Reading it takes nothing away from other readers."""
     ring = os.open(RING, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while True:
             try:
-                record = os.read(ring, _RECORD_BYTES)
+                yield os.read(ring, _RECORD_BYTES)
             except BrokenPipeError:  # overwritten while we read: go on with the oldest there is
                 continue
-            if line := _line(record):
-                yield line
     except BlockingIOError:
         return
     finally:
