@@ -71,7 +71,7 @@ from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.own_child import command
 from ncclprobe.host.path_child import PathChild
 from ncclprobe.probes.verbs.pair import VerbsChild
-from ncclprobe.session.measure.nccl_debug_pass import _RANK, Task, run_task
+from ncclprobe.session.measure.nccl_debug import _RANK, Task, run_task
 sys.path[:0] = ["", "."]  # as where Python was asked to read what is typed, and ncclprobe imported
 try:
     print(KIND)

@@ -12,7 +12,7 @@ from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.errors import Denied, Unlearned
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.nic_traffic import attribute_bytes
-from ncclprobe.session.measure import nccl_debug_pass, nic_traffic
+from ncclprobe.session.measure import nccl_debug, nic_traffic
 
 MIB = 1 << 20
 HOSTS = ("a", "a", "b", "b")
@@ -93,7 +93,7 @@ def test_what_torch_holds_of_a_gpu_is_given_back_before_the_processes_of_the_pas
     cuda = pytest.importorskip("torch.cuda")
     done: list[str] = []
     monkeypatch.setattr(cuda, "empty_cache", lambda: done.append("given back"))
-    monkeypatch.setattr(nccl_debug_pass, "run_pass", lambda *task: done.append("pass"))
+    monkeypatch.setattr(nccl_debug, "run_pass", lambda *task: done.append("pass"))
     run: Any = SimpleNamespace(config=SimpleNamespace(backend="nccl"), set_phase=lambda phase: None)
     for name in ("identity", "host", "exchange", "node", "hosts"):
         setattr(run, name, None)

@@ -117,11 +117,11 @@ class TransportDetection:
             return
         import torch
 
-        from ncclprobe.session.measure import nccl_debug_pass
+        from ncclprobe.session.measure import nccl_debug
 
         self._set_phase("NCCL_DEBUG pass, in processes of its own")
         torch.cuda.empty_cache()  # the processes of the pass share this rank's GPU
-        found = nccl_debug_pass.run_pass(plan, self._identity, self._exchange, deadline_s)
+        found = nccl_debug.run_pass(plan, self._identity, self._exchange, deadline_s)
         if found is not None:
             self._logs, self.note = found
 

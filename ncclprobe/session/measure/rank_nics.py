@@ -144,7 +144,6 @@ def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic 
 
 
 def _interface(host: Host) -> str:
-
     found = interface(host, dict(os.environ))
     return found.name if found else ""
 

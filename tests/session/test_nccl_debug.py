@@ -16,9 +16,9 @@ from ncclprobe.host import own_child
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.log import Log
-from ncclprobe.session.measure import nccl_debug_pass
+from ncclprobe.session.measure import nccl_debug
 from ncclprobe.session.measure.collectives import log_pass_s
-from ncclprobe.session.measure.nccl_debug_pass import Task, run_task
+from ncclprobe.session.measure.nccl_debug import Task, run_task
 from ncclprobe.session.ranks.identity import RankIdentity
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
@@ -48,7 +48,7 @@ def test_what_nccl_wrote_into_its_file_is_read() -> None:
     heard, why = play(SPEAKS)
     assert heard is not None
     assert (heard.network, heard.devices(), why) == ("Socket", ("eth1",), "")
-    assert nccl_debug_pass._unpacked(nccl_debug_pass._packed(heard)).choices == heard.choices
+    assert nccl_debug._unpacked(nccl_debug._packed(heard)).choices == heard.choices
 
 
 def test_a_process_that_fails_says_why_and_leaves_the_transport_unknown() -> None:
@@ -79,7 +79,7 @@ def _sleepers() -> list[int]:
 
 def test_a_measured_rank_itself_is_never_made_to_speak(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
-    assert nccl_debug_pass.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
+    assert nccl_debug.variables(os.environ, tmp_path)["NCCL_DEBUG_FILE"] == str(tmp_path)
     assert "NCCL_DEBUG" not in os.environ
 
 
@@ -98,11 +98,11 @@ IDENTITY = RankIdentity("environment", 0, 1, 0, 1, 1, "127.0.0.1", 0)
 
 
 def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
-    found = nccl_debug_pass.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
+    found = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", SPEAKS))  # type: ignore[arg-type]
     assert found is not None
     (log,), remark = found
     assert (log.devices(), remark) == (("eth1",), "")
-    nothing = nccl_debug_pass.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
+    nothing = nccl_debug.run_pass(PLAN, IDENTITY, Nobody(), 20.0, (sys.executable, "-c", REFUSES))  # type: ignore[arg-type]
     assert nothing is not None
     assert nothing[0] == ()
     assert "rank 0: CUDA error: out of memory" in nothing[1]
@@ -111,9 +111,9 @@ def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
-    port = nccl_debug_pass._free_port()
+    port = nccl_debug._free_port()
     tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
-    argv = [[*own_child.command(nccl_debug_pass._RANK), json.dumps(asdict(task)), "gloo"] for task in tasks]
+    argv = [[*own_child.command(nccl_debug._RANK), json.dumps(asdict(task)), "gloo"] for task in tasks]
     ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]
     said = [process.communicate(timeout=60.0)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
@@ -127,20 +127,18 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
     from torch import device
     from torch.distributed import HashStore
 
-    from ncclprobe.session.measure import nccl_debug_rank
-
     store, rooms = HashStore(), {0: 1 << 30, 1: 6 << 20}
     for rank, free in rooms.items():
-        monkeypatch.setattr(nccl_debug_rank, "gpu_free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(nccl_debug, "gpu_free_bytes", lambda device, free=free: free)
         own = replace(TASK, rank=rank, ranks=2)
         store.set(f"room/{1 - rank}", str(rooms[1 - rank]))
-        assert nccl_debug_rank._room(own, store, device("cuda:0")) == 6 << 20
-    assert nccl_debug_rank._room(TASK, store, device("cpu")) is None
+        assert nccl_debug._room(own, store, device("cuda:0")) == 6 << 20
+    assert nccl_debug._room(TASK, store, device("cpu")) is None
     calls = [("all_reduce", OPS["all_reduce"].shape(nbytes, 2, 4)) for nbytes in (8, 1 << 20, 4 << 20)]
-    assert [shape.nbytes for _, shape in nccl_debug_rank.fitting(calls, 6 << 20)] == [8, 1 << 20]
-    assert nccl_debug_rank.fitting(calls, None) == calls
+    assert [shape.nbytes for _, shape in nccl_debug.fitting(calls, 6 << 20)] == [8, 1 << 20]
+    assert nccl_debug.fitting(calls, None) == calls
     with pytest.raises(ValueError, match="no call of the sweep fits into the memory that is free, 1 B"):
-        nccl_debug_rank.fitting(calls, 1)
+        nccl_debug.fitting(calls, 1)
 
 
 @pytest.mark.parametrize(("phase_s", "left_s", "pass_s"), [(60.0, 285.0, 30.0), (60.0, 30.0, 10.0), (60.0, 0.0, 0.0)])
@@ -150,7 +148,6 @@ def test_most_of_a_short_run_is_left_for_its_rows(phase_s: float, left_s: float,
 
 def test_the_buffers_of_the_pass_are_of_its_largest_call_that_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     dist = pytest.importorskip("torch.distributed")
-    from ncclprobe.session.measure import nccl_debug_rank
 
     class Allocated(Exception):
         pass
@@ -160,7 +157,7 @@ def test_the_buffers_of_the_pass_are_of_its_largest_call_that_has_room(monkeypat
 
     monkeypatch.setattr(dist, "TCPStore", lambda *address, **how: dist.HashStore())
     monkeypatch.setattr(dist, "init_process_group", lambda *group, **how: None)
-    monkeypatch.setattr(nccl_debug_rank, "_room", lambda task, store, device: 6 << 20)
-    monkeypatch.setattr(nccl_debug_rank, "allocate", allocate)
+    monkeypatch.setattr(nccl_debug, "_room", lambda task, store, device: 6 << 20)
+    monkeypatch.setattr(nccl_debug, "allocate", allocate)
     with pytest.raises(Allocated, match=f"^{1 << 20}$"):
-        nccl_debug_rank.play(replace(TASK, calls=(("all_reduce", (8, 1 << 20, 4 << 20)),)), "gloo")
+        nccl_debug.make_calls(replace(TASK, calls=(("all_reduce", (8, 1 << 20, 4 << 20)),)), "gloo")
