@@ -296,6 +296,40 @@ def test_lines_that_a_terminal_cut_are_whole_again(tmp_path: Path) -> None:
     assert cause(tmp_path, ruled)["evidence"][0]["text"] == "RuntimeError: x"
 
 
+STEP = "step {:6} | loss {:8.4f} | lr 1.000e-04 | grad norm {:7.3f} | {:9.1f} tok/s | 31.2 GiB\n"
+SAME_WIDTH = {
+    "steps whose numbers are padded": "".join(STEP.format(10**n, 2.1, 0.9, 12345.6) for n in range(5)),
+    "rows of nccl-tests": "".join(
+        f"{32 << 5 * n:12d} {8 << 5 * n:13d}     float  sum  -1 {20 + 9 * n:8.1f} {n / 10:7.2f} {n / 5:7.2f}   0\n"
+        for n in range(5)
+    ),
+    "lines that end with where they are from": "".join(
+        f"[10:00:0{n}] INFO     {words:<50} {place:>14}\n"
+        for n, (words, place) in enumerate((("Loading data", "data.py:31"), ("Building 7B parameters", "model.py:120"),
+                                            ("Starting training", "train.py:88"), ("Saving", "ckpt.py:9")))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", SAME_WIDTH.values(), ids=SAME_WIDTH)
+def test_rows_of_one_width_are_not_taken_for_lines_that_a_terminal_cut(tmp_path: Path, rows: str) -> None:
+    found = cause(tmp_path, f"{rows}srun: error: n2: task 3: Killed\n")
+    assert (found["code"], found["nodes"]) == ("rank-crashed", ["n2"])
+    assert found["evidence"][0]["line"] == rows.count("\n") + 1
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120, 132])
+def test_lines_of_torch_are_whole_again_at_each_width_below_a_longer_line_of_who_asks(
+    tmp_path: Path, width: int
+) -> None:
+    cut = "".join(
+        f"{line[at : at + width]}\n"
+        for line in "".join(AT_HALF.format(rank) for rank in (1, 2, 3)).split("\n")
+        for at in range(0, len(line), width)
+    )
+    assert "ALLREDUCE number 1" in cause(tmp_path, f"{'please help with what follows, ' * 6}\n{cut}")["message"]
+
+
 LAST = "[rank{}]: 2025-03-01 10:{}:00 INFO {}\n"
 AT_HALF = (
     "[rank{0}]:[E301 10:30:00.5 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -104,8 +105,13 @@ class Chunks:
         self.nlines = line - 1 + bool(self.tail and not self.tail.endswith(b"\n"))
 
 
-_LEAST_WIDTH, _MOST_WIDTH, _WRAPPED, _LETTERS = 60, 260, 3, 8
-"""Characters of a window's width; how many lines must be just so wide; and how many characters no mere rule has."""
+_LEAST_WIDTH, _MOST_WIDTH = 60, 260
+"""Characters of a window's width."""
+_HEADED, _ANY = 2, 3
+"""How many lines a window must have cut: of NCCL's and torch's own, and of different ones of any program."""
+_HEAD = re.compile(r"[\w.-]{1,64}:\d{1,10}:\d{1,10} \[|\[?[IWEFC] ?\d{3,4} \d\d:|\[(?:rank|default)\d{1,6}\]:")
+_BEGINS = re.compile(r"Traceback \(|  File \"|(?:srun|slurmstepd|mpirun): |[\w.]{3,60}(?:Error|Exception|Warning)\b")
+_BEGINNING = re.compile(r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)")
 
 
 def _unwrapped(data: bytes) -> bytes:
@@ -116,24 +122,47 @@ def _unwrapped(data: bytes) -> bytes:
     if max(map(len, data.split(b"\n"))) > 4 * _MOST_WIDTH:
         return data
     lines = data.decode("utf-8", "surrogateescape").split("\n")
-    width = max(map(len, lines))
-    widest = [line for line in lines if len(line) == width] if _LEAST_WIDTH <= width <= _MOST_WIDTH else []
-    if sum(_is_cut(line) for line in {line.translate(_NO_DIGITS) for line in widest}) < _WRAPPED:
-        return data
-    whole: list[str] = []
-    for number, line in enumerate(lines):
-        before = lines[number - 1] if number else ""
-        if line and len(before) == width and _is_cut(before):
-            at = next(n for n in range(len(whole) - 1, -1, -1) if whole[n])
-            whole[at] += line
-            line = ""
-        whole.append(line)
-    return "\n".join(whole).encode("utf-8", "surrogateescape")
+    width = _width(lines)
+    cut = _continued(lines, width) if width else {}
+    for number, begun in cut.items():
+        lines[begun] += lines[number]
+        lines[number] = ""
+    return "\n".join(lines).encode("utf-8", "surrogateescape") if cut else data
 
 
-def _is_cut(line: str) -> bool:
-    """Return whether a line that is as wide as any is neither a rule nor the row of a table."""
-    return not line.endswith(("|", "+", "-", "=", "*", "#")) and len({*line}) > _LETTERS
+def _width(lines: Sequence[str]) -> int:
+    """Return the width that lines may have been cut at: hardly any is longer; 0: there is none."""
+    longer, lengths = 0, Counter(map(len, lines))
+    for length in sorted(lengths, reverse=True):
+        if length <= _MOST_WIDTH and lengths[length] >= _HEADED and 3 * longer <= lengths[length]:
+            return length if length >= _LEAST_WIDTH else 0
+        longer += lengths[length]
+    return 0
+
+
+def _continued(lines: Sequence[str], width: int) -> dict[int, int]:
+    """Return the lines that go on with another one, by number, each with that one; none where nothing was cut.
+
+    A line that begins as others do that follow a shorter one is a line of its own: so rows of a table are.
+    """
+    after = [number for number in range(1, len(lines)) if len(lines[number - 1]) == width and lines[number]]
+    begun = {_beginning(lines[0]), *(_beginning(line) for before, line in pairwise(lines) if len(before) != width)}
+    first: dict[int, int] = {}
+    for number in after:
+        line = lines[number]
+        if not (_beginning(line) in begun or _HEAD.match(line) or _BEGINS.match(line)):
+            first[number] = first.get(number - 1, number - 1)
+    within = sum(not (lines[number - 1][-1].isspace() or lines[number][0].isspace()) for number in first)
+    texts = {"".join(filter(str.isalpha, lines[number - 1])) for number in first}
+    headed = len(first) >= _HEADED and all(_HEAD.match(lines[number]) for number in first.values())
+    is_cut = headed or (len(texts) >= _ANY and 2 * within >= len(first))
+    return first if is_cut and 5 * len(first) >= 4 * len(after) else {}
+
+
+def _beginning(line: str) -> str:
+    """Return the form of a line's first word, by which lines of one program are alike."""
+    found = _BEGINNING.match(line)
+    return re.sub(r"\d+", "0", f"{bool(found[1])}{found[2]}") if found else ""
 
 
 def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
@@ -174,7 +203,6 @@ MOST_ALIKE = 32
 one, MOST_WANTED."""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
-_NO_DIGITS = str.maketrans("", "", "0123456789abcdefABCDEF")
 """Takes what ranks write differently in one message: their numbers and addresses."""
 _COUNTED = r"(?<!-)\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
