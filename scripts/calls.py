@@ -5,7 +5,7 @@
 
 Prints each situation with its number of calls and the number that is kept in tests/data/calls.json, and the functions
 that grew; --write keeps what was counted. Frames of comprehensions are left out, so that Pythons agree. What is done
-in C is not seen: scripts/cost.py measures processor time.
+in C is not seen.
 """
 
 import argparse
