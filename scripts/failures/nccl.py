@@ -14,7 +14,6 @@ from typing import Any
 from on_cpu import build, machine
 
 from failures.nccl_cases import NCCL_CASES, NcclCase
-from failures.nccl_twenty import TWENTY
 from tests.lab import Completed, Host, Lab, LabError, Running
 
 JOB, PYTHON, NCCL = Path("/opt/job"), Path("/opt/python"), Path("/opt/nccl")
@@ -31,7 +30,7 @@ def record(tag: str, select: str, folder: Path) -> None:
     release = tag.removeprefix("v").removesuffix("-1")
     path = folder / f"{release}.jsonl.gz"
     rows = read(path) if path.exists() else {}
-    for case in (*NCCL_CASES, *TWENTY):
+    for case in NCCL_CASES:
         if fnmatch.fnmatch(case.name, select) and tag not in case.library.values():
             rows[case.name] = row = played(case, tag)
             print(f"{release} {case.name}: {row['exit_codes']}, {row['seconds']} s", flush=True)
