@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 from oracle_cases import Case, World, cases, drawn, worlds
 from oracle_judge import Difference, effective, judge, predict
 
-from ncclprobe.facts.interfaces import Address
-from ncclprobe.facts.software import parse_version
+from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.facts.software import Version, parse_version
 from ncclprobe.model.values import Struct, asdict, field
 
 SERVER = Path(__file__).resolve().parent / "oracle_server.py"
-WORLD_DEADLINE_S = 240
+SERVER_S = 240.0
 
 
 class Tally(Struct):
@@ -57,42 +58,42 @@ def plan(worlds_count: int, cases_each: int) -> list[tuple[World, list[Case]]]:
 def ask(release: str, library: Path, planned: Sequence[tuple[World, list[Case]]], workers: int) -> Tally:
     """Ask `release` everything. A server that fails is in `broken`, and its cases are not counted."""
     tally = Tally(release)
-
-    def one(item: tuple[World, list[Case]]) -> tuple[World, list[Case], str]:
-        return *item, _served(library, *item)
-
     with ThreadPoolExecutor(workers) as pool:
-        for world, asked, text in pool.map(one, planned):
-            if not text.startswith("{"):
-                tally.broken.append(text)
+        answers = pool.map(lambda each: served(str(library), *each, isolate=True), planned)
+        for (world, asked), (lines, errors) in zip(planned, answers, strict=True):
+            if len(lines) <= len(asked):
+                tally.broken.append(f"server: {errors.strip()[-300:]}")
                 continue
-            answer = json.loads(text)
-            addresses = [Address(**row) for row in answer["addresses"]]
+            _, network = network_of(lines[0])
             tally.worlds += 1
-            for case, said in zip(asked, answer["answers"], strict=True):
-                tally.add(case, world, addresses, said)
+            for case, line in zip(asked, lines[1:], strict=True):
+                tally.add(case, world, network.addresses, json.loads(line)[0])
     return tally
 
 
-def _served(library: Path, world: World, asked: Sequence[Case]) -> str:
-    """The server's JSON, or the last words of one that failed."""
-    request = {
-        "library": str(library),
-        "lo": world.lo,
-        "links": [asdict(link) for link in world.links],
-        "cases": [{"env": case.env, "files": case.files} for case in asked],
-    }
+def network_of(line: str) -> tuple[Version, Interfaces]:
+    """The release that a server says it has, and the interfaces that it sees."""
+    number, _, text = line.partition(" ")
+    version = int(number) // 10000, int(number) % 10000 // 100, int(number) % 100
+    return version, msgspec.json.decode(text, type=Interfaces)
+
+
+def served(library: str, world: World, asked: Sequence[Case], **more: object) -> tuple[list[str], str]:
+    """The lines that scripts/oracle_server.py wrote, as far as it got, and its last words. `more` is of its request."""
+    request = {"library": library, "driver": (), "init": False, "lo": world.lo, **more}
+    request["links"] = [asdict(link) for link in world.links]
+    request["cases"] = [{"env": case.env, "files": case.files} for case in asked]
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         [sys.executable, SERVER], stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
-        out, err = process.communicate(json.dumps(request), timeout=WORLD_DEADLINE_S)
+        return _lines(*process.communicate(json.dumps(request), timeout=SERVER_S))
     except subprocess.TimeoutExpired:
-        err = f"no answer in {WORLD_DEADLINE_S} s"
-        out = ""
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    return out if process.returncode == 0 else f"server: {err.strip()[-300:]}"
+        os.killpg(process.pid, signal.SIGKILL)
+        out, errors = process.communicate(timeout=5.0)
+        return _lines(out, f"{errors} no answer in {SERVER_S:g} s")
+
+
+def _lines(out: str, errors: str) -> tuple[list[str], str]:
+    return out.splitlines(), errors

@@ -1,25 +1,31 @@
-"""One namespace with one libnccl: builds the interfaces it is told, then asks NCCL once per case.
+"""One libnccl, asked once per case, as far as a GPU is needed and there: JSON in, lines out.
 
-Started by `scripts/oracle.py` as root, with a JSON request on standard input; the JSON answer goes to standard output.
-The network and mount namespaces are this process's own and vanish with it. /etc becomes an empty tmpfs here, so that
-neither this machine's hosts nor its configuration files take part.
+Started by scripts/oracle.py and by stage 7 of scripts/gpu_hour.py. The request on standard input: {library, driver,
+init, isolate, links, lo, cases: [{env, files}]}. The first line of the answer holds NCCL's version and the interfaces
+of this network, each further one what came of a case: the result codes of ncclGetUniqueId and, with `init`, of
+ncclCommInitRank on each of two ranks; their logs; the environment that rank 0 left behind. With `isolate` the network
+and /etc are this process's own, with the links that are asked for, so that neither this machine's hosts nor its
+configuration files take part, and vanish with it (root); else they are the machine's, and files are not laid.
 
-NCCL reads its variables once per process, so every case is a fork of this one, which has loaded the library already.
+NCCL reads its variables once per process, so every rank of every case is a fork of this one, which has loaded the
+libraries already and has not touched the GPU.
 """
 
+import contextlib
 import ctypes
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.model.values import asdict
+import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpu_stages.nccl_calls import Nccl, NcclError
 
 from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.host.live import LiveHost
@@ -27,24 +33,33 @@ from ncclprobe.host.live import LiveHost
 HOME = "/etc/home"
 OTHER_HOME = "/etc/other"
 HOSTS = "127.0.0.1 localhost\n10.1.0.77 node1\nfd00:2::77 node2\n"
-CASE_DEADLINE_S = 20
+RANKS = 2
+CASE_S = 10
 COMMAND_DEADLINE_S = 30
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
+_ID_BYTES = 128
+_MOST_LOG = 1 << 20
+_DEAD: dict[str, Any] = {"id": None, "init": None, "log": "died or ran out of time", "environ": {}}
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Answer the one request: {library, links, lo, cases} with {addresses, answers}."""
+    """Answer the request."""
     request = json.load(sys.stdin)
-    isolate()
-    build(request["links"], request["lo"])
+    nccl = Nccl(Path(request["library"]))
+    for name in request["driver"]:  # found now, as /etc/ld.so.cache may be hidden later
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    if request["isolate"]:
+        isolate()
+        build(request["links"], request["lo"])
     host = LiveHost((), lambda _name: False)
-    addresses = [asdict(address) for address in interfaces.run(host).addresses]
+    print(nccl.version(), msgspec.json.encode(interfaces.run(host)).decode(), flush=True)
     host.close()
-    library = ctypes.CDLL(request["library"])
-    json.dump({"addresses": addresses, "answers": [ask(library, **case) for case in request["cases"]]}, sys.stdout)
+    for case in request["cases"]:
+        print(json.dumps(ask(nccl, case["env"], case["files"], RANKS if request["init"] else 0)), flush=True)
 
 
 def isolate() -> None:
@@ -87,36 +102,63 @@ def build(links: list[dict[str, Any]], lo: bool) -> None:
     subprocess.run(command, input="\n".join(lines), text=True, check=True, timeout=COMMAND_DEADLINE_S)
 
 
-def ask(library: ctypes.CDLL, env: dict[str, str], files: dict[str, str]) -> dict[str, Any]:
-    """What NCCL says and leaves behind when a fresh process with these variables and files asks it for an id."""
-    reading, writing = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.close(reading)
-        signal.alarm(CASE_DEADLINE_S)
-        os.write(writing, json.dumps(_call(library, env, files)).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        text = pipe.read()
-    os.waitpid(pid, 0)
-    for path in files:
-        Path(path).unlink(missing_ok=True)
-    return dict(json.loads(text)) if text else {"rc": None, "log": "died or ran out of time", "environ": {}}
-
-
-def _call(library: ctypes.CDLL, env: dict[str, str], files: dict[str, str]) -> dict[str, Any]:
-    """In the fork: the call, with both outputs in a file of its own."""
+def ask(nccl: Nccl, env: dict[str, str], files: dict[str, str], ranks: int) -> list[dict[str, Any]]:
+    """What each rank of one case said and came to; of no ranks: what one process that only asks for an id said."""
     for path, content in files.items():
         Path(path).write_bytes(content.encode())
+    pipes = [os.pipe() for _ in range(max(1, ranks))]
+    ids = os.pipe()
+    pids = []
+    for rank, pipe in enumerate(pipes):
+        if (pid := os.fork()) == 0:
+            signal.alarm(CASE_S)
+            _answer(nccl, {**env, "NCCL_HOSTID": f"hour-{rank}"} if rank else env, rank, ranks, ids, pipe[1])
+        pids.append(pid)
+    for end in (*ids, *(writing for _, writing in pipes)):
+        os.close(end)
+    answers = []
+    for (reading, _), pid in zip(pipes, pids, strict=True):
+        with os.fdopen(reading) as stream:
+            text = stream.read()
+        os.waitpid(pid, 0)
+        answers.append(dict(json.loads(text)) if text else _DEAD)
+    for path in files:
+        Path(path).unlink(missing_ok=True)
+    return answers
+
+
+def _answer(nccl: Nccl, env: dict[str, str], rank: int, ranks: int, ids: tuple[int, int], out: int) -> None:
+    """In the fork: make the calls with both outputs in a file of its own, answer, and end."""
     os.environ.clear()
     os.environ.update(env)
     log = os.memfd_create("log")
     os.dup2(log, 1)
     os.dup2(log, 2)
-    rc = library.ncclGetUniqueId(ctypes.create_string_buffer(128))
+    found = _called(nccl, rank, ranks, ids)
     libc.fflush(None)
-    said = os.pread(log, 1 << 20, 0).decode(errors="surrogateescape")
-    return {"rc": rc, "log": re.sub(r"\n(?=\n)", "", said), "environ": environ_of_c()}
+    said = os.pread(log, _MOST_LOG, 0).decode(errors="surrogateescape")
+    environ = environ_of_c() if rank == 0 else {}
+    os.write(out, json.dumps({**found, "log": said, "environ": environ}).encode())
+    os._exit(0)
+
+
+def _called(nccl: Nccl, rank: int, ranks: int, ids: tuple[int, int]) -> dict[str, Any]:
+    """The result of each call: 0, NCCL's words, or null where it was not made."""
+    found: dict[str, Any] = {"id": None, "init": None}
+    try:
+        if rank == 0:
+            name = nccl.unique_id()
+            found["id"] = 0
+            os.write(ids[1], name * (ranks - 1))
+        else:
+            os.close(ids[1])  # so that reading ends where rank 0 got no id
+            name = os.read(ids[0], _ID_BYTES)
+        if ranks and len(name) == _ID_BYTES:
+            nccl.communicator(name, rank, ranks)
+            found["init"] = 0
+    except NcclError as refusal:
+        found["id" if found["id"] is None and rank == 0 else "init"] = str(refusal)
+    return found
 
 
 def environ_of_c() -> dict[str, str]:

@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ NOT_RUN = (
     "the interfaces of NET/Socket, which only init lists",
 )
 WORLDS, CASES_EACH = 25, 8
-_SERVER_S = 120.0
 _DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 EXTRAS: dict[str, tuple[str, ...]] = {
     "NCCL_ALGO": ("Ring", "Tree", "^Ring", "ring,tree", "allreduce:tree;broadcast:ring", "NVLS", "Rnig", "^Ring,Tree"),
@@ -88,8 +86,17 @@ def _cases(context: Context, folder: Path) -> Outcome:
     workers = min(8, os.cpu_count() or 1)
     counts: Counter[str] = Counter()
     differences: list[str] = []
+    of_gpu = {"driver": () if context.rehearse else _DRIVER, "init": not context.rehearse}
+    from oracle_ask import served
+
+    def ask(each: Asked) -> tuple[list[str], str]:
+        return served(path.read_text(), each.world, each.cases, isolate=each.isolated, **of_gpu)
+
     with ThreadPoolExecutor(workers) as pool, (folder / "answers.jsonl").open("w") as stream:
-        for each, lines in pool.map(lambda one: (one, served(context, path.read_text(), one, folder)), asked):
+        for each, (lines, errors) in zip(asked, pool.map(ask, asked), strict=True):
+            if errors.strip():
+                with (folder / "errors.txt").open("a") as said:
+                    said.write(errors[-2000:])
             for row in compared(each, lines):
                 stream.write(json.dumps(row) + "\n")
                 counts.update(
@@ -139,41 +146,13 @@ def more(draw: random.Random) -> dict[str, str]:
     return {**_ONE_GPU, **{name: draw.choice(EXTRAS[name]) for name in names}}
 
 
-def served(context: Context, library: str, asked: Asked, folder: Path) -> list[str]:
-    """The lines that the server wrote, as far as it got."""
-    from ncclprobe.model.values import asdict
-
-    request = {
-        "library": library,
-        "driver": () if context.rehearse else _DRIVER,
-        "init": not context.rehearse,
-        "isolate": asked.isolated,
-        "lo": asked.world.lo,
-        "links": [asdict(link) for link in asked.world.links],
-        "cases": [{"env": case.env, "files": case.files} for case in asked.cases],
-    }
-    command = [sys.executable, "-m", "gpu_stages.rules_server"]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        command, env=context.variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
-    try:
-        out, errors = process.communicate(json.dumps(request), timeout=_SERVER_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, errors = process.communicate(timeout=5.0)
-    if errors.strip():
-        with (folder / "errors.txt").open("a") as stream:
-            stream.write(errors[-2000:])
-    return out.splitlines()
-
-
 def compared(asked: Asked, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each case with what NCCL did and where we differ."""
     if not lines:
         return
-    number, _, text = lines[0].partition(" ")
-    network = Network(text, (int(number) // 10000, int(number) % 10000 // 100, int(number) % 100))
+    from oracle_ask import network_of
+
+    network = Network(*network_of(lines[0]))
     for case, line in zip(asked.cases, lines[1:], strict=False):
         answers = json.loads(line)
         first = answers[0]
@@ -185,15 +164,10 @@ def compared(asked: Asked, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 class Network:
-    """The interfaces that a server has, as JSON, and what NCCL of a version does there by our rules."""
+    """The interfaces that a server has, and what NCCL of a version does there by our rules."""
 
-    def __init__(self, interfaces: str, version: tuple[int, int, int]) -> None:
-        import msgspec
-
-        from ncclprobe.facts.interfaces import Interfaces
-
-        self._interfaces = msgspec.json.decode(interfaces, type=Interfaces)
-        self._version = version
+    def __init__(self, version: tuple[int, int, int], interfaces: Any) -> None:
+        self._version, self._interfaces = version, interfaces
 
     def of_id(self, case: Any, world: Any, answer: dict[str, Any]) -> Iterator[str]:
         """Where the id's making differs: interface or refusal, configuration files, echoes, a number."""

@@ -66,7 +66,7 @@ def test_what_nccl_refuses_is_said_with_its_code(nccl: Path) -> None:
 def test_a_case_is_asked_as_two_ranks_in_processes_of_their_own(nccl: Path) -> None:
     script = (
         "import sys, json\nfrom pathlib import Path\nfrom gpu_stages.nccl_calls import Nccl\n"
-        "from gpu_stages.rules_server import ask\n"
+        "from oracle_server import ask\n"
         "print(json.dumps(ask(Nccl(Path(sys.argv[1])), {'NCCL_XA': '1'}, {}, 2)))"
     )
     command = [sys.executable, "-c", script, str(nccl)]
