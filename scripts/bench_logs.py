@@ -1,6 +1,6 @@
 """Measure how fast `ncclprobe explain` reads a large job's logs, beside `grep -c NCCL` on the same bytes.
 
-    python scripts/bench_logs.py [--ranks 1024] [--megabytes 10] [--form plain|docker|gz] [--folder DIR]
+    .venv/bin/python scripts/bench_logs.py [--ranks 1024] [--megabytes 10] [--form plain|docker|gz] [--folder DIR]
 
 Makes a log of a rank that trains, with NCCL's INFO lines and a failure at its end, and as many hard links to variants
 of it as there are ranks, so that ten gigabytes need no ten gigabytes of disk: all are read from the page cache.
@@ -12,12 +12,12 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from child import spent
 
 _VARIANTS = 16
 _INFO = 0.1
@@ -60,27 +60,14 @@ FORMS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 def made(folder: Path, ranks: int, nbytes: int, form: str) -> list[Path]:
     """Write the variants, each of `nbytes` before it is given its form, and a link for each rank."""
     ending, formed = FORMS[form]
-    variants = []
-    for number in range(min(_VARIANTS, ranks)):
-        variants.append(folder / f"variant{number}")
-        variants[-1].write_bytes(formed(log_of(number, nbytes)))
-    logs = []
-    for rank in range(ranks):
-        logs.append(folder / "logs" / f"rank{rank}{ending}")
-        logs[-1].parent.mkdir(exist_ok=True)
-        os.link(variants[rank % len(variants)], logs[-1])
+    logs = [folder / "logs" / f"rank{rank}{ending}" for rank in range(ranks)]
+    logs[0].parent.mkdir()
+    for rank, path in enumerate(logs):
+        if rank < _VARIANTS:
+            path.write_bytes(formed(log_of(rank, nbytes)))
+        else:
+            os.link(logs[rank % _VARIANTS], path)
     return logs
-
-
-def timed(command: list[str]) -> tuple[float, float, str]:
-    """Run `command`; return its seconds, those of its processors, and what it printed."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    took = time.monotonic() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return took, busy, done.stdout + done.stderr
 
 
 def main() -> int:
@@ -99,10 +86,11 @@ def main() -> int:
             ("grep -c NCCL", ["sh", "-c", f"grep -c NCCL {name}/logs/* | tail -1"]),
             ("ncclprobe explain", [sys.executable, "-m", "ncclprobe", "explain", f"{name}/logs", "-q"]),
         ):
-            took, busy, said = timed(command)
+            cost = spent(command)
             largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
-            print(f"{title:<18} {took:7.1f} s  {total / took / 1e6:6.0f} MB/s  {busy:7.1f} s of processors  "
-                  f"largest process so far {largest} MiB  {said.strip()[-160:]}")  # fmt: skip
+            print(f"{title:<18} {cost.seconds:7.1f} s  {total / cost.seconds / 1e6:6.0f} MB/s  "
+                  f"{cost.processor_s:7.1f} s of processors  largest process so far {largest} MiB  "
+                  f"{cost.text.strip()[-160:]}")  # fmt: skip
     return 0
 
 

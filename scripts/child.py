@@ -7,14 +7,16 @@ killed. Nobody waits without a deadline, not even for a killed child: one that h
 import contextlib
 import json
 import os
+import resource
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 # Whoever calls us is not bound by requires-python, and the python3 of many clusters is 3.6: all scripts import this
 # before anything that 3.6 cannot do.
@@ -63,6 +65,23 @@ def ask_json(command: list[str], *, deadline_s: float) -> Any:
     if code or not answers:
         fail(f"{shlex.join(command)}: exit {code}: {lines[-1] if lines else 'no answer'}")
     return json.loads(answers[-1])
+
+
+class Spent(NamedTuple):
+    """What a command cost with all that it waited for, and what it wrote to both outputs."""
+
+    seconds: float
+    processor_s: float
+    text: str
+
+
+def spent(command: list[str], *, deadline_s: float = 600.0) -> Spent:
+    """Run `command`; its time by the clock and of processors. Raises subprocess.TimeoutExpired at the deadline."""
+    before, began, chunks = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic(), list[bytes]()
+    run(command, deadline_s=deadline_s, sink=chunks.append)
+    seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spent(seconds, processor_s, b"".join(chunks).decode(errors="replace"))
 
 
 def fail(line: str) -> NoReturn:

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -100,33 +100,24 @@ def main() -> None:
             jobs = (range(first, first + 64) for first in range(0, 320, 64))
             many = ([told(rng, node, options.days + 1 + job[0] / 1e4, options.numbers) for node in job] for job in jobs)
             print("one report of 64 nodes:", timed(fleet, many))
-        begun = time.perf_counter()
+        put = "to put what came late in its place"
+        once(path, put, lambda fleet: fleet.settle())
         with store.opened(path, PATIENCE_S) as fleet:
-            fleet.settle()
-        print(f"to put what came late in its place: {time.perf_counter() - begun:.1f} s")
-        with store.opened(path, PATIENCE_S) as fleet:
-            timed(fleet, ([told(rng, node, options.days - 2.5, options.numbers)] for node in range(20, 21)))
-            begun = time.perf_counter()
-            fleet.settle()
-        print(f"one that comes days late after that: {time.perf_counter() - begun:.1f} s")
-        begun = time.perf_counter()
-        with store.opened(path, PATIENCE_S) as fleet:
-            count = len(fleet.standings())
-        print(f"to list {count} nodes: {time.perf_counter() - begun:.3f} s")
-        begun = time.perf_counter()
-        with store.opened(path, PATIENCE_S) as fleet:
-            fleet.history("n0001", 20)
-        print(f"to show one: {time.perf_counter() - begun:.3f} s")
-        begun = time.perf_counter()
+            timed(fleet, iter([[told(rng, 20, options.days - 2.5, options.numbers)]]))
+        once(path, f"{put}, days late after that", lambda fleet: fleet.settle())
+        once(path, "to list all nodes", lambda fleet: fleet.standings())
+        once(path, "to show one", lambda fleet: fleet.history("n0001", 20))
         now_s = options.days * DAY_S
-        with store.opened(path, PATIENCE_S) as fleet:
-            text = page.render(list(fleet.days(now_s - 90 * DAY_S)), now_s, 90, "fleet.db")
-        print(f"a page of 90 days: {time.perf_counter() - begun:.1f} s, {len(text.encode()) / 1e6:.2f} MB")
-        begun = time.perf_counter()
-        with store.opened(path, PATIENCE_S) as fleet:
-            names = fleet.names()[: options.nodes]
-            least_seen(names, fleet.together(names), 1)
-        print(f"to plan pairs of {len(names)} idle nodes: {time.perf_counter() - begun:.1f} s")
+        once(path, "a page of 90 days", lambda f: page.render(list(f.days(now_s - 90 * DAY_S)), now_s, 90, "fleet.db"))
+        once(path, "to plan pairs of all", lambda f: least_seen(f.names(), f.together(f.names()), 1))
+
+
+def once(path: Path, what: str, do: Callable[[store.Store], object]) -> None:
+    """Open the store, do something with it, and print how long that took."""
+    begun = time.perf_counter()
+    with store.opened(path, PATIENCE_S) as fleet:
+        do(fleet)
+    print(f"{what}: {time.perf_counter() - begun:.3f} s")
 
 
 if __name__ == "__main__":
