@@ -11,12 +11,9 @@ machine before and after; reports/beside-bare.md keeps it.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+from gpu_stages import processes
 from gpu_stages.machine import free_port
 from tables import table
 
@@ -49,7 +47,7 @@ def bare(backend: str, *, rotates: bool) -> None:
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     device = "cuda" if backend == "nccl" else "cpu"
-    wait = torch.cuda.synchronize if backend == "nccl" else _nothing
+    wait = torch.cuda.synchronize if backend == "nccl" else bool  # gloo waits for each call
     dist.init_process_group(backend)
     found: dict[int, float] = {}
     for nbytes in SIZES[backend]:
@@ -75,57 +73,36 @@ def bare(backend: str, *, rotates: bool) -> None:
     dist.destroy_process_group()
 
 
-def _nothing() -> None:
-    """Gloo waits for each call."""
-
-
-def _run(commands: Sequence[Sequence[str]], backend: str, variables: Sequence[dict[str, str]]) -> str:
+def _run(commands: Sequence[Sequence[str]], backend: str, variables: Sequence[dict[str, str]], folder: Path) -> str:
     """Run processes of one job, and return what the first one printed. Ends with a message where one fails or hangs."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(FAST if backend == "nccl" else {})}
     jobs = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            env={**settings, **own},
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
-        for command, own in zip(commands, variables, strict=True)
+        processes.start([sys.executable, *command], folder / f"{number}.log", {**settings, **own})
+        for number, (command, own) in enumerate(zip(commands, variables, strict=True))
     ]
-    try:
-        deadline = time.monotonic() + _LIMIT_S
-        said = [job.communicate(timeout=deadline - time.monotonic())[0] for job in jobs]
-    except subprocess.TimeoutExpired:
-        raise SystemExit(f"{' '.join(commands[0])}: nothing after {_LIMIT_S:g} s") from None
-    finally:
-        for job in jobs:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
-    if any(job.returncode for job in jobs):
-        raise SystemExit(f"{' '.join(commands[0])}: exit {[job.returncode for job in jobs]}")
-    return str(said[0])
+    ends = processes.wait(jobs, _LIMIT_S)
+    if any(end.code for end in ends):
+        raise SystemExit(f"{' '.join(commands[0])}: {'; '.join(map(str, ends))}")
+    return ends[0].text
 
 
-def loop(backend: str, more: Sequence[str] = ()) -> dict[int, float]:
+def loop(backend: str, folder: Path, more: Sequence[str] = ()) -> dict[int, float]:
     """Run the loop; microseconds by size."""
     job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), _BARE: "1"}
     ranks = [{**job, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in (0, 1)]
-    said = _run([[str(Path(__file__).resolve()), "--backend", backend, *more]] * 2, backend, ranks)
+    said = _run([[str(Path(__file__).resolve()), "--backend", backend, *more]] * 2, backend, ranks, folder)
     line = next(line for line in said.splitlines() if line.startswith("{"))
     return {int(nbytes): float(us) for nbytes, us in json.loads(line).items()}
 
 
-def ours(backend: str) -> dict[int, float]:
+def ours(backend: str, folder: Path) -> dict[int, float]:
     """Run `bandwidth`; microseconds by size."""
-    sizes = SIZES[backend]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "report.json")
-        options = ["--backend", backend, "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "4", "-n", str(ITERS)]
-        options += ["--batches", str(BATCHES), "-w", str(WARMUP), "--no-transport-detection", "--repeat", "0"]
-        options += ["--quiet", "--nproc", "2", "--timeout", str(int(_LIMIT_S - 20)), "--json", str(path)]
-        _run([["-m", "ncclprobe.bandwidth", *options]], backend, [{}])
-        rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+    sizes, path = SIZES[backend], folder / "report.json"
+    options = ["--backend", backend, "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "4", "-n", str(ITERS)]
+    options += ["--batches", str(BATCHES), "-w", str(WARMUP), "--no-transport-detection", "--repeat", "0"]
+    options += ["--quiet", "--nproc", "2", "--timeout", str(int(_LIMIT_S - 20)), "--json", str(path)]
+    _run([["-m", "ncclprobe.bandwidth", *options]], backend, [{}], folder)
+    rows = json.loads(path.read_text(encoding="utf-8"))["measurements"]
     return {row["nbytes"]: row["time_us"]["min"] for row in rows if row["place"] == rows[0]["place"]}
 
 
@@ -133,10 +110,12 @@ def rows(backend: str, pairs: int, more: Sequence[str]) -> Iterator[tuple[object
     """Measure in turns; a row per size."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for turn in range(pairs):
-        if turn % 2:
-            mine, other = ours(backend), loop(backend, more)
-        else:
-            other, mine = loop(backend, more), ours(backend)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if turn % 2:
+                mine, other = ours(backend, folder), loop(backend, folder, more)
+            else:
+                other, mine = loop(backend, folder, more), ours(backend, folder)
         for nbytes in SIZES[backend]:
             seen[nbytes].append((mine[nbytes], other[nbytes]))
     for nbytes, times in seen.items():
