@@ -3,7 +3,6 @@
 
     scripts/messages.py nccl=2.23.4:DIR nccl=2.30.7:DIR torch=2.13.0:DIR      # how the table and the sources differ
     scripts/messages.py … --write                                             # write the table; meanings stay
-    scripts/messages.py --coverage LOG…                                       # how much has a meaning
 
 DIR is a source tree, or for torch the folder site-packages/torch of an installed wheel. All releases of a project are
 given together. A row is one text: words with holes (``{rank}``), the releases that have it, its level, what follows
@@ -11,7 +10,7 @@ given together. A row is one text: words with holes (``{rank}``), the releases t
 ncclprobe/facts/files/messages.py). A new text has the meaning ``?``: the difference of a release is to be judged.
 Where a project has a row of level FAMILY, what all its texts have in common, its texts mean that until one is judged to
 mean something else, and only these have rows.
-Texts of messages are facts; each project's licence stands in the first lines of the table.
+Texts of messages are facts; each project's licence stands in the first lines of the table, by hand.
 """
 
 import argparse
@@ -27,53 +26,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ncclprobe.checks.log.known import understood
 from ncclprobe.engine.diagnose import LEFT, every_check
-from ncclprobe.engine.job_files import judged
-from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.log_ranks import joined
-from ncclprobe.facts.files.log_reader import Reader
 from ncclprobe.facts.files.messages import FAMILY, HEAD, TABLE, MessageRow, parts, rows, words
-from ncclprobe.model.snapshot import Job
 
-LICENCES = {
-    "nccl": "NVIDIA, BSD-3-Clause to 2.29, since 2.30 Apache-2.0: github.com/NVIDIA/nccl",
-    "torch": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/pytorch",
-    "c10d": "the same, of its C++; rows without what follows by hand, as recorded logs have them",
-    "gloo": "Facebook, BSD-3-Clause: github.com/pytorch/gloo",
-    "ofi": "Amazon and NVIDIA, Apache-2.0: github.com/aws/aws-ofi-nccl",
-    "ray": "Ray team, Apache-2.0: github.com/ray-project/ray",
-    "horovod": "Horovod authors, Apache-2.0: github.com/horovod/horovod",
-    "openmpi": "Open MPI team, BSD-3-Clause: github.com/open-mpi/ompi",
-    "mpich": "Argonne, MPICH licence: github.com/pmodels/mpich",
-    "jax": "OpenXLA and JAX authors, Apache-2.0: github.com/openxla/xla",
-    "nvshmem": "NVIDIA, NVSHMEM licence: github.com/NVIDIA/nvshmem",
-    "libfabric": "OFIWG, BSD-2-Clause or GPL-2.0: github.com/ofiwg/libfabric",
-    "kubernetes": "Kubernetes authors, Apache-2.0: github.com/kubernetes/kubernetes",
-    "slurm": "SchedMD, GPL-2.0, short fragments by hand: github.com/SchedMD/slurm",
-    "python": "Python Software Foundation, PSF-2.0: github.com/python/cpython",
-    "openssh": "OpenBSD and others, BSD: github.com/openssh/openssh-portable",
-    "docker": "Open Containers, Apache-2.0: github.com/opencontainers/runc",
-    "vllm": "vLLM contributors, Apache-2.0: github.com/vllm-project/vllm",
-    "sglang": "SGLang team, Apache-2.0: github.com/sgl-project/sglang",
-    "deepspeed": "DeepSpeed team, Apache-2.0: github.com/deepspeedai/DeepSpeed",
-    "pdsh": "Lawrence Livermore, GPL-2.0, short fragments by hand: github.com/chaos/pdsh",
-    "megatron": "NVIDIA, BSD-3-Clause and Apache-2.0: github.com/NVIDIA/Megatron-LM",
-    "nvrx": "NVIDIA, Apache-2.0, what NeMo watches ranks with: github.com/NVIDIA/nvidia-resiliency-ext",
-    "fairseq": "Facebook, MIT: github.com/facebookresearch/fairseq",
-    "accelerate": "Hugging Face, Apache-2.0: github.com/huggingface/accelerate",
-    "lightning": "Lightning AI, Apache-2.0: github.com/Lightning-AI/pytorch-lightning",
-    "torchtitan": "PyTorch contributors, BSD-3-Clause: github.com/pytorch/torchtitan",
-    "tensorrt-llm": "NVIDIA, Apache-2.0: github.com/NVIDIA/TensorRT-LLM",
-    "verl": "ByteDance, Apache-2.0: github.com/volcengine/verl",
-    "areal": "Ant Group, Apache-2.0: github.com/inclusionAI/AReaL",
-    "rdma-core": "OpenFabrics and others, GPL-2.0 or BSD-2-Clause: github.com/linux-rdma/rdma-core",
-    "efa": "Amazon, GPL-2.0 or BSD-2-Clause: github.com/amzn/amzn-drivers",
-    "rocm": "AMD, MIT and NCSA: github.com/ROCm/clr, github.com/ROCm/ROCR-Runtime",
-    "torch_npu": "Huawei, BSD-3-Clause: github.com/Ascend/pytorch",
-    "hccl": "Huawei, CANN Open Software Licence 2.0, short fragments by hand, by their numbers: gitcode.com/cann/hcomm",
-    "bitsandbytes": "Facebook and others, MIT: github.com/bitsandbytes-foundation/bitsandbytes",
-}
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),
 }  # fmt: skip
@@ -359,43 +314,13 @@ def differences(old: Sequence[MessageRow], new: Sequence[MessageRow]) -> Iterato
             yield f"~ {two.project} {one.releases} -> {two.releases} {two.level} {one.then} -> {two.then} {two.text}"
 
 
-def coverage(known: Sequence[MessageRow], logs: Sequence[Path]) -> Iterator[str]:
-    """Yield by project how many texts have a meaning, and how many of the lines of `logs` that tell of something.
-
-    Lines are those of levels WARN, ERROR and EXCEPTION, each form once in a log; a line on which a check's finding
-    rests has a meaning too.
-    """
-    for project, rows_of in sorted(Counter(row.project for row in known).items()):
-        judged_ = sum(row.project == project and row.meaning != "?" for row in known)
-        yield f"{project}: {judged_} of {rows_of} texts have a meaning"
-    if not logs:
-        return
-    checks = [check for check in every_check(LEFT) if check.cause]
-    reader = Reader([sign for check in checks if check.cause for sign in check.cause.signs])
-    total = meant = 0
-    for path in logs:
-        log = joined([reader.read_one(path.name, [path.read_bytes()])])
-        verdicts = judged(checks, {JobLog: log}, Job())
-        told = {(o.stream, o.line) for each in verdicts for found in each.findings if (o := found.occurrence)}
-        forms = {re.sub(r"\d+", "0", e.text): e for e in log.events if e.level in ("WARN", "ERROR", "EXCEPTION")}
-        with_meaning = [e for e in forms.values() if (e.stream, e.line) in told or understood(e)]
-        total, meant = total + len(forms), meant + len(with_meaning)
-    yield f"{meant} of {total} forms of lines in {len(logs)} logs have a meaning"
-
-
 def main() -> int:
     """Print the differences, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="*", metavar="PROJECT=RELEASE:DIR")
-    parser.add_argument(
-        "--coverage", nargs="*", type=Path, metavar="LOG", help="count what has a meaning, also in logs"
-    )
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--table", type=Path, default=TABLE, help="the table (default: the package's)")
     options = parser.parse_args()
-    if options.coverage is not None:
-        print("\n".join(coverage([*rows(options.table)], options.coverage)))
-        return 0
     signs = [
         sign for check in every_check(LEFT) if check.cause for sign in check.cause.signs if len(sign) >= LEAST_FIXED
     ]
@@ -410,7 +335,8 @@ def main() -> int:
     made = [*(row for row in known if not _read_again(row, releases)), *table(releases, known)]
     print("\n".join(differences(known, made)))
     if options.write:
-        licences = [f"# {project}: {LICENCES[project]}" for project in LICENCES]
+        old = options.table.read_text(encoding="utf-8").splitlines() if options.table.exists() else []
+        licences = [line for line in old if line.startswith("#")]
         lines = ["\t".join(row) for row in sorted(made)]
         options.table.write_text("\n".join((*licences, "\t".join(HEAD), *lines)) + "\n", encoding="utf-8")
     return 0
