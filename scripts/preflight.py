@@ -30,20 +30,18 @@ GLOO_SWEEP = ("-b", "1K", "-e", "16M", "-f", "4", "--backend", "gloo")
 class Torch(NamedTuple):
     """What scripts/which_torch.py says."""
 
-    version: str
-    folder: str
+    torch: str
+    nccl: str
     gpus: int
-    nccl: str | None
-    libnccl: list[str]
 
 
 def main() -> int:
     """Set up, look, measure; the worse of the two exit codes."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     python = make()
-    torch = which_torch(python)
+    torch = Torch(**ask_json([python, "scripts/which_torch.py"], deadline_s=ASK_S))
     nvidia = torch.gpus > 0 or nvidia_on_pci()
-    say(*identity(torch), choice(torch, nvidia))
+    say(f"torch {torch.torch}", f"libnccl {torch.nccl}", choice(torch, nvidia))
     (ROOT / RUNS).mkdir(parents=True, exist_ok=True)
     doctor, bandwidth = (probe(python, command) for command in plan(torch, nvidia))
     worst = max(doctor, bandwidth, key=WORSE.index)
@@ -59,13 +57,6 @@ def plan(torch: Torch, nvidia: bool) -> list[list[str]]:
     return [doctor, ["bandwidth", "--nproc", "2", *(NCCL_SWEEP if torch.gpus >= 2 else GLOO_SWEEP)]]
 
 
-def identity(torch: Torch) -> list[str]:
-    """Which torch and which NCCL this measures."""
-    library = ", ".join(torch.libnccl) or "linked into torch"
-    nccl = f"{torch.nccl} ({library})" if torch.nccl else "none: torch is a CPU build"
-    return [f"torch {torch.version} ({torch.folder})", f"libnccl {nccl}"]
-
-
 def choice(torch: Torch, nvidia: bool) -> str:
     """Why the sweep uses the backend it uses."""
     if torch.gpus >= 2:
@@ -75,11 +66,6 @@ def choice(torch: Torch, nvidia: bool) -> str:
     if nvidia:
         return "torch sees none of the NVIDIA devices: the sweep asks for gloo by name, reported but not judged"
     return "no GPU: both ask for gloo by name, and the sweep is reported but not judged"
-
-
-def which_torch(python: str) -> Torch:
-    """Ask `.venv`: the torch that it imports is the one that is measured."""
-    return Torch(**ask_json([python, "scripts/which_torch.py"], deadline_s=ASK_S))
 
 
 def nvidia_on_pci() -> bool:

@@ -7,7 +7,7 @@ as JSON: bytes, place, microseconds of a call by the wall clock and by CUDA even
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,16 @@ def rows(backend: Backend, ops: tuple[str, ...], sizes: tuple[int, ...], iters: 
     host.close()
 
 
+def measured(backend: Backend, ops: Sequence[str], sizes: Sequence[int], iters: int) -> list[dict[str, Any]]:
+    """The same in a process group of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = dist.FileStore(f"{folder}/store", 1)
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        found = list(rows(backend, tuple(ops), tuple(sizes), iters))
+        dist.destroy_process_group()
+    return found
+
+
 def main() -> None:
     """Measure and write."""
     backend: Backend = "nccl" if sys.argv[1] == "nccl" else "gloo"
@@ -55,11 +65,7 @@ def main() -> None:
     iters = int(sys.argv[5]) if len(sys.argv) > 5 else ITERS
     if backend == "nccl":
         torch.cuda.set_device(0)
-    with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(f"{folder}/store", 1)
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        found = list(rows(backend, tuple(ops.split(",")), tuple(map(int, sizes.split(","))), iters))
-        dist.destroy_process_group()
+    found = measured(backend, ops.split(","), list(map(int, sizes.split(","))), iters)
     Path(path).write_text(json.dumps(found))
 
 

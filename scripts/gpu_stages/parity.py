@@ -14,7 +14,7 @@ from gpu_stages import machine, nccl_tests_build, processes
 from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
-    "all_reduce_perf and all_gather_perf of nccl-tests by loops over gloo that print the same tables",
+    "all_reduce_perf and all_gather_perf of nccl-tests by our own loop over gloo, which prints the same tables",
     "the target of both comparisons: on a machine that others use, what differs is counted and not judged",
     "copies of a GPU by copies of the host's memory, cudaMemcpyAsync by memmove",
 )
