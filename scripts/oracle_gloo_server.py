@@ -1,12 +1,11 @@
 """Networks of several nodes, in which the installed torch makes gloo groups, one process per rank.
 
 Started by `scripts/oracle_gloo.py` as root: for each world, a line of JSON on standard input, it writes one on standard
-output. Each node of a world is a network namespace held by a process; each rank of a case is a fork of this
-process, which has imported torch, that enters the namespace and takes a host name and an /etc/hosts of its own.
+output. Each node of a world is a network namespace held by a process; what is done there is done by forks of this
+process that enter it, and each rank of a case is one that takes a host name and an /etc/hosts of its own.
 """
 
 import contextlib
-import ctypes
 import datetime
 import itertools
 import json
@@ -16,40 +15,49 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import msgspec
 import torch
 import torch.distributed as dist
+from oracle_server import (
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    configured,
+    ip,
+    libc,
+    own_etc,
+    own_network,
+    private_mounts,
+    succeed,
+)
 
 from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.facts.names import resolve_own
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import HostError
-from ncclprobe.model.values import asdict
 
 TIMEOUT = datetime.timedelta(seconds=8)
 CASE_DEADLINE_S = 40.0
-COMMAND_DEADLINE_S = 30
-_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
-_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_CLONE_NEWUTS = 0x4000000
+_PR_SET_PDEATHSIG = 1
 _INODE = re.compile(r"socket:\[(\d{1,12})\]")
 
 _PORTS = itertools.count()
 
-libc = ctypes.CDLL(None, use_errno=True)
-
 
 def main() -> None:
     """Answer each line with {interfaces, answers}."""
-    _succeed(libc.unshare(_CLONE_NEWNET))
+    succeed(libc.unshare(CLONE_NEWNET))
     for line in sys.stdin:
         print(json.dumps(play(json.loads(line))), flush=True)
 
@@ -58,16 +66,16 @@ def play(world: dict[str, Any]) -> dict[str, Any]:
     """Make the nodes, ask them for their interfaces, and run every case."""
     nodes = [Node() for _ in world["nodes"]]
     try:
-        _ip(bridges(world))
+        ip(bridges(world))
         for node, described in zip(nodes, world["nodes"], strict=True):
-            _ip(wires(node.pid, described["links"]))
-            node.build(described)
-        seen = [node.interfaces() for node in nodes]
+            ip(wires(node.pid, described["links"]))
+            node.inside(partial(built, described))
+        seen = [node.inside(_seen) for node in nodes]
         return {"interfaces": seen, "answers": [group(nodes, case["ranks"]) for case in world["cases"]]}
     finally:
         for node in nodes:
             node.close()
-        _ip(["link del br0", "link del br1", "link del br2"], force=True)
+        ip(["link del br0", "link del br1", "link del br2"], force=True)
 
 
 def bridges(world: dict[str, Any]) -> list[str]:
@@ -88,61 +96,54 @@ def wires(pid: int, links: list[dict[str, Any]]) -> list[str]:
 
 
 class Node:
-    """A process in a network and a mount namespace of its own, which answers a line on its pipe with a line."""
+    """A process that holds a network and a mount namespace of its own."""
 
     def __init__(self) -> None:
-        ask, self._ask = os.pipe()
-        self._answer, answer = os.pipe()
+        waiting, ready = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _hold(ask, answer)
-        os.close(ask)
-        os.close(answer)
-        self._lines = os.fdopen(self._answer)
-        self._lines.readline()  # up
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            own_network()
+            os.write(ready, b"up")
+            while True:
+                signal.pause()
+        os.close(ready)
+        os.read(waiting, 2)
+        os.close(waiting)
 
-    def build(self, described: dict[str, Any]) -> None:
-        """Give the links their states and addresses."""
-        lines = ["link set lo up"] if described["lo"] else []
-        for link in described["links"]:
-            name = link["name"]
-            lines += [f"link set {name} addrgenmode none"]
-            lines += [f"link set {name} up"] if link["state"] != "down" else []
-            lines += [f"addr add {a} dev {name}{' nodad' if ':' in a.split()[0] else ''}" for a in link["addresses"]]
-        self._do({"ip": lines})
-
-    def interfaces(self) -> Any:
-        """Return ncclprobe's fact of its interfaces, as JSON."""
-        return self._do({"interfaces": True})
-
-    def _do(self, asked: dict[str, Any]) -> Any:
-        os.write(self._ask, (json.dumps(asked) + "\n").encode())
-        return json.loads(self._lines.readline())
+    def inside(self, what: Callable[[], Any]) -> Any:
+        """Return what a function gives, as JSON, in a fork that has entered the node."""
+        reading, writing = os.pipe()
+        if (pid := os.fork()) == 0:
+            try:
+                enter(self.pid)
+                with os.fdopen(writing, "w") as stream:
+                    json.dump(what(), stream)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as stream:
+            text = stream.read()
+        os.waitpid(pid, 0)
+        return json.loads(text)
 
     def close(self) -> None:
         """End it, and its namespaces."""
-        os.close(self._ask)
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        self._lines.close()
 
 
-def _hold(ask: int, answer: int) -> None:
-    """In the fork of a node: answer until the pipe closes."""
-    _succeed(libc.unshare(_CLONE_NEWNET | _CLONE_NEWNS))
-    _succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _succeed(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
-    os.write(answer, b"up\n")
-    with os.fdopen(ask) as lines:
-        for line in lines:
-            asked = json.loads(line)
-            if "ip" in asked:
-                _ip(asked["ip"])
-                said: Any = True
-            else:
-                said = _seen()
-            os.write(answer, (json.dumps(said) + "\n").encode())
-    os._exit(0)
+def built(described: dict[str, Any]) -> None:
+    """Give the links of this node their states and addresses."""
+    lo = ["link set lo up"] if described["lo"] else []
+    ip([*lo, *(line for link in described["links"] for line in configured(link))])
+
+
+def enter(node: int) -> None:
+    """Enter the namespaces of a process."""
+    for name, flag in (("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS)):
+        with Path(f"/proc/{node}/ns/{name}").open() as namespace:
+            succeed(libc.setns(namespace.fileno(), flag))
 
 
 def _seen() -> Any:
@@ -150,22 +151,12 @@ def _seen() -> Any:
     for last in (False, False, False, False, True):
         host = LiveHost((), lambda _name: False)
         try:
-            return _plain(asdict(interfaces.run(host)))
+            return msgspec.to_builtins(interfaces.run(host), order="sorted")
         except HostError:
             if last:
                 raise
         finally:
             host.close()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return (
-        sorted(value)
-        if isinstance(value, frozenset)
-        else ([_plain(each) for each in value] if isinstance(value, list | tuple) else value)
-    )
 
 
 def group(nodes: list[Node], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -225,7 +216,7 @@ def _rank(node: int, number: int, count: int, rank: dict[str, Any], folder: str,
     try:
         _enter(node, rank)
         host = LiveHost((), lambda _name: False)
-        say(writing, {"resolved": asdict(resolve_own(host, socket.gethostname()))})
+        say(writing, {"resolved": msgspec.to_builtins(resolve_own(host, socket.gethostname()))})
         host.close()
         say(writing, _alone())
         say(writing, _together(number, count, folder))
@@ -239,15 +230,11 @@ def say(writing: int, what: dict[str, Any]) -> None:
 
 
 def _enter(node: int, rank: dict[str, Any]) -> None:
-    for name, flag in (("net", _CLONE_NEWNET), ("mnt", _CLONE_NEWNS)):
-        with Path(f"/proc/{node}/ns/{name}").open() as namespace:
-            _succeed(libc.setns(namespace.fileno(), flag))
-    _succeed(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS))
-    _succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _succeed(libc.mount(b"tmpfs", b"/etc", b"tmpfs", 0, None))
-    Path("/etc/hosts").write_text(rank["hosts"])
+    enter(node)
+    succeed(libc.unshare(CLONE_NEWNS | _CLONE_NEWUTS))
+    private_mounts()
+    own_etc(rank["hosts"])
     Path("/etc/host.conf").write_text("multi on\n")
-    Path("/etc/nsswitch.conf").write_text("hosts: files\n")
     socket.sethostname(rank["hostname"])
     for name in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT", "TORCH_GLOO_LAZY_INIT"):
         os.environ.pop(name, None)
@@ -305,25 +292,6 @@ def _together(number: int, count: int, folder: str) -> dict[str, Any]:
     except (RuntimeError, OSError) as error:
         return {"lost": str(error).split("\n")[0][:300]}
     return {"joined": total.item() == count}
-
-
-def _ip(lines: list[str], force: bool = False) -> None:
-    if lines:
-        command = ["ip", *(["-force"] if force else []), "-batch", "-"]
-        subprocess.run(
-            command,
-            input="\n".join(lines),
-            text=True,
-            check=not force,
-            timeout=COMMAND_DEADLINE_S,
-            capture_output=force,
-        )
-
-
-def _succeed(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 if __name__ == "__main__":

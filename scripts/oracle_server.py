@@ -36,7 +36,7 @@ HOSTS = "127.0.0.1 localhost\n10.1.0.77 node1\nfd00:2::77 node2\n"
 RANKS = 2
 CASE_S = 10
 COMMAND_DEADLINE_S = 30
-_CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000
+CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 _ID_BYTES = 128
 _MOST_LOG = 1 << 20
@@ -64,18 +64,33 @@ def main() -> None:
 
 def isolate() -> None:
     """Take a network of our own, its sysfs, and an /etc of our own. Raises OSError where this is not allowed."""
-    _succeed(libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET))
-    _succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
-    _succeed(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
-    _succeed(libc.mount(b"tmpfs", b"/etc", b"tmpfs", 0, None))
+    own_network()
+    own_etc(HOSTS)
     Path(HOME).mkdir()
     Path(OTHER_HOME).mkdir()
-    Path("/etc/hosts").write_text(HOSTS)
-    Path("/etc/nsswitch.conf").write_text("passwd: files\nhosts: files\n")
     Path("/etc/passwd").write_text(f"root:x:0:0:root:{HOME}:/bin/sh\n")
 
 
-def _succeed(result: int) -> None:
+def own_network() -> None:
+    """Take a network and mounts of our own, with the sysfs of that network."""
+    succeed(libc.unshare(CLONE_NEWNS | CLONE_NEWNET))
+    private_mounts()
+    succeed(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
+
+
+def private_mounts() -> None:
+    """Let no mount of ours be seen outside."""
+    succeed(libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+
+
+def own_etc(hosts: str) -> None:
+    """Put an empty /etc over the machine's, with `hosts` alone."""
+    succeed(libc.mount(b"tmpfs", b"/etc", b"tmpfs", 0, None))
+    Path("/etc/hosts").write_text(hosts)
+    Path("/etc/nsswitch.conf").write_text("passwd: files\nhosts: files\n")
+
+
+def succeed(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -94,12 +109,23 @@ def build(links: list[dict[str, Any]], lo: bool) -> None:
             lines += [f"link add {name} type bridge", f"link set {below} master {name}"]
         elif link["kind"] == "macvlan":
             lines += [f"link add link {below} name {name} type macvlan mode private"]
-        lines += [f"link set {name} addrgenmode none"]
-        lines += [f"link set {name} up"] if link["state"] != "down" else []
+        lines += configured(link)
         lines += [f"link set {peer} up"] if link["state"] == "up" else []
-        lines += [f"addr add {a} dev {name}{' nodad' if ':' in a else ''}" for a in link["addresses"]]
-    command = ["ip", "-batch", "-"]
-    subprocess.run(command, input="\n".join(lines), text=True, check=True, timeout=COMMAND_DEADLINE_S)
+    ip(lines)
+
+
+def configured(link: dict[str, Any]) -> list[str]:
+    """The lines that give a link its state and its addresses."""
+    name, up = link["name"], [f"link set {link['name']} up"]
+    addresses = [f"addr add {a} dev {name}{' nodad' if ':' in a.split()[0] else ''}" for a in link["addresses"]]
+    return [f"link set {name} addrgenmode none", *(up if link["state"] != "down" else []), *addresses]
+
+
+def ip(lines: list[str], force: bool = False) -> None:
+    """Let iproute2 do all of `lines`; with `force` also those after one that it refuses."""
+    command = ["ip", *(["-force"] if force else []), "-batch", "-"]
+    subprocess.run(command, input="\n".join(lines), text=True, check=not force, timeout=COMMAND_DEADLINE_S,
+                   capture_output=force)  # fmt: skip
 
 
 def ask(nccl: Nccl, env: dict[str, str], files: dict[str, str], ranks: int) -> list[dict[str, Any]]:
