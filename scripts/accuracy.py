@@ -15,80 +15,28 @@ import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-
-from ncclprobe.model.values import Struct
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import fitting
 import held_out
-from held_out import measured
 from published import PUBLISHED, Row, dates, outliers, rows
 from tables import table
 
 from ncclprobe.expect import evidence
-from ncclprobe.expect.predict import LATEST, Prediction, predict
 
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 REPORT = ROOT / "reports" / "expected-accuracy.md"
 SOURCES = ROOT / "reports" / "expected-sources.md"
-LARGE = 8 << 30
 CLASSES = ((1 << 30, "1 GiB and more"), (256 << 20, "256 MiB to 1 GiB"), (0, "below 256 MiB"))
 COLUMNS = ("what decides", "bytes", "rows", "sources", "judged", "median", "90th percentile", "slowest source", "FAIL",
            "gross mark alone", "FAIL by it", "goal")  # fmt: skip
 GOALS = {True: ((0.02, 0.05), (0.06, 0.25), None), False: ((0.05, 0.15), (0.06, 0.25), (0.25, 0.60))}
 """Median and 90th percentile by size, as in CLASSES: within a node or a rack, and between nodes."""
 WITH_A_NUMBER, CAN_FAIL = 0.99, 0.8
-PEAK = 256 << 20
-
-
-class Pair(Struct, frozen=True):
-    """A published number beside what is predicted for it."""
-
-    row: Row
-    nbytes: int
-    found: Prediction
-
-    @property
-    def ratio(self) -> float:
-        """Predicted by measured."""
-        return self.found.busbw_GBps / measured(self.row, self.nbytes)
-
-    @property
-    def error(self) -> float:
-        """The absolute log of it."""
-        return abs(math.log(self.ratio))
-
-
-def paired(found: Iterable[Row]) -> Iterator[Pair]:
-    """Rows beside their predictions, where there is one."""
-    for row in found:
-        nbytes = row.nbytes or LARGE
-        prediction = predict(row.system, row.shape, row.op, nbytes, row.nccl or LATEST, row.forced)
-        if prediction:
-            yield Pair(row, nbytes, prediction)
-
-
-def over_sources(pairs: Iterable[Pair], what: Callable[[Sequence[float]], float]) -> tuple[float, int, int]:
-    """The mean over sources of `what` of their errors; how many sources and rows."""
-    by_family: dict[str, list[float]] = defaultdict(list)
-    for pair in pairs:
-        by_family[pair.row.family].append(pair.error)
-    values = [what(errors) for errors in by_family.values()]
-    return statistics.fmean(values), len(values), sum(map(len, by_family.values()))
-
-
-def peaks(pairs: Iterable[Pair]) -> list[Pair]:
-    """Of each run and operation the row with the highest bandwidth."""
-    best: dict[tuple[str, str, str, str], Pair] = {}
-    for pair in pairs:
-        key = (pair.row.label, pair.row.op, pair.row.family, pair.row.settings)
-        if key not in best or measured(pair.row, pair.nbytes) > measured(best[key].row, best[key].nbytes):
-            best[key] = pair
-    return list(best.values())
 
 
 def report(judged: Sequence[held_out.Judged], rows: Sequence[Row]) -> str:
