@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import fitting
 import held_out
-from published import PUBLISHED, Row, dates, outliers, rows
+from published import PUBLISHED, Row, dates, kept
 from tables import table
 
 from ncclprobe.expect import evidence
@@ -206,8 +206,7 @@ def main() -> int:
     what.add_argument("--report", action="store_true", help="write reports/expected-accuracy.md")
     what.add_argument("--sources", action="store_true", help="write reports/expected-sources.md")
     options = parser.parse_args()
-    odd = outliers(options.published)
-    found = [row for row in rows(options.published) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
+    found = kept(options.published)
     if options.fit:
         best = fitting.fit(held_out.points(found))
         print(*best.corrections.items(), *best.starts_us.items(), sep="\n")

@@ -27,14 +27,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_stages import processes
 from gpu_stages.machine import free_port
+from on_cpu import machine
 from tables import table
 
 ITERS, BATCHES, WARMUP = 5, 20, 5
 SIZES = {"gloo": (1 << 20, 4 << 20, 16 << 20), "nccl": (1 << 20, 4 << 20)}
 _LIMIT_S = 120.0
 _BARE = "BESIDE_BARE"
-FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
-"""What makes NCCL on a processor some 5 times as fast: scripts/torch_on_cpu.py."""
 
 
 def bare(backend: str, *, rotates: bool) -> None:
@@ -75,7 +74,12 @@ def bare(backend: str, *, rotates: bool) -> None:
 
 def _run(commands: Sequence[Sequence[str]], backend: str, variables: Sequence[dict[str, str]], folder: Path) -> str:
     """Run processes of one job, and return what the first one printed. Ends with a message where one fails or hangs."""
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(FAST if backend == "nccl" else {})}
+    settings = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        **(machine.FAST if backend == "nccl" else {}),
+    }
     jobs = [
         processes.start([sys.executable, *command], folder / f"{number}.log", {**settings, **own})
         for number, (command, own) in enumerate(zip(commands, variables, strict=True))

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import held_out
-from published import OPS, PUBLISHED, outliers, rows
+from published import OPS, PUBLISHED, kept, rows
 
 from ncclprobe.expect.elsewhere import CONTRIBUTION, ContributedRow, Contribution
 
@@ -120,9 +120,7 @@ def _append(path: Path, lines: Sequence[tuple[object, ...]]) -> None:
 
 
 def _cells(folder: Path) -> held_out.Cells:
-    odd = outliers(folder)
-    kept = [row for row in rows(folder) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
-    return held_out.cells(held_out.samples(kept))
+    return held_out.cells(held_out.samples(kept(folder)))
 
 
 def moved(before: held_out.Cells, after: held_out.Cells) -> Iterator[str]:

@@ -90,6 +90,12 @@ def outliers(folder: Path) -> frozenset[tuple[str, int]]:
     return frozenset((row["sweep_id"], int(row["size_bytes"])) for row in _cells(folder) if row["stands_out"])
 
 
+def kept(folder: Path) -> list[Row]:
+    """All rows but the outliers of healthy runs."""
+    odd = outliers(folder)
+    return [row for row in rows(folder) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
+
+
 def dates(folder: Path) -> Mapping[str, str]:
     """When each sweep was measured or put there; empty: not known."""
     return {row["sweep_id"]: row["date"] for row in _cells(folder)}

@@ -29,7 +29,6 @@ from on_cpu import build, machine, torch_env
 from on_cpu.cases import CASES, Case
 
 HOST = "n0"
-_FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 _REPORT_S = 60.0
 _KEPT = ("*.log", "report.json", "fr_trace_rank_*", "calls.*")
 _JOB = ROOT / "tests" / "cuda_stand_in" / "job.py"
@@ -65,7 +64,7 @@ def play(case: Case, tag: str, python: Path, work: Path) -> list[processes.End]:
     """Run the case to its end, or to its deadline."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_", "FAKE_"))}
     env |= machine.variables(build.folder(tag) / "lib", work, case.gpus)
-    env |= {"PATH": f"{python / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "TMPDIR": str(work), **_FAST}
+    env |= {"PATH": f"{python / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "TMPDIR": str(work), **machine.FAST}
     env |= {"NCCL_SOCKET_IFNAME": "lo", "TORCH_FR_DUMP_TEMP_FILE": str(work / "fr_trace_rank_"), "HOME": str(work)}
     env |= {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(work / "fr_trace_rank_"), processes.MARK: str(work)}
     env |= {name: value.replace("FOLDER", str(work)) for name, value in case.env.items()}

@@ -121,10 +121,8 @@ def fleet(captures: Path, scratch: Path) -> list[Path]:
 def play(inputs: Path, code: Path, outputs: Path, only: str) -> int:
     """Run every case with the code in the folder `code`; write what it says under `outputs`."""
     sys.path.insert(0, str(code))
-    try:
-        from ncclprobe.commands import main as command
-    except ImportError:  # until f04436e4
-        from ncclprobe.__main__ import main as command  # type: ignore[attr-defined,no-redef]
+    from ncclprobe.commands import main as command
+
     assert Path(sys.modules["ncclprobe"].__path__[0]).parent == code, "another ncclprobe was imported"
     with tempfile.TemporaryDirectory() as scratch:
         for name, argv in cases(inputs, Path(scratch)):

@@ -17,7 +17,6 @@ from failures.nccl_cases import NCCL_CASES, NcclCase
 from tests.lab import Completed, Host, Lab, LabError, Running
 
 JOB, PYTHON, NCCL = Path("/opt/job"), Path("/opt/python"), Path("/opt/nccl")
-_FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 _GPUS, _SHM_BYTES = 8, 1 << 30
 _BEGUN_S = 30.0
 _MOST_LETTERS = 60_000
@@ -102,7 +101,7 @@ def _run(case: NcclCase, tag: str, lab: Lab, job: Path) -> dict[str, Completed]:
         env = machine.variables(NCCL / of, job, _GPUS, host.number) | {
             "NCCL_TOPO_FILE": str(JOB / f"topology-{_GPUS}.xml")
         }
-        env |= {**_FAST, "RANK": str(rank), "WORLD_SIZE": str(case.world), "LOCAL_RANK": str(rank % each)}
+        env |= {**machine.FAST, "RANK": str(rank), "WORLD_SIZE": str(case.world), "LOCAL_RANK": str(rank % each)}
         env |= {"NCCL_DEBUG": case.debug, "PYTHONPATH": "", **case.env, **case.per_rank.get(rank, {})}
         command = [*case.prefix, str(PYTHON / "bin/python3"), "rank.py", str(JOB / "id"), *case.words]
         if rank not in case.leaves_out:

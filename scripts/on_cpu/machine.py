@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NAME, MEMORY_MB, LINKS = "NVIDIA H100 80GB HBM3", 81559, 18
 CUDA = 13000
 """What the driver of `_DRIVER` has, as torch's build for CUDA 13 needs."""
+FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
+"""What makes NCCL some 5 times as fast there."""
 _SWITCHES = 4
 _DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build"
 _ENTER = """set -e

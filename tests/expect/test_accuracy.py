@@ -34,9 +34,7 @@ def accuracy() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def points(accuracy: ModuleType) -> list[Any]:
-    odd = accuracy.outliers(PUBLISHED)
-    rows = [row for row in accuracy.rows(PUBLISHED) if (row.sweep, row.nbytes) not in odd]
-    found: list[Any] = accuracy.held_out.points(rows)
+    found: list[Any] = accuracy.held_out.points(accuracy.kept(PUBLISHED))
     return found
 
 
@@ -61,9 +59,7 @@ def test_the_peak_of_a_healthy_run_is_predicted_within_a_tenth_on_average(sample
 
 @pytest.fixture(scope="module")
 def samples(accuracy: ModuleType) -> list[Any]:
-    odd = accuracy.outliers(PUBLISHED)
-    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
-    found: list[Any] = accuracy.held_out.samples(rows)
+    found: list[Any] = accuracy.held_out.samples(accuracy.kept(PUBLISHED))
     return found
 
 
@@ -109,9 +105,7 @@ def cells_of(path: Path) -> list[list[str]]:
 def test_the_documents_say_what_the_report_says_and_the_report_what_its_script_makes(
     accuracy: ModuleType, nested: list[Any]
 ) -> None:
-    odd = accuracy.outliers(PUBLISHED)
-    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
-    assert accuracy.report(nested, rows) == accuracy.REPORT.read_text(encoding="utf-8"), (
+    assert accuracy.report(nested, accuracy.kept(PUBLISHED)) == accuracy.REPORT.read_text(encoding="utf-8"), (
         "run scripts/accuracy.py --report"
     )
     report = {(row[0], row[1]): f"{row[5]} / {row[6]}" for row in cells_of(accuracy.REPORT) if len(row) > 6}
@@ -199,7 +193,9 @@ def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
 
 
 def test_what_a_row_says_of_its_network_and_algorithm_is_read_as_words(accuracy: ModuleType) -> None:
-    found = list(accuracy.rows(PUBLISHED))
+    from published import rows  # found by scripts/accuracy.py
+
+    found = list(rows(PUBLISHED))
     assert {r.system.network for r in found if "megagpu" in r.system.name and r.shape.nodes > 1} == {"tcpxo"}
     assert {r.system.network for r in found if "OPA" in r.system.name} == {"opa"}
     advised = [r for r in found if r.family == "NVIDIA/nccl-tests#309" and r.settings == "default"]
@@ -210,7 +206,7 @@ def test_what_a_row_says_of_its_network_and_algorithm_is_read_as_words(accuracy:
 
 
 def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accuracy: ModuleType) -> None:
-    sources = accuracy.held_out.sources(list(accuracy.rows(PUBLISHED)))
+    sources = accuracy.held_out.sources(accuracy.kept(PUBLISHED))
     assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
     assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
     assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]
@@ -249,8 +245,7 @@ def test_a_contributed_run_becomes_a_published_one_once_and_what_it_moves_is_sai
 
 def test_two_more_rows_of_one_machine_move_no_factor(accuracy: ModuleType) -> None:
     """They moved the start of every call over NVLink from 10 to 16 us where the fit began at one place alone."""
-    odd = accuracy.outliers(PUBLISHED)
-    found = [row for row in accuracy.rows(PUBLISHED) if (row.sweep, row.nbytes) not in odd]
+    found = accuracy.kept(PUBLISHED)
     box = next(
         r for r in found if r.system.gpu == "NVIDIA H100 80GB HBM3" and (r.shape.gpus, r.op) == ((8,), "all_reduce")
     )
@@ -265,8 +260,6 @@ def test_two_more_rows_of_one_machine_move_no_factor(accuracy: ModuleType) -> No
 
 
 def test_the_page_of_sources_is_what_its_script_makes(accuracy: ModuleType) -> None:
-    odd = accuracy.outliers(PUBLISHED)
-    rows = [r for r in accuracy.rows(PUBLISHED) if (r.sweep, r.nbytes) not in odd or r.healthy == "no"]
-    page = accuracy.sources(rows, PUBLISHED)
+    page = accuracy.sources(accuracy.kept(PUBLISHED), PUBLISHED)
     assert page == accuracy.SOURCES.read_text(encoding="utf-8"), "run scripts/accuracy.py --sources"
     assert "| coreweave/nccl-tests#48 | coreweave | 2025-04-21 | 1 | 4 |  | GB200 | ib | 360 |" in page

@@ -43,7 +43,6 @@ print("right" if bool(whole.eq(dist.get_world_size()).all()) else "wrong", flush
 dist.destroy_process_group()  # else a thread of its may outlive the interpreter: "terminate called"
 """
 _ENDS = {True: "well", False: "dead", None: "not played"}
-_FAST = {"NCCL_NTHREADS": "64", "NCCL_MAX_NCHANNELS": "2"}
 _DECORATION = re.compile(r"^\[(rank\d+|[WEI]\d{4} [\d:.]+ \d* ?\S*)\]:?\[?[^\]]*\]?\s*|\x1b\[[\d;]*m")
 _NOISE = re.compile(
     r"^\s*(frame #|File |Exception raised from|\^|~|Traceback|<omitting)|^\s*$"
@@ -116,7 +115,7 @@ def _gloo(setup: Setup, host: Host) -> tuple[list[str], dict[str, str]]:
 
 def _nccl(setup: Setup, host: Host, lib: Path) -> tuple[list[str], dict[str, str]]:
     own = {name: value for name, value in host.env.items() if name != "LD_LIBRARY_PATH"}
-    env = {**_FAST, **machine.variables(lib, host.folder, 2, host.number), **own, **_rank(setup, host)}
+    env = {**machine.FAST, **machine.variables(lib, host.folder, 2, host.number), **own, **_rank(setup, host)}
     script, meet = build.SOURCES / "rank.py", setup.lab.folder / "id"
     return ["timeout", str(BOUND_S), sys.executable, str(script), str(meet), f"all_reduce:{COUNT}"], env
 
