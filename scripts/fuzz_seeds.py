@@ -3,7 +3,6 @@
 import ast
 import json
 import pickle
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -127,29 +126,17 @@ def libraries() -> list[bytes]:
 
 
 def cache_file() -> bytes:
-    """Return a loader's cache as glibc writes it (struct cache_file_new), of two libraries."""
-    names = b"libnccl.so.2\0/usr/lib/libnccl.so.2\0libc.so.6\0/usr/lib/libc.so.6\0"
-    start = 48 + 2 * 24
-    entries = [struct.pack("=iIIIQ", 1, start + key, start + value, 0, 0) for key, value in ((0, 13), (35, 45))]
-    return b"glibc-ld.so.cache1.1" + struct.pack("=II", 2, len(names)) + bytes(20) + b"".join(entries) + names
+    """Return a loader's cache as glibc writes it, of two libraries."""
+    from test_elf import cache
+
+    return cache((b"libnccl.so.2", b"/usr/lib/libnccl.so.2"), (b"libc.so.6", b"/usr/lib/libc.so.6"))
 
 
 def flights() -> list[bytes]:
     """Return a flight recorder's dump as JSON and as pickle, in the shape that torch writes."""
-    entry = {
-        "record_id": 0, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 1, "p2p_seq_id": 0,
-        "op_id": 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 1, "input_sizes": [[3, 4]],
-        "input_dtypes": ["Float"], "output_sizes": [[3, 4]], "output_dtypes": ["Float"], "state": "completed",
-        "time_discovered_started_ns": None, "time_discovered_completed_ns": 5, "retired": True, "timeout_ms": 600000,
-        "is_p2p": False, "frames": [{"name": "train", "filename": "train.py", "line": 7}],
-    }  # fmt: skip
-    pg = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-    found = {
-        "version": "2.4",
-        "pg_config": pg,
-        "pg_status": {"0": {"last_enqueued_collective": 1}},
-        "entries": [entry] * 3,
-    }
+    from facts.test_flight_records import ENTRY, whole
+
+    found = whole("2.4", entries=[ENTRY] * 3)
     return [json.dumps(found).encode(), pickle.dumps(found, 2)]
 
 
