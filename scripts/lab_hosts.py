@@ -30,8 +30,7 @@ def up(options: argparse.Namespace) -> int:
     """Keep a lab until we are told to stop."""
     from tests.lab import Lab
 
-    families = {"ipv4": options.family != "6", "ipv6": options.family != "4"}
-    with Lab(hosts=options.hosts, nics=options.nics, **families) as lab:
+    with Lab(hosts=options.hosts, nics=options.nics, ipv6=True) as lab:
         for host in lab.hosts:
             print(host.name, *(address for nic in range(lab.nics) for address in host.addresses(nic)))
         print("up; Ctrl-C or `scripts/lab down` ends it", flush=True)
@@ -128,7 +127,6 @@ def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argpars
     verb = verbs.add_parser("up", help="keep hosts until Ctrl-C")
     verb.add_argument("hosts", type=int)
     verb.add_argument("--nics", type=int, default=1)
-    verb.add_argument("--family", choices=["4", "6", "46"], default="46", help="addresses (default: both)")
     verb.set_defaults(action=up)
     verb = verbs.add_parser("run", help="run a command on a host of the newest lab")
     verb.add_argument("host")

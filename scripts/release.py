@@ -23,7 +23,6 @@ import distribution
 import offline
 from child import ROOT, ask, fail, run_script
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 DIST = ROOT / "dist"
 INSTALL_S = 600.0
 LOOK_S = 120.0
@@ -94,7 +93,7 @@ def _built_twice(folder: Path, epoch_s: int) -> distribution.Built:
 def _tried(wheel: Path, folder: Path) -> list[str]:
     """Install `wheel` under every Python there is and let its doctor judge; return the versions that are not here."""
     untried = []
-    for version in PYTHONS:
+    for version in offline.PYTHONS:
         python = shutil.which(f"python{version}")
         code, _ = ask([python, "-c", "import ensurepip"], deadline_s=LOOK_S) if python else (1, "")
         if python is None or code:
