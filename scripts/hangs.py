@@ -91,7 +91,7 @@ SETTLE_S = {"while True": 65.0, "one direction dropped": 15.0, "NIC at a hundred
 Job = list["subprocess.Popen[str]"]
 
 
-def started(way: str, server: bool, python: str = sys.executable) -> Job:
+def started(way: str, server: bool) -> Job:
     """Return the ranks of a job, once they have made their first steps. Raises TimeoutError."""
     folder = tempfile.mkdtemp()
     path = Path(folder) / "port"
@@ -99,7 +99,7 @@ def started(way: str, server: bool, python: str = sys.executable) -> Job:
     name = {"MASTER_ADDR": Path(folder).name, "MASTER_PORT": "1", "OMP_NUM_THREADS": "1"}  # what tells it from others
     sizes = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     name |= {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{folder}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/records_"}
-    own = [python, str(RANK_PROGRAM), way, str(path)]
+    own = [sys.executable, str(RANK_PROGRAM), way, str(path)]
     ranks = [
         _process([*own, *["--server"] * server], {**name, **sizes, "RANK": str(n), "LOCAL_RANK": str(n)})
         for n in range(RANKS)
@@ -284,7 +284,7 @@ def played(way: str, modes: Sequence[str], options: argparse.Namespace) -> Itera
 def _on_this_node(
     way: str, server: bool, options: argparse.Namespace
 ) -> Iterator[Callable[[str, Path], tuple[dict[str, Any], float]]]:
-    ranks = started(way, server, options.python)
+    ranks = started(way, server)
     try:
         settled(ranks, max(options.settle, SETTLE_S.get(way, 0.0)))
         yield lambda mode, keep: looked(ranks, mode, keep)
@@ -301,7 +301,6 @@ def main() -> int:
     parser.add_argument("--mode", default="both")
     parser.add_argument("--settle", type=float, default=12.0)
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--python", default=sys.executable, help="of the ranks")
     parser.add_argument("--hosts", action="store_true", help="play each way on three hosts")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=Path)

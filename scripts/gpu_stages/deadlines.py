@@ -100,12 +100,7 @@ def _start(context: Context, folder: Path, started: int, of: int) -> list[Starte
     """Start the first ranks of a world on a row of seconds and one of many more."""
     options = [*_ROWS, *_TIMES, "--no-transport-detection", "--keep", folder / "kept", "--json", folder / "report.json"]
     command = machine.ncclprobe("bandwidth", "--backend", context.backend, *options)
-    mine = _marked(context.variables, folder)
-    port = machine.free_port()
-    return [
-        processes.start(command, folder / f"rank{rank}.log", {**mine, **machine.rank_variables(rank, of, port)})
-        for rank in range(started)
-    ]
+    return machine.start_ranks(_marked(context.variables, folder), folder, range(started), of, command)
 
 
 def _marked(variables: Mapping[str, str], folder: Path) -> dict[str, str]:

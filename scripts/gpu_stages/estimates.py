@@ -48,12 +48,7 @@ def _asked(context: Context, folder: Path, nodes: int) -> Outcome:
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": _SYSTEMS, "NCCL_DEBUG_FILE": str(folder / "nccl.%h.%p.log")}
     dumps = {"NCCL_GRAPH_DUMP_FILE": str(folder / "graphs.xml"), "NCCL_TOPO_DUMP_FILE": str(folder / "topology.xml")}
     command = [sys.executable, "-m", "gpu_stages.estimate_rank", library, folder]
-    port = machine.free_port()
-    ranks = []
-    for rank in range(nodes):
-        more = dumps if rank == 0 else {}
-        env = {**context.variables, **machine.rank_variables(rank, nodes, port), **log, **more}
-        ranks.append(processes.start(command, folder / f"rank{rank}.log", env))
+    ranks = machine.start_ranks({**context.variables, **log}, folder, range(nodes), nodes, command, first=dumps)
     ends = processes.wait(ranks, _RUN_S)
     broken = tuple(str(end) for end in ends if end.code != 0)
     if broken:

@@ -22,8 +22,6 @@ import torch.distributed as dist
 from gpu_stages.faults import FAULT_STEP, LATE_S, RANKS, STEPS, TIMEOUT_S, VICTIM
 
 ELEMENTS = 1 << 16
-FRAMED = "framed.pickle"
-FRAMED_MOMENT = "soon"
 _GO_S = 60.0
 _IMPORTED_S = 30.0
 _POLL_S = 0.05
@@ -84,27 +82,20 @@ def record(folder: Path, rank: int, backend: str) -> None:
         if moment != written:
             written = moment
             for name, dump in dumps(backend).items():
-                if name != FRAMED:
-                    (folder / f"rank{rank}.{moment}.fr.{name}").write_bytes(dump())
-                    continue
-                (folder / f"rank{rank}.{moment}.dumped").touch()
-                if moment == FRAMED_MOMENT:
-                    (folder / f"rank{rank}.{moment}.fr.{name}").write_bytes(dump())
+                (folder / f"rank{rank}.{moment}.fr.{name}").write_bytes(dump())
+            (folder / f"rank{rank}.{moment}.dumped").touch()
         time.sleep(_POLL_S)
 
 
 def dumps(backend: str) -> dict[str, Callable[[], bytes]]:
-    """What dumps the recorder of `backend`: as JSON, as pickled bytes, and as these with the calls' stacks.
-
-    To find the names of a stack takes seconds, so those come last.
-    """
+    """What dumps the recorder of `backend`, as JSON and as pickled bytes; of stacks the watchdog's own dump tells."""
     c10d = torch._C._distributed_c10d
     names = ("_dump_nccl_trace", "_dump_fr_trace") if backend == "nccl" else ("_dump_fr_trace",)
     name = next((name for name in names if hasattr(c10d, name)), "")
     if not name:
         return {}
     pickled = getattr(c10d, name)
-    return {"json": getattr(c10d, f"{name}_json"), "pickle": lambda: pickled(True, False), FRAMED: pickled}
+    return {"json": getattr(c10d, f"{name}_json"), "pickle": lambda: pickled(True, False)}
 
 
 def _text(path: Path) -> str:

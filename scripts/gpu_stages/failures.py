@@ -51,7 +51,6 @@ KINDS = {
     "stacks": "rank*.stacks.txt",
     "kernel views": "*.proc.txt",
     "dumps": "*.fr.pickle*",
-    "framed dumps": "*.fr.framed.pickle",
     "JSON dumps": "*.fr.json",
     "NCCL logs": "*.nccl.log",
     "RAS texts": "*.ras.txt",

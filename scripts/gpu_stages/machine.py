@@ -14,8 +14,9 @@ import socket
 import struct
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpu_stages import processes
@@ -81,19 +82,25 @@ def ncclprobe(command: str, *arguments: object) -> list[str]:
 
 
 def start_ranks(
-    context: Context, folder: Path, ranks: Sequence[int], of: int, command: Sequence[object]
+    variables: Mapping[str, str],
+    folder: Path,
+    ranks: Sequence[int],
+    of: int,
+    command: Sequence[object],
+    first: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Started]:
-    """Start `command` as each of `ranks` in a world of `of`; rank N writes to rankN.log in `folder`."""
-    port = free_port()
-    return [
-        processes.start(command, folder / f"rank{rank}.log", {**context.variables, **rank_variables(rank, of, port)})
-        for rank in ranks
-    ]
+    """Start `command` as each of `ranks` in a world of `of`; rank N writes to rankN.log in `folder`.
+
+    `first` are variables of rank 0 alone.
+    """
+    env, port = dict(variables), free_port()
+    own = ({**env, **rank_variables(rank, of, port), **(first if rank == 0 else {})} for rank in ranks)
+    return [processes.start(command, folder / f"rank{rank}.log", each) for rank, each in zip(ranks, own, strict=True)]
 
 
 def as_ranks(context: Context, folder: Path, of: int, command: Sequence[object], deadline_s: float) -> list[End]:
     """Run `command` as all ranks of a world and wait for them."""
-    return processes.wait(start_ranks(context, folder, range(of), of, command), deadline_s)
+    return processes.wait(start_ranks(context.variables, folder, range(of), of, command), deadline_s)
 
 
 def output_of(context: Context, *command: object, log: Path, deadline_s: float = _QUESTION_S) -> str:
