@@ -109,9 +109,9 @@ _LEAST_WIDTH, _MOST_WIDTH = 60, 260
 """Characters of a window's width."""
 _HEADED, _ANY = 2, 3
 """How many lines a window must have cut: of NCCL's and torch's own, and of different ones of any program."""
-_HEAD = re.compile(r"[\w.-]{1,64}:\d{1,10}:\d{1,10} \[|\[?[IWEFC] ?\d{3,4} \d\d:|\[(?:rank|default)\d{1,6}\]:")
-_BEGINS = re.compile(r"Traceback \(|  File \"|(?:srun|slurmstepd|mpirun): |[\w.]{3,60}(?:Error|Exception|Warning)\b")
-_BEGINNING = re.compile(r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)")
+_HEAD = r"[\w.-]{1,64}:\d{1,10}:\d{1,10} \[|\[?[IWEFC] ?\d{3,4} \d\d:|\[(?:rank|default)\d{1,6}\]:"
+_BEGINS = r"Traceback \(|  File \"|(?:srun|slurmstepd|mpirun): |[\w.]{3,60}(?:Error|Exception|Warning)\b"
+_BEGINNING = r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)"
 
 
 def _unwrapped(data: bytes) -> bytes:
@@ -150,18 +150,18 @@ def _continued(lines: Sequence[str], width: int) -> dict[int, int]:
     first: dict[int, int] = {}
     for number in after:
         line = lines[number]
-        if not (_beginning(line) in begun or _HEAD.match(line) or _BEGINS.match(line)):
+        if not (_beginning(line) in begun or re.match(_HEAD, line) or re.match(_BEGINS, line)):
             first[number] = first.get(number - 1, number - 1)
     within = sum(not (lines[number - 1][-1].isspace() or lines[number][0].isspace()) for number in first)
     texts = {"".join(filter(str.isalpha, lines[number - 1])) for number in first}
-    headed = len(first) >= _HEADED and all(_HEAD.match(lines[number]) for number in first.values())
+    headed = len(first) >= _HEADED and all(re.match(_HEAD, lines[number]) for number in first.values())
     is_cut = headed or (len(texts) >= _ANY and 2 * within >= len(first))
     return first if is_cut and 5 * len(first) >= 4 * len(after) else {}
 
 
 def _beginning(line: str) -> str:
     """Return the form of a line's first word, by which lines of one program are alike."""
-    found = _BEGINNING.match(line)
+    found = re.match(_BEGINNING, line)
     return re.sub(r"\d+", "0", f"{bool(found[1])}{found[2]}") if found else ""
 
 
