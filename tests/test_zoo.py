@@ -167,7 +167,7 @@ def test_gpus_are_those_described(machine: Description) -> None:
     assert not any(gpu.lost for gpu in gpus.all)
     assert {gpu.memory_bytes for gpu in gpus.all} == {model.memory_gib << 30}
     assert (gpus.driver, learned(machine, Driver).version) == (machine.software.driver,) * 2
-    assert learned(machine, Driver).is_open is machine.software.open_driver
+    assert (learned(machine, Driver).flavour == "open") is machine.software.open_driver
     assert learned(machine, Smi).gpus == machine.gpus
 
 

@@ -12,7 +12,6 @@ works, NCCL asks the drivers when a job starts: it registers a dummy buffer (net
 CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (init.cc). No file tells either, so these are prerequisites only.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -68,11 +67,14 @@ PID_FILE = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
 _PROCESS = "nv-fabricmanager"[:15]  # what the kernel keeps of a name (TASK_COMM_LEN)
 
 
+Flavour = Literal["open", "proprietary"]
+
+
 class Driver(Struct, frozen=True):
-    """The loaded kernel module: its version, and whether it is the open one, which dma-buf needs."""
+    """The loaded kernel module: its version, and which of the two it is: only the open one exports DMA-BUFs."""
 
     version: str
-    is_open: bool
+    flavour: Flavour
 
 
 class FabricManager(Struct, frozen=True):
@@ -97,7 +99,7 @@ def loaded(text: str) -> Driver:
     match = re.search(r"^NVRM version: (NVIDIA UNIX .*?)\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE | re.ASCII)
     if not match:
         raise ParseError(f"{VERSION}: {text[:120]!r}")
-    return Driver(match[2], "Open Kernel Module" in match[1])
+    return Driver(match[2], "open" if "Open Kernel Module" in match[1] else "proprietary")
 
 
 @collector
@@ -136,25 +138,20 @@ PATHS = (
 )
 """The files whose existence is a peer-memory module to NCCL, as any of them (ibGdrSupportInitOnce in net_ib/gdr.cc)."""
 
-DRIVER = "/proc/driver/nvidia/version"
 DMA_BUF_KERNEL = (5, 12)
 """The first Linux whose RDMA core registers DMA-BUF memory; distributions have carried it back to older ones."""
-
-Flavour = Literal["open", "proprietary"]
 
 
 class GpuDirect(Struct, frozen=True):
     """The prerequisites. Absent in a field: could not be read.
 
     `peer_memory`: version by path of :data:`PATHS`, of those that exist. `kernel`: Linux's major and minor number.
-    `driver`: which of NVIDIA's kernel modules is loaded, of which only the open one exports DMA-BUFs; None: neither.
-    `rdma_cm`: whether /dev/infiniband has the node of the RDMA connection manager.
+    `driver`: which of NVIDIA's kernel modules is loaded; None: neither.
     """
 
     peer_memory: Mapping[str, str] | Absent = field(default_factory=dict)
     kernel: tuple[int, int] | Absent = DMA_BUF_KERNEL
     driver: Flavour | Absent | None = "open"
-    rdma_cm: bool | Absent = True
 
     @property
     def dma_buf(self) -> bool | None:
@@ -170,15 +167,12 @@ class GpuDirect(Struct, frozen=True):
 
 
 @collector
-def gpudirect(host: Host, system: System | Absent) -> GpuDirect:
-    """Read modules, kernel and driver."""
-    driver = learn(host, flavour, "read", DRIVER)
-    nodes = learn(host, json.loads, "list", "/dev/infiniband")
+def gpudirect(host: Host, system: System | Absent, driver: Driver | Absent) -> GpuDirect:
+    """Read which modules there are."""
     return GpuDirect(
         peer_memory=_peer_memory(host),
         kernel=system if isinstance(system, Absent) else attempt(lambda: kernel_version(system.kernel)),
-        driver=None if missing(driver) else driver,
-        rdma_cm=False if missing(nodes) else nodes if isinstance(nodes, Absent) else "rdma_cm" in nodes,
+        driver=driver.flavour if isinstance(driver, Driver) else None if missing(driver) else driver,
     )
 
 
@@ -186,14 +180,6 @@ def _peer_memory(host: Host) -> Mapping[str, str] | Absent:
     found = {path: learn(host, str.strip, "read", path) for path in PATHS}
     refused = [reported for reported in found.values() if isinstance(reported, Absent) and not missing(reported)]
     return refused[0] if refused else {path: reported for path, reported in found.items() if isinstance(reported, str)}
-
-
-def flavour(text: str) -> Flavour:
-    """Return /proc/driver/nvidia/version: ``NVRM version: NVIDIA UNIX Open Kernel Module for x86_64 570.86.15 …``."""
-    match = re.search(r"^NVRM version:\s+NVIDIA UNIX (.*?)Kernel Module\b", text, re.MULTILINE)
-    if not match:
-        raise ParseError(f"{DRIVER}: {text[:80]!r}")
-    return "open" if match[1].strip() == "Open" else "proprietary"
 
 
 def kernel_version(text: str) -> tuple[int, int]:

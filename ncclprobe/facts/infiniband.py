@@ -64,7 +64,7 @@ class Port(Struct, frozen=True):
     """One port. Absent in a field: could not be read. `name` is as NCCL writes it, ``mlx5_0:1``.
 
     `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE, `physical` LinkUp, Polling (no cable) or Disabled
-    among others. `lid` and `sm_lid` are 0 without a subnet manager, and on Ethernet. `pkeys` are those that are not
+    among others. `lid` is 0 without a subnet manager, and on Ethernet. `pkeys` are those that are not
     zero, by index; bit 15 is full membership. Counters are since the driver was loaded, or the last reset; one that
     the driver does not keep is not among them (soft-RoCE has no `counters` at all).
     """
@@ -76,7 +76,6 @@ class Port(Struct, frozen=True):
     rate: Rate | Absent
     link_layer: str | Absent = "InfiniBand"
     lid: int | Absent = 0
-    sm_lid: int | Absent = 0
     pkeys: Mapping[int, int] | Absent = field(default_factory=dict)
     gids: tuple[Gid, ...] | Absent = ()
     counters: Mapping[str, int] | Absent = field(default_factory=dict)
@@ -101,7 +100,6 @@ class RdmaDevice(Struct, frozen=True):
     firmware: str | Absent = ""
     board: str | Absent = ""
     model: str | Absent = ""
-    node_guid: str | Absent = ""
     verbs: str | Absent = ""
     opens: bool | Absent = True
 
@@ -150,7 +148,6 @@ def _device(host: Host, name: str, nodes: dict[str, str] | Absent) -> RdmaDevice
         firmware=_word(host, f"{folder}/fw_ver"),
         board=_word(host, f"{folder}/board_id"),
         model=_word(host, f"{folder}/hca_type"),
-        node_guid=_word(host, f"{folder}/node_guid"),
         verbs=verbs,
         opens=_opens(host, verbs),
     )
@@ -182,7 +179,6 @@ def _port(host: Host, device: str, number: int) -> Port:
         rate=learn(host, rate, "read", f"{folder}/rate"),
         link_layer=learn(host, str.strip, "read", f"{folder}/link_layer"),
         lid=learn(host, hexadecimal, "read", f"{folder}/lid"),
-        sm_lid=learn(host, hexadecimal, "read", f"{folder}/sm_lid"),
         pkeys=learn(host, pkeys, "files", f"{folder}/pkeys", NO_PKEY),
         gids=_gids(host, folder),
         counters=_unless_missing(learn(host, counters, "files", f"{folder}/counters"), {}),

@@ -61,7 +61,6 @@ class Interface(Struct, frozen=True):
     kind: str = ""
     pci: str = ""
     master: str = ""
-    operstate: str = ""
     carrier_changes: int | None = None
 
     @property
@@ -147,7 +146,6 @@ def _interface(host: Host, name: str, rows: list[tuple[str, dict[str, Any]]], st
         kind=kind,
         pci=pci,
         master="" if "loopback" in flags else _optional(host, "link", f"{folder}/master").rpartition("/")[2],
-        operstate=_optional(host, "read", f"{folder}/operstate").strip(),
         speed_mbps=_positive(_optional(host, "read", f"{folder}/speed")) if has_speed else None,  # EINVAL while down
         driver="" if virtual else _optional(host, "link", f"{folder}/device/driver").rpartition("/")[2],
         carrier_changes=None if virtual else _positive(_optional(host, "read", f"{folder}/carrier_changes"), least=0),

@@ -23,22 +23,22 @@ DEVICE_TREE = "/proc/device-tree/model"
 _AZURE_TAG = "7783-7084-3265-9085-8269-3286-77"  # azure-sdk and cloud-init know Azure by it
 _ORACLE_TAG = "OracleCloud.com"
 
-_HYPERVISORS = {  # how they name themselves in DMI (dmi_vendor_table of systemd, src/basic/virt.c)
-    "KVM": "kvm",
-    "QEMU": "qemu",
-    "OpenStack": "kvm",
-    "Amazon EC2": "amazon",
-    "VMware": "vmware",
-    "VMW": "vmware",
-    "innotek GmbH": "virtualbox",
-    "VirtualBox": "virtualbox",
-    "Xen": "xen",
-    "Bochs": "bochs",
-    "Parallels": "parallels",
-    "BHYVE": "bhyve",
-    "Hyper-V": "hyper-v",
-    "Google Compute Engine": "google",
-}
+_HYPERVISORS = (  # how they name themselves in DMI (dmi_vendor_table of systemd, src/basic/virt.c)
+    "KVM",
+    "QEMU",
+    "OpenStack",
+    "Amazon EC2",
+    "VMware",
+    "VMW",
+    "innotek GmbH",
+    "VirtualBox",
+    "Xen",
+    "Bochs",
+    "Parallels",
+    "BHYVE",
+    "Hyper-V",
+    "Google Compute Engine",
+)
 
 
 class Dmi(Struct, frozen=True):
@@ -48,7 +48,6 @@ class Dmi(Struct, frozen=True):
     product: str = ""
     board_vendor: str = ""
     board: str = ""
-    chassis_vendor: str = ""
     asset_tag: str = ""
     bios_vendor: str = ""
 
@@ -57,14 +56,12 @@ class Machine(Struct, frozen=True):
     """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` only where the firmware says it, as on AWS.
 
     `virtual`: a hypervisor runs below this kernel; None: nothing tells (on Arm and POWER no processor flag does).
-    `hypervisor` is its name where it gives one.
     """
 
     dmi: Dmi = Dmi()
     cloud: str = ""
     instance_type: str = ""
     virtual: bool | None = None
-    hypervisor: str = ""
 
 
 def is_virtual(machine: object) -> bool:
@@ -74,14 +71,13 @@ def is_virtual(machine: object) -> bool:
 
 @collector
 def machine(host: Host) -> Machine:
-    """Read seven small files, or the device tree's; /proc/cpuinfo's hypervisor flag; Xen's type. For every user."""
+    """Read six small files, or the device tree's; /proc/cpuinfo's hypervisor flag; Xen's type. For every user."""
     try:
         dmi = Dmi(
             vendor=host.ask("read", f"{DMI}/sys_vendor").strip(),
             product=_optional(host, f"{DMI}/product_name"),
             board_vendor=_optional(host, f"{DMI}/board_vendor"),
             board=_optional(host, f"{DMI}/board_name"),
-            chassis_vendor=_optional(host, f"{DMI}/chassis_vendor"),
             asset_tag=_optional(host, f"{DMI}/chassis_asset_tag"),
             bios_vendor=_optional(host, f"{DMI}/bios_vendor"),
         )
@@ -100,15 +96,12 @@ def _optional(host: Host, path: str) -> str:
 def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
     """Return the machine that has these DMI fields, this /proc/cpuinfo and this /sys/hypervisor/type."""
     cloud = _cloud(dmi)
-    hypervisor = xen or _hypervisor(dmi)
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    virtual: bool | None = " hypervisor" in f"{flags[1]} " if flags else bool(hypervisor) or None
+    virtual: bool | None = " hypervisor" in f"{flags[1]} " if flags else bool(xen) or _is_hypervisors(dmi) or None
     if ".metal" in dmi.product and cloud == "aws":
         virtual = False
-    if virtual is False:  # bare metal of a cloud carries the cloud's name too
-        hypervisor = ""
     instance = dmi.product if cloud == "aws" and "." in dmi.product else ""
-    return Machine(dmi, cloud, instance, virtual, hypervisor)
+    return Machine(dmi, cloud, instance, virtual)
 
 
 def _cloud(dmi: Dmi) -> str:
@@ -122,14 +115,10 @@ def _cloud(dmi: Dmi) -> str:
     return "oracle" if dmi.asset_tag == _ORACLE_TAG else ""
 
 
-def _hypervisor(dmi: Dmi) -> str:
+def _is_hypervisors(dmi: Dmi) -> bool:
     if dmi.vendor == "Microsoft Corporation" and dmi.product == "Virtual Machine":
-        return "hyper-v"
-    for reported in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor):
-        for words, name in _HYPERVISORS.items():
-            if reported.startswith(words):
-                return name
-    return ""
+        return True
+    return any(said.startswith(_HYPERVISORS) for said in (dmi.product, dmi.vendor, dmi.board_vendor, dmi.bios_vendor))
 
 
 CMDLINE = "/proc/cmdline"

@@ -136,7 +136,6 @@ class Names(Struct, frozen=True):
     """
 
     hosts: tuple[HostsEntry, ...] = ()
-    nameservers: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -149,10 +148,9 @@ class Names(Struct, frozen=True):
 @collector
 def names(host: Host) -> Names:
     """Read three files, open to every user; one that is not there says nothing, as to the resolver itself."""
-    nameservers, search, options = resolv_conf(_text(host, RESOLV_CONF))
+    search, options = resolv_conf(_text(host, RESOLV_CONF))
     return Names(
         hosts=hosts(_text(host, HOSTS)),
-        nameservers=nameservers,
         search=search,
         options=options,
         sources=sources(_text(host, NSSWITCH)),
@@ -175,20 +173,17 @@ def hosts(text: str) -> tuple[HostsEntry, ...]:
     return tuple(entries)
 
 
-def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return nameservers, search list and options of resolv.conf(5). The last search or domain line counts."""
-    nameservers: list[str] = []
+def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return search list and options of resolv.conf(5). The last search or domain line counts."""
     search: list[str] = []
     options: list[str] = []
     for _, words in _lines(text, comments="#;"):
         keyword, values = words[0], words[1:]
-        if keyword == "nameserver":
-            nameservers += values[:1]
-        elif keyword in ("search", "domain"):
+        if keyword in ("search", "domain"):
             search = values
         elif keyword == "options":
             options += values
-    return tuple(nameservers), tuple(search), tuple(options)
+    return tuple(search), tuple(options)
 
 
 def sources(text: str) -> tuple[str, ...]:

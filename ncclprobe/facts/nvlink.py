@@ -25,15 +25,11 @@ _LINK = r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)"
 
 
 class GpuLinks(Struct, frozen=True):
-    """One GPU. `links` maps a link's number to its speed per direction in GB/s, None where it is inactive.
-
-    `complaint` is what was printed in place of links, such as that all are inactive.
-    """
+    """One GPU. `links` maps a link's number to its speed per direction in GB/s, None where it is inactive."""
 
     name: str
     uuid: str
     links: Mapping[int, float | None]
-    complaint: str = ""
 
 
 class NvlinkStatus(Struct, frozen=True):
@@ -61,7 +57,7 @@ def parse(text: str) -> NvlinkStatus:
 
 def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
     name, _, rest = heading.partition(" (UUID: ")
-    uuid, _, behind = rest.partition(")")
+    uuid = rest.partition(")")[0]
     links: dict[int, float | None] = {}
     for line in body:
         if match := re.fullmatch(_LINK, line):
@@ -70,8 +66,7 @@ def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
             links[int(match[1])] = float(match[2]) if match[2] else None
         elif line.startswith("Link "):
             raise ParseError(f"nvidia-smi nvlink -s: {line[:80]!r}")
-    complaint = next((line for line in (behind.strip(), *body) if line.startswith("NVML: ")), "")
-    return GpuLinks(name, uuid, links, complaint)
+    return GpuLinks(name, uuid, links)
 
 
 def lines(text: str) -> list[str]:

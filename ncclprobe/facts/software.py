@@ -62,16 +62,13 @@ class Torch(Struct, frozen=True):
 class Software(Struct, frozen=True):
     """`packages`: installed distributions. `nccl`: every libnccl found, the one a job would map first, then wheels.
 
-    `mapped` None: the loader would find none. `torch` None: not installed. `toolkit` is what /usr/local/cuda says it
-    is, `cudnn` the version that the loader's cache leads to; both empty where there is none.
+    `mapped` None: the loader would find none. `torch` None: not installed.
     """
 
     packages: dict[str, str]
     nccl: tuple[NcclLibrary, ...] = ()
     mapped: Mapped | Absent | None = None
     torch: Torch | Absent | None = None
-    toolkit: str = ""
-    cudnn: str = ""
 
     @property
     def nccl_version(self) -> Version | None:
@@ -87,7 +84,6 @@ def software(host: Host, loader: Loader | Absent) -> Software:
     torch = attempt(lambda: _torch(host))
     needer = attempt(lambda: _cuda_library(host, torch))
     mapped = attempt(lambda: _mapped(host, loader, torch, needer))
-    built = learn(host, toolkit, "read", "/usr/local/cuda/version.json")
     files = list(
         _files(host, [*(needer.rpath if isinstance(needer, Elf) else ()), *known.folders(), *_FURTHER_FOLDERS])
     )
@@ -97,8 +93,6 @@ def software(host: Host, loader: Loader | Absent) -> Software:
         nccl=tuple(each for each in (_read(host, first), *others) if each),
         mapped=mapped,
         torch=torch,
-        toolkit="" if isinstance(built, Absent) else built,
-        cudnn=_cudnn(host, known),
     )
 
 
@@ -204,24 +198,6 @@ def _same(path: str, mapped: str) -> bool:
     """Return whether a file is the one mapped: `libnccl.so.2` is a link to the versioned name next to it."""
     path, mapped = usr(path), usr(mapped)
     return path == mapped or (PurePosixPath(mapped).name == NCCL and path.startswith(f"{mapped}."))
-
-
-def toolkit(text: str) -> str:
-    """Return the version in the CUDA toolkit's version.json, which it has since 11.1. Raises ParseError."""
-    try:
-        return str(json.loads(text)["cuda"]["version"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ParseError(f"CUDA's version.json: {text[:80]!r}") from None
-
-
-def _cudnn(host: Host, loader: Loader) -> str:
-    """Return the version in the name of the file behind the loader's cache entry for cuDNN."""
-    for name, file in () if isinstance(loader.cached, Absent) else loader.cached:
-        target = learn(host, str, "link", file) if name.startswith("libcudnn.so.") else ""
-        match = None if isinstance(target, Absent) else re.search(r"\.so\.(\d+(?:\.\d+)+)$", target)
-        if match:
-            return match[1]
-    return ""
 
 
 def parse_version(text: str | int) -> Version:

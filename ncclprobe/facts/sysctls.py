@@ -1,8 +1,4 @@
-"""The kernel's settings that decide whether connections succeed and how fast they get: /proc/sys/net.
-
-Every user may read them. Older kernels show the maxima of socket buffers in the first network namespace only: in a
-container they are then not known, though they hold there too.
-"""
+"""The kernel's settings that decide whether connections succeed: /proc/sys/net, which every user may read."""
 
 import re
 from collections import Counter
@@ -25,44 +21,34 @@ _MAX_PORT = 65535
 class Ipv4Settings(Struct, frozen=True):
     """How one interface treats addresses, as the kernel applies it: the greater of its own setting and that of "all".
 
-    `rp_filter`: 0 off, 1 strict, 2 loose. `arp_ignore`, `arp_announce`: 0 is the default, which answers for and
-    announces the addresses of the other interfaces too (Documentation/networking/ip-sysctl.rst).
+    0 is the default, which answers for and announces the addresses of the other interfaces too
+    (Documentation/networking/ip-sysctl.rst).
     """
 
-    rp_filter: int | Absent
     arp_ignore: int | Absent
     arp_announce: int | Absent
 
 
 class Sysctls(Struct, frozen=True):
-    """Sizes in bytes; `tcp_rmem` and `tcp_wmem` are least, default and greatest.
+    """`ephemeral_ports` are first and last; `reserved_ports` the ranges in it that the kernel does not give out.
 
-    `ephemeral_ports` are first and last; `reserved_ports` the ranges in it that the kernel does not give out.
     `interfaces` has those whose settings can matter: two or more with addresses of one IPv4 subnet.
     """
 
     ephemeral_ports: tuple[int, int] | Absent
     reserved_ports: tuple[tuple[int, int], ...] | Absent
     somaxconn: int | Absent
-    rmem_max: int | Absent
-    wmem_max: int | Absent
-    tcp_rmem: tuple[int, int, int] | Absent
-    tcp_wmem: tuple[int, int, int] | Absent
     interfaces: Mapping[str, Ipv4Settings] = field(default_factory=dict)
 
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Read seven files, and where interfaces share a subnet three more and three per interface; open to every user."""
+    """Read three files, and where interfaces share a subnet two more and two per interface; open to every user."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),
         reserved_ports=_ask(host, "ipv4/ip_local_reserved_ports", port_list),
         somaxconn=_ask(host, "core/somaxconn", number),
-        rmem_max=_ask(host, "core/rmem_max", number),
-        wmem_max=_ask(host, "core/wmem_max", number),
-        tcp_rmem=_ask(host, "ipv4/tcp_rmem", three),
-        tcp_wmem=_ask(host, "ipv4/tcp_wmem", three),
         interfaces={interface.name: _ipv4(host, interface.name) for interface in shared},
     )
 
@@ -80,7 +66,7 @@ def _ipv4(host: Host, name: str) -> Ipv4Settings:
         numbers = [value for value in found if not isinstance(value, Absent)]
         return max(numbers) if len(numbers) == len(found) else next(v for v in found if isinstance(v, Absent))
 
-    return Ipv4Settings(effective("rp_filter"), effective("arp_ignore"), effective("arp_announce"))
+    return Ipv4Settings(effective("arp_ignore"), effective("arp_announce"))
 
 
 def _ask(host: Host, name: str, parse: Callable[[str], T]) -> T | Absent:
@@ -90,12 +76,6 @@ def _ask(host: Host, name: str, parse: Callable[[str], T]) -> T | Absent:
 def number(text: str) -> int:
     """Return one whole number. Raises ParseError."""
     return _numbers(text, 1)[0]
-
-
-def three(text: str) -> tuple[int, int, int]:
-    """Return three whole numbers, blank-separated. Raises ParseError."""
-    least, default, greatest = _numbers(text, 3)
-    return least, default, greatest
 
 
 def port_range(text: str) -> tuple[int, int]:

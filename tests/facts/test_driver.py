@@ -31,15 +31,15 @@ def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -
     [
         (
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version\n",
-            Driver("535.104.05", is_open=False),
+            Driver("535.104.05", "proprietary"),
         ),
         (
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build  (x@y)  Mon Jun\n",
-            Driver("570.158.01", is_open=True),
+            Driver("570.158.01", "open"),
         ),
         (
             "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build\n",
-            Driver("580.95", is_open=True),
+            Driver("580.95", "open"),
         ),
     ],
 )

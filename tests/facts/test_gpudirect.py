@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import driver
-from ncclprobe.facts.driver import DRIVER, PATHS, GpuDirect
+from ncclprobe.facts.driver import PATHS, VERSION, GpuDirect
+from ncclprobe.facts.field import attempt
 from ncclprobe.facts.machine import System
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Missing, ParseError
@@ -21,20 +22,20 @@ CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19
 LINUX = System("n0", "6.8.0-45-generic", "x86_64", "Ubuntu", None)
 NONE: dict[Question, Any] = {
     **{("read", path): Missing("not there") for path in PATHS},
-    ("read", DRIVER): Missing("not there"),
-    ("list", "/dev/infiniband"): Missing("not there"),
+    ("read", VERSION): Missing("not there"),
 }
 
 
 def read(said: dict[Question, Any], system: System | Absent = LINUX) -> GpuDirect:
-    seen = driver.gpudirect.run(answers(NONE | said), system)
+    host = answers(NONE | said)
+    seen = driver.gpudirect.run(host, system, attempt(lambda: driver.driver.run(host)))
     assert isinstance(seen, GpuDirect)
     return seen
 
 
 def test_a_machine_without_any_of_it_is_known_to_have_none() -> None:
     seen = read({})
-    assert seen == GpuDirect(peer_memory={}, kernel=(6, 8), driver=None, rdma_cm=False)
+    assert seen == GpuDirect(peer_memory={}, kernel=(6, 8), driver=None)
     assert seen.dma_buf is False
 
 
@@ -53,18 +54,12 @@ def test_a_module_nobody_may_look_for_is_unknown() -> None:
 )
 def test_dma_buf_takes_the_open_driver_and_a_kernel_that_has_it(text: str, kernel: str, works: bool | None) -> None:
     system = System("n0", kernel, "x86_64", "", None)
-    assert read({("read", DRIVER): text}, system).dma_buf is works
+    assert read({("read", VERSION): text}, system).dma_buf is works
 
 
 def test_a_driver_that_cannot_be_read_leaves_dma_buf_unknown() -> None:
-    assert read({("read", DRIVER): Denied("no")}).dma_buf is None
-    assert read({("read", DRIVER): OPEN}, Absent("no")).dma_buf is None
-
-
-def test_the_connection_manager_is_a_node() -> None:
-    assert read({("list", "/dev/infiniband"): ["rdma_cm", "uverbs0"]}).rdma_cm is True
-    assert read({("list", "/dev/infiniband"): ["uverbs0"]}).rdma_cm is False
-    assert read({("list", "/dev/infiniband"): Denied("no")}).rdma_cm == Absent("no", "Denied")
+    assert read({("read", VERSION): Denied("no")}).dma_buf is None
+    assert read({("read", VERSION): OPEN}, Absent("no")).dma_buf is None
 
 
 def test_it_is_learned_even_where_the_system_is_not() -> None:
@@ -74,6 +69,6 @@ def test_it_is_learned_even_where_the_system_is_not() -> None:
 
 @given(st.one_of(st.text(), st.from_regex(r"NVRM version: NVIDIA UNIX [\w ]*"), st.from_regex(r"\d{0,6}\.\d{0,6}")))
 def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (driver.flavour, driver.kernel_version):
+    for parse in (driver.loaded, driver.kernel_version):
         with contextlib.suppress(ParseError):
             parse(text)

@@ -24,7 +24,7 @@ def test_each_gpu_has_its_links_or_the_reason_for_none() -> None:
     expected = NvlinkStatus(
         {
             0: GpuLinks("NVIDIA H100 80GB HBM3", "GPU-aaaa", {0: 26.562, 1: None}),
-            3: GpuLinks("NVIDIA RTX A6000", "GPU-bbbb", {}, IDLE),
+            3: GpuLinks("NVIDIA RTX A6000", "GPU-bbbb", {}),
         }
     )
     assert parse(TWO) == expected
@@ -32,7 +32,7 @@ def test_each_gpu_has_its_links_or_the_reason_for_none() -> None:
 
 
 def test_the_reason_may_stand_in_the_line_of_the_gpu() -> None:
-    assert parse(f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {IDLE}\n").gpus[0].complaint == IDLE
+    assert parse(f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {IDLE}\n").gpus[0].links == {}
 
 
 @pytest.mark.parametrize("text", ["", "\n"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import loader as loader_module
 from ncclprobe.facts.loader import CACHED, DEFAULT_FOLDERS, LIBRARIES, Elf, Loader, choose, elf
-from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, toolkit, torch_cuda
+from ncclprobe.facts.software import Mapped, Software, parse_version, reaches, software, torch_cuda
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Missing, ParseError, TimedOut
 from ncclprobe.model.registry import Collector
@@ -124,16 +124,6 @@ def test_two_wheels_that_share_one_file_are_both_named() -> None:
     assert seen.nccl_version is None, "the wheel that was installed last wrote the file"
 
 
-def test_the_versions_of_the_toolkit_and_of_cudnn_are_read() -> None:
-    said = TORCH | {
-        ("read", "/usr/local/cuda/version.json"): '{"cuda": {"name": "CUDA SDK", "version": "12.4.1"}}',
-        ("link", "/lib/x86_64-linux-gnu/libcudnn.so.9"): "libcudnn.so.9.1.0",
-    }
-    known = Loader(cached=(("libnccl.so.2", "/x"), ("libcudnn.so.9", "/lib/x86_64-linux-gnu/libcudnn.so.9")))
-    assert (learned(said, known).toolkit, learned(said, known).cudnn) == ("12.4.1", "9.1.0")
-    assert (learned(TORCH).toolkit, learned(TORCH).cudnn) == ("", "")
-
-
 @pytest.mark.parametrize(
     ("text", "cuda"),
     [
@@ -154,7 +144,7 @@ def test_a_cuda_that_is_no_version_is_refused(cuda: str) -> None:
 
 @given(st.text())
 def test_any_text_is_understood_or_refused(text: str) -> None:
-    for parse in (torch_cuda, toolkit, lambda text: elf(text, "/x/lib.so")):
+    for parse in (torch_cuda, lambda text: elf(text, "/x/lib.so")):
         with suppress(ParseError):
             parse(text)
 

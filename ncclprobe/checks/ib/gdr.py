@@ -25,7 +25,7 @@ from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.nccl.paths import Topology, of_machine
 
-METAL, GUEST = Machine(virtual=False), Machine(virtual=True, hypervisor="kvm")
+METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
 
 
 @check(

@@ -305,7 +305,7 @@ _HEADERS = 96
 
 _SIZES = (4096, 2048, 1024, 512, 256)  # enum ib_mtu
 _NO_SYSCTL = Absent("not read")
-_FLUX = Ipv4Settings(1, 0, 0)
+_FLUX = Ipv4Settings(0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
@@ -408,8 +408,7 @@ def _packet(mtu: int) -> int:
 
 
 def _sysctls(**found: Ipv4Settings) -> Sysctls:
-    numbers: dict[str, Any] = dict.fromkeys(("somaxconn", "rmem_max", "wmem_max", "tcp_rmem", "tcp_wmem"), _NO_SYSCTL)
-    return Sysctls(_NO_SYSCTL, _NO_SYSCTL, **numbers, interfaces=found)
+    return Sysctls(_NO_SYSCTL, _NO_SYSCTL, _NO_SYSCTL, found)
 
 
 _SAME = interfaces(9000, 9000, prefix="10.0.0.{}")

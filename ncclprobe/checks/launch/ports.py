@@ -43,7 +43,7 @@ _ETH0 = Address("eth0", "inet", "10.0.0.5", "255.255.255.0", running=True)
 HERE = Interfaces((Interface("eth0", 2, frozenset({"up", "running"}), 1500, addresses=(_ETH0,)),))
 MASTER = Master("node0", ("10.0.0.5",), 0.002)
 TAKEN = Ports((Listener("0.0.0.0", 29500),), 0)
-USUAL = Sysctls((32768, 60999), (), 4096, 212992, 212992, (4096, 131072, 6291456), (4096, 16384, 4194304))
+USUAL = Sysctls((32768, 60999), (), 4096)
 
 
 @applies

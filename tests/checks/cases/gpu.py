@@ -34,7 +34,7 @@ def on_the_bus(driver: str = "", gpus: int = 1) -> Pci:
 
 
 _NO_NODES = Devices((), (), ())
-_LOADED = Driver("570.86.15", is_open=True)
+_LOADED = Driver("570.86.15", "open")
 _GIVEN = Environment({"SLURM_GPUS_ON_NODE": "8"})
 _IN_A_PROLOG = Environment({"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"})
 _PASSED_ON = on_the_bus("vfio-pci")

@@ -45,7 +45,7 @@ def nccl(*version: int) -> Software:
 _OPEN = GpuDirect({}, (6, 8), "open")
 _SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 _DOWN: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
-_KEPT_APART = Ipv4Settings(2, 1, 2)
+_KEPT_APART = Ipv4Settings(1, 2)
 _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(2))
 
 
