@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -154,6 +155,21 @@ def test_reports_need_nothing_but_nouns_units_and_files() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_file_fits_a_reader(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 700
+
+
+def code_lines(function: ast.AST, text: Sequence[str]) -> int:
+    """Return how many lines of a function are code: no docstring, blank line or line of comment."""
+    told = [node for node in ast.walk(function) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    silent = {line for node in told for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    lines = range(getattr(function, "lineno", 1), (getattr(function, "end_lineno", None) or 0) + 1)
+    return sum(1 for line in lines if line not in silent and not re.match(r"\s*(#|$)", text[line - 1]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_function_is_read_at_a_glance(path: Path) -> None:
+    text = path.read_text().splitlines()
+    functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert not {each.name: lines for each in functions if (lines := code_lines(each, text)) > 40}
 
 
 def test_every_room_of_the_package_has_its_place_in_this_table() -> None:

@@ -27,6 +27,7 @@ from ncclprobe.report import delivery
 if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.cluster.rails.plan import Budget
+    from ncclprobe.cluster.rendezvous.token import Token
     from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
     from ncclprobe.report.progress import Waiting
 
@@ -75,15 +76,10 @@ def meet(
     every node must be given. `waiting` shows what is under way. Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
-    from ncclprobe.cluster.rendezvous.token import find_token
 
     if options.keep and launch.node_rank == 0:
         make_folder(options.keep)
-    token = find_token(os.environ, launch, trust=options.trust_network)
-    times = Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else WAIT_S))
-    if token.made:
-        _print_lines(token.made, launch, options, words)
-
+    token = _token(options, launch, words)
     lost, made = list[bool](), list[Report]()
 
     def judge(snapshots: Sequence[Snapshot], missing: Sequence[str], notes: Sequence[str]) -> Report:
@@ -97,7 +93,7 @@ def meet(
     part = Part(
         launch=launch,
         token=token,
-        times=times,
+        times=Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else WAIT_S)),
         collectors=discover("ncclprobe.facts", Collector, diagnose.MACHINE),
         backend=options.backend,
         judge=judge,
@@ -111,6 +107,16 @@ def meet(
     for report in made:  # the other nodes have left
         arguments.keep_in_fleet(options, report, question.clock + options.timeout - time.monotonic())
     return ExitCode.USAGE if any(lost) and code != ExitCode.FAIL else code
+
+
+def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) -> "Token":
+    """Return by what the nodes know each other; of one made here, print what to type on the others."""
+    from ncclprobe.cluster.rendezvous.token import find_token
+
+    token = find_token(os.environ, launch, trust=options.trust_network)
+    if token.made:
+        _print_lines(token.made, launch, options, words)
+    return token
 
 
 def in_company(launch: Launch, options: argparse.Namespace) -> bool:

@@ -147,18 +147,8 @@ class JobFiles(Struct, frozen=True):
 
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
-    by_kind: dict[FileKind, list[JobFile]] = {}
     odd: list[NotUnderstood] = []
-    for file in files:
-        try:
-            by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
-        except UsageError as error:
-            if len(files) == 1:
-                raise
-            odd.append(NotUnderstood(file.name, 1, None, str(error).removeprefix(f"{file.name}: ")))
-    if "log" in by_kind and "empty" in by_kind:  # of a rank that wrote nothing
-        empty = by_kind.pop("empty")
-        by_kind["log"] = [file for file in files if file in by_kind["log"] or file in empty]
+    by_kind = _by_kind(files, odd)
     facts: Facts = {}
     if logs := by_kind.get("log"):
         read = _read_logs(logs, signs, show)
@@ -187,6 +177,22 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
         tuple(file.name for file in by_kind.get("report", ())),
         tuple(file.name for file in by_kind.get("capture", ())),
     )
+
+
+def _by_kind(files: Sequence[JobFile], odd: list[NotUnderstood]) -> dict[FileKind, list[JobFile]]:
+    """Return the files of each kind; one that cannot be read is told in `odd`. Raises UsageError for the only one."""
+    by_kind: dict[FileKind, list[JobFile]] = {}
+    for file in files:
+        try:
+            by_kind.setdefault("log" if file.once else _kind(file), []).append(file)
+        except UsageError as error:
+            if len(files) == 1:
+                raise
+            odd.append(NotUnderstood(file.name, 1, None, str(error).removeprefix(f"{file.name}: ")))
+    if "log" in by_kind and "empty" in by_kind:  # of a rank that wrote nothing
+        empty = by_kind.pop("empty")
+        by_kind["log"] = [file for file in files if file in by_kind["log"] or file in empty]
+    return by_kind
 
 
 def _unread(log: ReadLog) -> bool:

@@ -399,13 +399,8 @@ def _whole(
 ) -> Prediction:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
-    place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
-    if place == "pcie" and rank_links(system, shape, version).kind == "inter-socket":
-        place = "sockets"
-    factors = CORRECTIONS[place]
-    time_us = corrected_us(found.latency_us, transfer_us, factors, start)
-    share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
-    judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
+    place = _place(found, system, shape, bound, version)
+    time_us, share, judged_by = _timed(found.latency_us, transfer_us, CORRECTIONS[place], start)
     busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
     if bound and found.algorithm == "Ring" and busbw > network.domains(system, shape).line_GBps:
         found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs
@@ -432,6 +427,19 @@ def _whole(
         source=f"{_MODEL}; {bound.source}" if bound else _MODEL if found.protocol else _LINKS,
         confidence=bound.confidence if bound else "low" if place in _LOW else found.confidence,
     )
+
+
+def _place(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion) -> Where:
+    place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
+    between_sockets = place == "pcie" and rank_links(system, shape, version).kind == "inter-socket"
+    return "sockets" if between_sockets else place
+
+
+def _timed(latency_us: float, transfer_us: float, factors: Correction, start: float) -> tuple[float, float, str]:
+    """The microseconds that a call takes, the share of them that bytes take, and by what it is therefore judged."""
+    share = transfer_us / (start + factors.latency * latency_us + transfer_us)
+    judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
+    return corrected_us(latency_us, transfer_us, factors, start), share, judged_by
 
 
 @lru_cache(maxsize=256)
@@ -508,9 +516,8 @@ def _of_pairs(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
-    time_us = corrected_us(inside.latency_us, transfer_us, Correction(filling=CORRECTIONS[place].filling), start)
-    share = transfer_us / (start + inside.latency_us + transfer_us)
-    judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
+    factors = Correction(filling=CORRECTIONS[place].filling)
+    time_us, share, judged_by = _timed(inside.latency_us, transfer_us, factors, start)
     busbw = bus_bytes / time_us / 1e3
     return Prediction(
         op=op,

@@ -98,20 +98,9 @@ def version(code: int) -> str:
 
 def measurement(line: Line, setup: Setup) -> Measurement | None:
     """Return `line` as a row of ours; None: nothing was moved (size 0) or timed. Raises ValueError for nonsense."""
-    if line.dtype not in DTYPES:
-        raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
-    numbers = (line.time_us, line.algbw, line.busbw)
-    if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise ValueError("a time or bandwidth is negative or no number")
-    if not (
-        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.JOB_RANKS
-    ):
-        raise ValueError("a size, a count or the number of ranks is out of range")
-    if line.wrong is not None and line.wrong < 0:
-        raise ValueError("the number of wrong elements is negative")
+    _refuse_nonsense(line, setup)
     if not line.nbytes or not line.time_us:
         return None
-    dtype, _ = DTYPES[line.dtype]
     if line.time_us < bounds.LEAST_TIME_US:
         raise ValueError(f"{line.time_us:g} us is no time that was measured")
     mean_us, algbw, busbw = _speeds(line, setup)
@@ -124,7 +113,7 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
         mode=setup.mode,
         backend=setup.library,
         library=Library(setup.library, setup.version),
-        dtype=dtype,
+        dtype=DTYPES[line.dtype][0],
         redop=None if line.redop in ("none", "") else line.redop,
         nbytes=line.nbytes,
         count=line.count,
@@ -140,6 +129,21 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
         busbw_GBps=busbw,
         wrong=line.wrong,
     )
+
+
+def _refuse_nonsense(line: Line, setup: Setup) -> None:
+    """Raise ValueError for what no run can print."""
+    if line.dtype not in DTYPES:
+        raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
+    numbers = (line.time_us, line.algbw, line.busbw)
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise ValueError("a time or bandwidth is negative or no number")
+    if not (
+        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.JOB_RANKS
+    ):
+        raise ValueError("a size, a count or the number of ranks is out of range")
+    if line.wrong is not None and line.wrong < 0:
+        raise ValueError("the number of wrong elements is negative")
 
 
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
