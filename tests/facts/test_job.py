@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.facts.job import devices
 from ncclprobe.facts.job import ranks as looks
-from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
+from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, gpus, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
 from ncclprobe.host import SAMPLE, processes, rank_servers
 from ncclprobe.host.capture import Replay
@@ -322,7 +321,7 @@ def test_gpus_are_asked_at_both_looks_and_the_kernel_for_xids_where_there_are_gp
 @pytest.mark.parametrize("text", ["[{}]", "7", "nonsense", '[{"index": -1}]'])
 def test_nonsense_of_nvml_is_a_reason_and_no_gpu(text: str) -> None:
     with pytest.raises(ParseError):
-        devices.gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
+        gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
 
 
 # The connections of this very process.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
-from ncclprobe.facts import interfaces, names, ports, process, routes, sysctls
+from ncclprobe.facts import interfaces, names, ports, process, routes
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Failed, Missing, ParseError
@@ -160,8 +160,8 @@ def rail(name: str, address: str, index: int) -> Interface:
 
 def test_settings_are_read_and_what_is_refused_is_not_known() -> None:
     said = SETTINGS | {("read", "/proc/sys/net/core/somaxconn"): NOTHING}
-    assert isinstance(learn(sysctls.sysctls, said, fact(Interfaces())).somaxconn, Absent)
-    seen = learn(sysctls.sysctls, SETTINGS, fact(Interfaces()))
+    assert isinstance(learn(ports.sysctls, said, fact(Interfaces())).somaxconn, Absent)
+    seen = learn(ports.sysctls, SETTINGS, fact(Interfaces()))
     assert (seen.ephemeral_ports, seen.somaxconn) == ((32768, 60999), 4096)
     assert seen.reserved_ports == ((29500, 29500), (40000, 40010))
 
@@ -174,7 +174,7 @@ def test_only_interfaces_that_share_a_subnet_are_asked_how_they_treat_addresses(
         **{("read", f"{conf}/{w}/arp_announce"): n for w, n in (("all", "2"), ("a", "1"), ("b", "0"))},
         ("read", f"{conf}/b/arp_ignore"): NOTHING,
     }
-    seen = learn(sysctls.sysctls, said, fact(rails)).interfaces
+    seen = learn(ports.sysctls, said, fact(rails)).interfaces
     assert set(seen) == {"a", "b"}
     assert (seen["a"].arp_announce, seen["b"].arp_announce, seen["a"].arp_ignore) == (2, 2, 0)
     assert isinstance(seen["b"].arp_ignore, Absent)
@@ -183,7 +183,7 @@ def test_only_interfaces_that_share_a_subnet_are_asked_how_they_treat_addresses(
 @pytest.mark.parametrize("text", ["1-", "70000", "5,x", "1 2"])
 def test_what_is_no_list_of_ports_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        sysctls.port_list(text)
+        ports.port_list(text)
 
 
 HOSTS = "127.0.0.1 localhost\n127.0.1.1\tn0.site n0 # the installer's\n\nnonsense here\n::1 ip6-localhost\n10.0.0.5\n"
@@ -296,10 +296,9 @@ PARSERS: list[Callable[[str], object]] = [
     routes.main6,
     routes.rules,
     routes.tables,
-    sysctls.number,
-    sysctls.three,
-    sysctls.port_range,
-    sysctls.port_list,
+    ports.number,
+    ports.port_range,
+    ports.port_list,
     names.hosts,
     names.resolv_conf,
     names.sources,

@@ -12,8 +12,17 @@ from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job.devices import LiveGpu
-from ncclprobe.facts.job.ranks import Child, Connection, JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import (
+    Child,
+    Connection,
+    JobLook,
+    JobLooks,
+    JobProcess,
+    LiveGpu,
+    LiveRank,
+    LocalRanks,
+    Stand,
+)
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.localise.job import stand

@@ -28,8 +28,8 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.ports import Ipv4Settings, Sysctls
 from ncclprobe.facts.routes import Route, Routes
-from ncclprobe.facts.sysctls import Ipv4Settings, Sysctls
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check

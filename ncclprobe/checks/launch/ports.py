@@ -22,10 +22,9 @@ from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import Master, OwnName
-from ncclprobe.facts.ports import Chain, Firewall, Listener, Ports
+from ncclprobe.facts.ports import ROOT, Chain, Firewall, Listener, Ports, Sysctls
 from ncclprobe.facts.process import Process
 from ncclprobe.facts.reach import Paths
-from ncclprobe.facts.sysctls import ROOT, Sysctls
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold

@@ -1,4 +1,4 @@
-"""The ranks of a job on a node, what each does at two looks, and how those of all nodes stand."""
+"""The ranks of a job on a node, what each and its GPU does at two looks, and how those of all nodes stand."""
 
 import base64
 import json
@@ -15,21 +15,87 @@ from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, read_dump, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job import devices
-from ncclprobe.facts.job.devices import LiveGpu
-from ncclprobe.facts.kernel_log import Event
+from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
 from ncclprobe.facts.launcher import TORCH, Launch, detect
+from ncclprobe.facts.nvml import GONE, number, reasons, text
 from ncclprobe.facts.traffic import Traffic
 from ncclprobe.host import SAMPLE, Host
-from ncclprobe.host.dump_pipe import PIPE
 from ncclprobe.host.limited_child import LimitedChild
+from ncclprobe.host.rank_servers import PIPE
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import RankClass, Standing
-from ncclprobe.model.errors import HostError, OutOfTime, ParseError
+from ncclprobe.model.errors import REFUSALS, HostError, OutOfTime, ParseError
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, grouped
+
+_UNKNOWN = Absent("it was not asked")
+
+
+class LiveGpu(Struct, frozen=True):
+    """One GPU at one moment. `pids` are those ranks that compute on it, `nvlink_KiB` what its links have moved so far.
+
+    `busy_percent` is of the last second or less. Absent, with NVML's reason: that is not known.
+    """
+
+    index: int
+    pci: str | Absent = _UNKNOWN
+    pids: tuple[int, ...] | Absent = _UNKNOWN
+    busy_percent: int | Absent = _UNKNOWN
+    clock_MHz: int | Absent = _UNKNOWN
+    most_MHz: int | Absent = _UNKNOWN
+    power_mW: int | Absent = _UNKNOWN
+    reasons: tuple[str, ...] | Absent = _UNKNOWN
+    nvlink_KiB: int | Absent = _UNKNOWN
+
+    @property
+    def lost(self) -> str:
+        """Return NVML's words for a GPU that is gone; empty: it is there, or not known."""
+        why = self.pci.why if isinstance(self.pci, Absent) else ""
+        return why if any(words in why for words in GONE) else ""
+
+
+def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
+    """Return what NVML says of every GPU; of other processes than `pids` it says nothing."""
+    said = host.ask("nvml", "gpusOf", look, ",".join(map(str, pids)))
+    try:
+        rows = json.loads(said)
+        return tuple(_gpu(row) for row in rows[: bounds.NVML_DEVICES])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ParseError(f"NVML gpusOf: {said[:80]!r}: {error}") from None
+
+
+def _gpu(row: dict[str, Any]) -> LiveGpu:
+    return LiveGpu(number(row["index"]), **{name: _field(parse, row[name]) for name, parse in _FIELDS.items()})
+
+
+def _field(parse: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return Absent(f"NVML: {text(value['why'])}", value["refused"] if value["refused"] in REFUSALS else "Failed")
+    return parse(value)
+
+
+def _both_ways(values: list[Any]) -> int | Absent:
+    found = [_field(number, each) for each in values]
+    return next((each for each in found if isinstance(each, Absent)), None) or sum(found)
+
+
+_FIELDS = {
+    "pci": text,
+    "pids": lambda pids: tuple(map(number, pids)),
+    **dict.fromkeys(("busy_percent", "clock_MHz", "most_MHz", "power_mW"), number),
+    "reasons": reasons,
+    "nvlink_KiB": _both_ways,
+}
+
+
+def xids(host: Host) -> tuple[Event, ...]:
+    """Return what the kernel's log of this boot says of GPUs that failed."""
+    lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
+    found = events((float(at), str(line)) for at, line in lines)
+    return tuple(event for event in found if event.kind in ("xid", "lost"))
+
 
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 """A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
@@ -364,7 +430,7 @@ def _both_looks(host: Host, here: LocalRanks, asked: AskedJob, dump: Callable[[s
     interfaces = attempt(lambda: _interfaces(host.ask("psutil", "net_if_addrs")))
     if isinstance(second.gpus, Absent):
         return JobLooks(first, second, interfaces)
-    return JobLooks(first, second, interfaces, attempt(lambda: devices.xids(host)))
+    return JobLooks(first, second, interfaces, attempt(lambda: xids(host)))
 
 
 def _look(
@@ -389,7 +455,7 @@ def _look(
         attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
         traffic.read(host, number),
         dict(_of_children(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
-        attempt(lambda: devices.gpus(host, _pids(ranks), number)),
+        attempt(lambda: gpus(host, _pids(ranks), number)),
     )
 
 

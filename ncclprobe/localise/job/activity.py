@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.devices import LiveGpu
 from ncclprobe.facts.job.ranks import (
     ASLEEP,
     OUTSIDE,
@@ -15,6 +14,7 @@ from ncclprobe.facts.job.ranks import (
     JobLook,
     JobLooks,
     JobProcess,
+    LiveGpu,
     LiveRank,
     LocalRanks,
     ProcessState,

@@ -25,9 +25,9 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.ports import Ipv4Settings
 from ncclprobe.facts.routes import Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.facts.sysctls import Ipv4Settings
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
