@@ -17,9 +17,9 @@ import pytest
 from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.ranks import AskedJob, JobProcess, LocalRanks
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.host import dump_pipe
+from ncclprobe.host import rank_servers
 from ncclprobe.host.capture import Replay
-from ncclprobe.host.dump_pipe import ask_dump, left_dump
+from ncclprobe.host.rank_servers import ask_dump, left_dump
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing, TimedOut
 
 ENTRY = {"profiling_name": "nccl:all_reduce", "process_group": ("0", "default_pg"), "collective_seq_id": 51,
@@ -48,7 +48,7 @@ def torch(tmp_path: Path) -> Iterator[Any]:
     started: list[subprocess.Popen[str]] = []
 
     def start(data: bytes = DUMP, waits: str = "0.2", **variables: str) -> str:
-        own = {dump_pipe.PIPE: f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_", **variables}
+        own = {rank_servers.PIPE: f"{tmp_path}/pipe_", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_", **variables}
         argv = [sys.executable, "-c", TORCH, f"{tmp_path}/pipe_3.pipe", f"{tmp_path}/dump_3", data.hex(), waits]
         process = subprocess.Popen(argv, env=os.environ | own, stdout=subprocess.PIPE, text=True)
         started.append(process)
@@ -68,7 +68,7 @@ def test_records_are_read_when_torch_has_written_all_of_them(torch: Any, tmp_pat
 
 
 def test_a_rank_that_writes_nothing_is_not_waited_for(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(rank_servers, "_ANSWER_S", 0.2)
     with pytest.raises(TimedOut, match=r"wrote no flight records within 0\.2 s"):
         ask_dump(torch(waits="50"), "3")
 
@@ -76,7 +76,7 @@ def test_a_rank_that_writes_nothing_is_not_waited_for(torch: Any, monkeypatch: p
 def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(rank_servers, "_ANSWER_S", 1.0)
     pid, path = torch(waits="50"), tmp_path / "dump_3"
     other = threading.Timer(0.3, path.write_bytes, [DUMP])
     other.start()
@@ -88,7 +88,7 @@ def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
 
 def test_without_the_variable_nothing_is_touched(torch: Any) -> None:
     with pytest.raises(Missing, match="is not set"):
-        ask_dump(torch(**{dump_pipe.PIPE: ""}), "3")
+        ask_dump(torch(**{rank_servers.PIPE: ""}), "3")
 
 
 def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_full_pipe_is_not_read_by_torch(tmp_path: Path) -> None:
         while os.write(writes, b"1" * 4096):
             continue
     with pytest.raises(Failed, match="it is full"):
-        dump_pipe._write(str(tmp_path / "pipe"), os.geteuid())
+        rank_servers._write(str(tmp_path / "pipe"), os.geteuid())
     os.close(reads)
     os.close(writes)
 
@@ -133,7 +133,7 @@ def test_a_pipe_of_another_user_is_not_written_to(torch: Any, tmp_path: Path) ->
 
 def test_a_dump_that_leads_elsewhere_is_not_read(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dump_3").symlink_to(tmp_path / "elsewhere")
-    monkeypatch.setattr(dump_pipe, "_ANSWER_S", 0.6)
+    monkeypatch.setattr(rank_servers, "_ANSWER_S", 0.6)
     with pytest.raises(TimedOut):
         ask_dump(torch(waits="0"), "3")
     assert (tmp_path / "elsewhere").exists()
@@ -149,7 +149,7 @@ def test_what_a_rank_has_written_by_itself_is_named_and_not_what_lay_there_befor
     assert left_dump(pid, "3") == f"{tmp_path}/dump_3"
 
 
-RANK = JobProcess(10, 1, "python", 3, Launch("torchrun", world_size=4), settings={dump_pipe.PIPE: "/tmp/p"})
+RANK = JobProcess(10, 1, "python", 3, Launch("torchrun", world_size=4), settings={rank_servers.PIPE: "/tmp/p"})
 WAIT = {("wait", "1.0"): "", ("wait", "5.0"): ""}
 
 

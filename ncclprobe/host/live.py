@@ -464,14 +464,14 @@ def _server(pid: str, path: str, look: str) -> str:
 
 def _dump(pid: str, rank: str, look: str) -> str:
     """Return the flight records that torch writes when it is asked through its pipe."""
-    from ncclprobe.host.dump_pipe import ask_dump
+    from ncclprobe.host.rank_servers import ask_dump
 
     return ask_dump(pid, rank)
 
 
 def _left_dump(pid: str, rank: str) -> str:
     """Return the path of the flight records that a rank has written by itself."""
-    from ncclprobe.host.dump_pipe import left_dump
+    from ncclprobe.host.rank_servers import left_dump
 
     return left_dump(pid, rank)
 

@@ -5,7 +5,7 @@ same pseudonym wherever it stands, on every node whose capture was redacted unde
 
 Names are known before they are replaced: those that the capture or report itself calls a host, domain or user, and
 those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies no one and
-stays. What nothing but free text mentions is known by its form, or by the word before it: see :mod:`.hosts`.
+stays. What nothing but free text mentions is known by its form, or by the word before it: see :mod:`.identifiers`.
 """
 
 import itertools
@@ -21,8 +21,17 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
-from ncclprobe.redact import hosts
-from ncclprobe.redact.identifiers import IDENTIFIER, LOGINS, Identifiers, Pseudonyms, structure, without_keys
+from ncclprobe.redact.identifiers import (
+    IDENTIFIER,
+    LOGINS,
+    Identifiers,
+    Pseudonyms,
+    hosts,
+    mail_domains,
+    pods,
+    structure,
+    without_keys,
+)
 
 T = TypeVar("T")
 _COMMON_WORDS = (
@@ -221,10 +230,10 @@ class Redactor:
             self._learn_host(name.strip("."))
 
     def _learn_text(self, text: str) -> None:
-        for name in hosts.hosts(text):
+        for name in hosts(text):
             self._learn_told(name)
-        self._domains.update(name.lower() for name in hosts.mail_domains(text))
-        for name in hosts.pods(text):
+        self._domains.update(name.lower() for name in mail_domains(text))
+        for name in pods(text):
             if not all(map(_is_word, re.findall(r"[a-z]{2,}", name))):
                 self._learn(name, self._new.name)
         for match in LOGINS.finditer(text):
