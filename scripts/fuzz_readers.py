@@ -54,8 +54,7 @@ from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
-from ncclprobe.expect.topology_text import system_in
-from ncclprobe.expect.tuner import dumps
+from ncclprobe.expect.topology_text import graph_dump, pattern_lines, system_in
 from ncclprobe.facts import nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child, log_reader
 from ncclprobe.facts.files.ras import read_answer
@@ -325,7 +324,7 @@ def _topology(text: str) -> object:
 
 
 def _graphs(each: str) -> object:
-    return dumps.graph_dump(each, "g") if each.lstrip().startswith("<") else dumps.pattern_lines(each, "g")
+    return graph_dump(each, "g") if each.lstrip().startswith("<") else pattern_lines(each, "g")
 
 
 def _unless(refusal: type[Exception], read: Callable[[], object]) -> object:

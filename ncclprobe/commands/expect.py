@@ -16,7 +16,6 @@ from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, changed, lines, shape_of
 from ncclprobe.expect.tables import machines
-from ncclprobe.expect.tuner import dumps
 from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -279,8 +278,12 @@ def _graphs(path: Path | None) -> Graphs | None:
     """What NCCL itself wrote of its search. Raises UsageError."""
     if path is None:
         return None
-    text = files.read(path, limit=dumps.MOST_BYTES)
-    return dumps.graph_dump(text, str(path)) if text.lstrip().startswith("<") else dumps.pattern_lines(text, str(path))
+    text = files.read(path, limit=topology_text.MOST_BYTES)
+    return (
+        topology_text.graph_dump(text, str(path))
+        if text.lstrip().startswith("<")
+        else topology_text.pattern_lines(text, str(path))
+    )
 
 
 def _shape(options: argparse.Namespace, gpus: int) -> Shape:

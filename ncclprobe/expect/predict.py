@@ -341,7 +341,7 @@ def predict(
     """What `op` of `nbytes` (as nccl-tests prints it) takes; None where nothing can be said.
 
     `algorithm` is the only one that NCCL may take, `left` what settings leave it. `graphs` are what NCCL itself wrote
-    of its search (:mod:`.tuner.dumps`). `start`: what a call of this machine waits for on top of its hops, in
+    of its search (:mod:`.topology_text`). `start`: what a call of this machine waits for on top of its hops, in
     microseconds, where that is known better than of its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:

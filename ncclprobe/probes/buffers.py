@@ -1,15 +1,24 @@
-"""The memory that is measured in: allocated once, cut into views, and refused where it does not fit."""
+"""The memory that is measured in: allocated once, cut into views, and refused where it does not fit.
 
+What it holds when data is verified, and which elements came out wrong: every element depends on the rank that sends
+it and on where it lies, so that a missing rank, a swapped share and a shifted one all show. Every value, and every
+partial reduction in whatever order, is exact in the data type, so that any difference is an error. Only the average of
+floating-point numbers has a tolerance, because NCCL multiplies by a rounded 1/n before it sums (hostToDevRedOp in nccl
+src/enqueue.cc): see _average_tolerance. Nothing of this belongs inside a timed window.
+"""
+
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from ncclprobe.host import Host
 from ncclprobe.model.errors import HostError
-from ncclprobe.model.measurement import Place
+from ncclprobe.model.measurement import Mismatch, Place
 from ncclprobe.model.ops import CallShape
 from ncclprobe.model.values import Struct
+from ncclprobe.probes.collectives import Part
 
 _HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
 _NCCLS_OWN_BYTES = 2 << 30
@@ -114,3 +123,140 @@ def _read(host: Host, path: str) -> str:
         return host.ask("read", path)
     except HostError:
         return ""
+
+
+PERIOD = 1021
+"""Elements after which values repeat: a prime, so that no share of a buffer is a multiple of it by accident."""
+
+_BLOCK = PERIOD * 1024
+"""Elements handled at once: bounds what verification needs in addition to the buffers themselves."""
+
+_EXACT_BELOW = {torch.int8: 127, torch.uint8: 255, torch.bfloat16: 256, torch.float16: 2048}
+_EXACT_EXPONENT = {torch.int8: 6, torch.uint8: 7, torch.float16: 15}
+_FLOAT_AVERAGE_BELOW = 16
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Pattern(Struct, frozen=True):
+    """What each rank sends (`rows[rank]`, one period) and what a reduction over all ranks gives (`total`)."""
+
+    rows: torch.Tensor
+    total: torch.Tensor
+    tolerance: float = 0.0
+
+    def fill(self, buffer: torch.Tensor, rank: int) -> None:
+        """Write what `rank` sends."""
+        for start, piece in _pieces(buffer):
+            piece.copy_(_repeated(self.rows[rank], start, len(piece)))
+
+    def wrong(self, received: torch.Tensor, parts: Sequence[Part]) -> int:
+        """Return how many elements of `received` are not what `parts` says they must be."""
+        count = torch.zeros((), dtype=torch.int64, device=received.device)
+        for part, _, piece, expected in self._expected(received, parts):
+            count += self._differing(piece, expected, part.source is None).sum()
+        return int(count)
+
+    def first_wrong(self, received: torch.Tensor, parts: Sequence[Part], rank: int) -> Mismatch | None:
+        """Return the first element of what `rank` `received` that :meth:`wrong` counts."""
+        for part, begin, piece, expected in self._expected(received, parts):
+            found = self._differing(piece, expected, part.source is None).nonzero()
+            if len(found):
+                at = int(found[0])
+                right, got = expected[at : at + 1].cpu(), piece[at : at + 1].cpu()
+                texts = repr(right.item()), repr(got.item()), _bits(right), _bits(got)
+                return Mismatch(rank, begin + at, part.source, *texts)
+        return None
+
+    def _expected(
+        self, received: torch.Tensor, parts: Sequence[Part]
+    ) -> Iterator[tuple[Part, int, torch.Tensor, torch.Tensor]]:
+        """Yield piece by piece: its part, its offset in `received`, what it is and what it must be."""
+        begin = 0
+        for part in parts:
+            period = self.total if part.source is None else self.rows[part.source]
+            for offset, piece in _pieces(received[begin : begin + part.count]):
+                yield part, begin + offset, piece, _repeated(period, part.start + offset, len(piece))
+            begin += part.count
+
+    def _differing(self, got: torch.Tensor, expected: torch.Tensor, reduced: bool) -> torch.Tensor:
+        """Return which elements differ by more than they may."""
+        if not (reduced and self.tolerance):
+            return got != expected
+        error = (got.double() - expected.double()).abs()
+        return ~(error <= self.tolerance * expected.double())  # NaN is never within the tolerance
+
+
+def _bits(element: torch.Tensor) -> str:
+    """Return the bit pattern of a tensor of one element: ``0x3f800000`` for 1.0 in float32."""
+    size = element.element_size()
+    return f"0x{int(element.view(_INTEGER[size]).item()) % (1 << 8 * size):0{2 * size}x}"
+
+
+def _average_tolerance(dtype: torch.dtype, ranks: int) -> float:
+    """Return how far an average may be off, relative to it: half a unit in the last place to one `eps`."""
+    roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
+    return math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
+
+
+def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.device) -> Pattern:
+    """Return the data to verify one reduction with, or (None) an operation that only moves data."""
+    limit = _EXACT_BELOW.get(dtype, 1 << 20)
+    tolerance = 0.0
+    if redop is None:
+        rows = 1 + _scattered(ranks) % limit
+        total = rows[0]
+    elif redop == "sum":
+        rows = _shares(ranks, limit)
+        total = rows.sum(0)
+    elif redop == "prod":
+        exponents = _shares(ranks, _EXACT_EXPONENT.get(dtype, 30))
+        rows, total = 1 << exponents, 1 << exponents.sum(0)
+    elif redop == "avg" and dtype.is_floating_point:
+        rows = _shares(ranks, _FLOAT_AVERAGE_BELOW)
+        total = rows.sum(0).double() / ranks
+        tolerance = _average_tolerance(dtype, ranks)
+    elif redop == "avg":
+        rows = _shares(ranks, limit)
+        total = rows.sum(0) // ranks
+    else:
+        rows = _contest(ranks, limit, highest_wins=redop == "max")
+        total = rows.amax(0) if redop == "max" else rows.amin(0)
+    return Pattern(rows.to(dtype).to(device), total.to(dtype).to(device), tolerance)
+
+
+def _scattered(ranks: int) -> torch.Tensor:
+    """Return non-negative numbers without order, one row of a period per rank."""
+    place = torch.arange(ranks * PERIOD, dtype=torch.int64).view(ranks, PERIOD)
+    return (place + 4099).square() % 65521
+
+
+def _turn(ranks: int) -> torch.Tensor:
+    """Return the rank whose turn it is: 0 for another rank at every place, and counting up from there."""
+    return (torch.arange(ranks).unsqueeze(1) - torch.arange(PERIOD)) % ranks
+
+
+def _shares(ranks: int, limit: int) -> torch.Tensor:
+    """Return positive numbers whose sum over ranks never exceeds `limit`."""
+    highest = max(2, limit // ranks)
+    contributes = _turn(ranks) < limit // highest
+    return torch.where(contributes, 1 + _scattered(ranks) % highest, 0)
+
+
+def _contest(ranks: int, limit: int, highest_wins: bool) -> torch.Tensor:
+    """Return positive numbers up to `limit`, of which one rank's alone is the largest (or smallest), in turn."""
+    half = limit // 2
+    raised = (_turn(ranks) == 0) == highest_wins
+    return 1 + _scattered(ranks) % half + half * raised
+
+
+def _pieces(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield the blocks of `buffer`, each with where it begins."""
+    for start in range(0, len(buffer), _BLOCK):
+        yield start, buffer[start : start + _BLOCK]
+
+
+def _repeated(period: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """Return `count` elements of the endless repetition of `period`, from element `start` on."""
+    phase = start % PERIOD
+    times = -(-(phase + count) // PERIOD)
+    return period.repeat(times)[phase : phase + count]

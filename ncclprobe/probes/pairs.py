@@ -26,8 +26,8 @@ import torch.distributed as dist
 from ncclprobe.model.errors import reason
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.probes.buffers import PERIOD, Pattern
 from ncclprobe.probes.collectives import Part
-from ncclprobe.probes.data import PERIOD, Pattern
 
 Kind = Literal["latency", "forth", "back", "both"]
 SAMPLES = 5

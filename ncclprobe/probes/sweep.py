@@ -25,10 +25,9 @@ from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes import arrival_skew
 from ncclprobe.probes.arrival_skew import Arrival, skew
-from ncclprobe.probes.buffers import allocate, footprint, free_bytes
+from ncclprobe.probes.buffers import Pattern, allocate, footprint, free_bytes, pattern
 from ncclprobe.probes.clock import Batch, Clock, clock_of, time_batch
 from ncclprobe.probes.collectives import BufferView, Call, Probe
-from ncclprobe.probes.data import Pattern, pattern
 from ncclprobe.probes.plan import (
     PLACES,
     Exchange,

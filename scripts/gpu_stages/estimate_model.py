@@ -27,7 +27,7 @@ class Model:
 
     def __init__(self, log: str, system: Any, nodes: int, version: int) -> None:
         from ncclprobe.expect.system import Shape
-        from ncclprobe.expect.tuner.dumps import pattern_lines
+        from ncclprobe.expect.topology_text import pattern_lines
 
         self._graphs, self._system, self._shape = pattern_lines(log, "nccl.log"), system, Shape((1,) * nodes)
         self._version = version // 10000, version % 10000 // 100, version % 100

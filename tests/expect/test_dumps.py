@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.expect.tuner.dumps import MOST_BYTES, graph_dump, pattern_lines
+from ncclprobe.expect.topology_text import MOST_BYTES, graph_dump, pattern_lines
 from ncclprobe.expect.tuner.search import Graph, Graphs
 from ncclprobe.model.errors import UsageError
 

@@ -18,8 +18,8 @@ from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
+from ncclprobe.probes.buffers import Pattern
 from ncclprobe.probes.clock import clock_of
-from ncclprobe.probes.data import Pattern
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
 from ncclprobe.session.measure.pairs import measure_intra_node, turn_of
 from ncclprobe.session.ranks.identity import RankIdentity

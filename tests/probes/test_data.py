@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS
+from ncclprobe.probes.buffers import PERIOD, Pattern, pattern
 from ncclprobe.probes.collectives import (
     ROOT,
     Part,
@@ -19,7 +20,6 @@ from ncclprobe.probes.collectives import (
     scatter,
     sendrecv,
 )
-from ncclprobe.probes.data import PERIOD, Pattern, pattern
 
 CPU = torch.device("cpu")
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

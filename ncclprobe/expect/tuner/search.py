@@ -1,7 +1,7 @@
 """NCCL's search for channels, for regular machines: from links and their speeds to the graphs of its cost model.
 
-A graph has channels, speeds and types of path for each pattern; :mod:`ncclprobe.expect.tuner.dumps` reads the same from
-what NCCL itself wrote.
+A graph has channels, speeds and types of path for each pattern; :mod:`ncclprobe.expect.topology_text` reads the same
+from what NCCL itself wrote.
 
 The search tries speeds from fast to slow and keeps the best of channels x speed; here the number of channels that fit
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
