@@ -10,8 +10,8 @@ from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Scope, Tool
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
-from ncclprobe.report import accepted, text
-from ncclprobe.report.accepted import line
+from ncclprobe.report import text
+from ncclprobe.report.text import accepted_line
 
 H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})
 GLOO = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "gloo"})
@@ -64,7 +64,7 @@ def copies(slow: int = 0) -> tuple[CopyRow, ...]:
 
 
 def test_a_good_node_is_one_line() -> None:
-    said = line(report(measurements=(JUDGED,), pairs=pairs(), copies=copies(), topology=built(*[16] * 8)))
+    said = accepted_line(report(measurements=(JUDGED,), pairs=pairs(), copies=copies(), topology=built(*[16] * 8)))
     assert said == (
         "8 × H100 on n0: all_reduce 1 GiB: busbw 98 GB/s (algbw 52.4), 98 % of expected (bands.toml); "
         "28 of 28 pairs within 2 %; PCIe 8 of 8 x16; PASS (exit 0)"
@@ -72,41 +72,51 @@ def test_a_good_node_is_one_line() -> None:
 
 
 def test_what_is_slow_is_counted_and_slow_pairs_are_below_the_usual_one() -> None:
-    said = line(report(measurements=(JUDGED,), pairs=pairs(slow=2), copies=copies(slow=1), topology=built(*[16] * 8)))
+    said = accepted_line(
+        report(measurements=(JUDGED,), pairs=pairs(slow=2), copies=copies(slow=1), topology=built(*[16] * 8))
+    )
     assert said.endswith("26 of 28 pairs within 2 %; 1 of 8 GPUs slow to copy; PCIe 8 of 8 x16; PASS (exit 0)")
 
 
 def test_a_pair_that_is_slow_both_ways_is_one_pair() -> None:
     rows = [replace(row, GBps=10.0) if {row.src, row.dst} == {0, 1} else row for row in pairs()]
-    assert "27 of 28 pairs" in line(report(pairs=tuple(rows)))
+    assert "27 of 28 pairs" in accepted_line(report(pairs=tuple(rows)))
 
 
 def test_widths_are_those_that_were_read_and_not_what_copies_passed() -> None:
-    assert line(report(copies=copies(), topology=built(8, *[16] * 7))).endswith("PCIe 7 of 8 x16 (1 x8); PASS (exit 0)")
-    assert line(report(copies=copies())).endswith("PCIe widths not known; PASS (exit 0)")
-    unread = line(report(copies=copies(), topology=built(None, *[16] * 7)))
+    assert accepted_line(report(copies=copies(), topology=built(8, *[16] * 7))).endswith(
+        "PCIe 7 of 8 x16 (1 x8); PASS (exit 0)"
+    )
+    assert accepted_line(report(copies=copies())).endswith("PCIe widths not known; PASS (exit 0)")
+    unread = accepted_line(report(copies=copies(), topology=built(None, *[16] * 7)))
     assert unread.endswith("PCIe widths not known; PASS (exit 0)")
     two = tuple(row for row in copies() if row.device in ("GPU6", "GPU7"))
-    assert line(report(ranks=2, copies=two, topology=built(8, *[16] * 7))).endswith("PCIe 2 of 2 x16; PASS (exit 0)")
+    assert accepted_line(report(ranks=2, copies=two, topology=built(8, *[16] * 7))).endswith(
+        "PCIe 2 of 2 x16; PASS (exit 0)"
+    )
 
 
 def test_the_ladder_says_what_more_ranks_bring() -> None:
     one = LadderRow(rung="rank", ranks=1, groups=8, slowest=(0,), step_bytes=1, step_us=1.0,
                     samples_us=(1.0,) * 9, nbytes=1, speedup=1.0, efficiency=1.0)  # fmt: skip
     node = replace(one, rung="node", ranks=8, speedup=7.9, efficiency=0.9875)
-    assert "; ladder 8 ranks 7.9 x (99 %); PCIe" in line(report(pairs=pairs(), ladder=(one, node), topology=built(16)))
+    assert "; ladder 8 ranks 7.9 x (99 %); PCIe" in accepted_line(
+        report(pairs=pairs(), ladder=(one, node), topology=built(16))
+    )
 
 
 def test_the_largest_judged_row_speaks_and_not_the_fastest_or_the_unjudged() -> None:
     small = replace(JUDGED, nbytes=8, busbw_GBps=200.0)
     unjudged = replace(ROW, nbytes=1 << 32, busbw_GBps=500.0)
-    assert "busbw 98 GB/s (algbw 52.4), 98 % of expected" in line(report(measurements=(unjudged, JUDGED, small)))
+    assert "busbw 98 GB/s (algbw 52.4), 98 % of expected" in accepted_line(
+        report(measurements=(unjudged, JUDGED, small))
+    )
 
 
 def test_of_gloo_nothing_is_said_of_gpus() -> None:
     row = replace(ROW, nbytes=4 << 20, busbw_GBps=1.23)
     host = replace(COPY, kind="host", device="cpu", status="unjudged")
-    said = line(report(ranks=2, fingerprint=GLOO, measurements=(row,), pairs=(PAIR,), copies=(host,)))
+    said = accepted_line(report(ranks=2, fingerprint=GLOO, measurements=(row,), pairs=(PAIR,), copies=(host,)))
     assert said == (
         "2 ranks on n0, gloo: all_reduce 4 MiB: busbw 1.23 GB/s (algbw 52.4), not judged; 1 pair at 20 GB/s; "
         "2 numbers measured, none judged (exit 0)"
@@ -114,8 +124,8 @@ def test_of_gloo_nothing_is_said_of_gpus() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    assert line(report(ranks=4, fingerprint=None)) == "n0: looked at, nothing measured; PASS (exit 0)"
-    several = line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
+    assert accepted_line(report(ranks=4, fingerprint=None)) == "n0: looked at, nothing measured; PASS (exit 0)"
+    several = accepted_line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
     assert several == (
         "16 × H100 on 2 nodes: no collective measured; no pair measured; PCIe widths not known; "
         "1 number measured, none judged (exit 0)"
@@ -127,14 +137,14 @@ def test_a_model_is_known_by_its_short_name() -> None:
              "NVIDIA L40S": "L40S", "Tesla V100-SXM2-16GB": "V100", "NVIDIA Graphics": "Graphics"}  # fmt: skip
     for name, short in names.items():
         found = Fingerprint({"gpu": f"8 x {name}"}, software={"backend": "nccl"})
-        assert line(report(fingerprint=found)).startswith(f"8 × {short} on n0: ")
+        assert accepted_line(report(fingerprint=found)).startswith(f"8 × {short} on n0: ")
 
 
 def test_of_one_gpu_its_copies_are_said_and_that_there_is_nothing_between_gpus() -> None:
     alone = SkippedRow("pairs", None, "alone", "one GPU: nothing between GPUs to measure")
     ways = tuple(replace(COPY, kind=kind, GBps=rate) for kind, rate in (("h2d", 55.3), ("d2h", 54.9), ("device", 2e3)))
     one = report(ranks=1, copies=ways, skipped_rows=(alone, replace(alone, op="collectives")), topology=built(16))
-    assert line(one) == (
+    assert accepted_line(one) == (
         "1 × H100 on n0: 55.3 GB/s to the GPU, 54.9 back; PCIe 1 of 1 x16; "
         "one GPU: nothing between GPUs to measure; PASS (exit 0)"
     )
@@ -150,12 +160,12 @@ def test_of_one_gpu_its_copies_are_said_and_that_there_is_nothing_between_gpus()
 def test_a_look_alone_says_why_nothing_was_measured(scope: Scope, said: str) -> None:
     why = SkippedRow("copies", None, "unable", "no torch")
     bare = report(fingerprint=None, skipped_rows=(why,), scope=scope, status=Status.FAIL, exit_code=4)
-    assert line(bare) == said
+    assert accepted_line(bare) == said
 
 
 def test_a_node_whose_gpus_are_missing_is_no_node_for_gloo_jobs() -> None:
     missing = Verdict("gpu.count", "n0", Status.FAIL, "", findings=(fail("GPUs", "none usable"),))
-    said = line(report(fingerprint=None, checks=(missing,), scope=Scope(gpus=None, driver=False)))
+    said = accepted_line(report(fingerprint=None, checks=(missing,), scope=Scope(gpus=None, driver=False)))
     assert "no GPU" not in said
 
 
@@ -165,6 +175,6 @@ def test_the_line_is_the_first_and_the_last_of_accept_and_the_last_of_bandwidth(
 ) -> None:
     made = report(command=f"ncclprobe {command}", measurements=(JUDGED,))
     lines = text.render(made).splitlines()
-    assert [lines[place] for place in places] == [line(made)] * len(places)
-    assert lines.count(line(made)) == len(places)
-    assert accepted.begins(made) is (0 in places)
+    assert [lines[place] for place in places] == [accepted_line(made)] * len(places)
+    assert lines.count(accepted_line(made)) == len(places)
+    assert text.accepted_begins(made) is (0 in places)
