@@ -182,7 +182,7 @@ def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[st
     return tuple(name for name in names if name.startswith(entry.prefix) and name not in meant)
 
 
-def written(entry: Entry) -> str:
+def as_listed(entry: Entry) -> str:
     """Return the entry as it stands in the list, without rail and plane."""
     return entry.prefix if entry.port < 0 else f"{entry.prefix}:{entry.port}"
 

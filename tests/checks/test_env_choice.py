@@ -20,8 +20,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.env.gids import gid_index
-from ncclprobe.checks.env.hcas import hca_down, hca_prefix
+from ncclprobe.checks.env.hcas import gid_index, hca_down, hca_prefix
 from ncclprobe.checks.env.values import default_of
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.errors import Unlearned

@@ -20,7 +20,7 @@ from ncclprobe.checks.pci.tree import (
     topology_agree,
     with_errors,
 )
-from ncclprobe.checks.sync.software import _BLANK
+from ncclprobe.checks.sync.settings import _BLANK
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclprobe.checks.sync.placement import below, placement, told
+from ncclprobe.checks.sync.roster import below, placement, told
 from ncclprobe.facts.placement import Placement
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity

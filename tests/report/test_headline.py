@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ncclprobe.checks.env.fixtures import nccl
-from ncclprobe.checks.sync.software import nccl_version
+from ncclprobe.checks.sync.settings import nccl_version
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Related, Severity, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Expectation, Judged, Measurement

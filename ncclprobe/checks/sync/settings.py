@@ -1,20 +1,30 @@
-"""Variables that NCCL, its plugins, torch and gloo read, wherever each node has them from."""
+"""What a job runs with, node by node: variables that NCCL, its plugins, torch and gloo read, wherever they are from;
+versions of libraries, drivers and firmware, the code, and the time.
+"""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env import as_evidence, loaded
-from ncclprobe.checks.env.fixtures import having, setting
+from ncclprobe.checks.env.fixtures import gpus, having, hcas, nccl, setting
 from ncclprobe.checks.env.values import default_of
-from ncclprobe.checks.sync import differing, named, several_with_gpus
+from ncclprobe.checks.sync import differing, named, several_with_gpus, unlike
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.software import Software, Version
-from ncclprobe.model.findings import Finding, fail, note, warn
+from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.reach import ClockOffset, Gathering
+from ncclprobe.facts.software import Code, Software, Torch, Version
+from ncclprobe.model.errors import Unlearned
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.registry import check
+from ncclprobe.model.layout import first_of
+from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
+from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
+from ncclprobe.model.units import plural
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
 
@@ -182,3 +192,266 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
             entry = next(iter(settings.by_node[node] for node in machines)).effective["NCCL_HOSTID"]
             message = f"is {value!r} on {len(set(machines.values()))} machines: {named(machines)}"
             yield fail("NCCL_HOSTID", message, nodes=tuple(machines), evidence=as_evidence(entry), **JOB)
+
+
+def _network(name: str) -> NetworkChoice:
+    return NetworkChoice(name, "", ("eth0",), None, "")
+
+
+_SHOWN = 4  # nodes whose library is named as evidence
+
+_NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),)],
+    good=lambda: [(Every({"n0": _NEW, "n1": _NEW}),)],
+    required=True,
+    applies=several_with_gpus,
+)
+def nccl_version(software: Every[Software]) -> Iterator[Finding]:
+    """Nodes would load different versions of NCCL.
+
+    Right: All nodes would load one version of NCCL.
+    Why: NCCL compares the whole version of all ranks when it starts, and ends with "Mismatched NCCL version detected"
+    (src/init.cc:1042); a patch release is enough. Ranks of different branches do not come so far: of 2.23.4, 2.27.7,
+    2.28.9, 2.29.7 and 2.30.7 no two talk to each other (played), and most pairs wait without an end.
+    Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
+    """
+    said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}
+    unread = [node for node, library in said.items() if library and library.version is None]
+    versions = {node: library.version if library else None for node, library in said.items() if node not in unread}
+    if not any(versions.values()):
+        raise Unlearned("no libnccl with a known version was found on any node, in this interpreter's environment")
+    ballot = vote(versions)
+    if not ballot.agreed:
+        few = list(ballot.outliers or versions)[:_SHOWN]
+        shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
+        yield from unlike(ballot, _in_words, tell=fail, evidence=shown, **IMAGE)
+    elif unread:
+        raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
+
+
+def _in_words(version: Version | None) -> str:
+    return f"NCCL {'.'.join(map(str, version))}" if version else "no libnccl"
+
+
+def _built(torch: str, cuda: str) -> Software:
+    return Software({"torch": torch}, torch=Torch("/usr/lib/torch", cuda))
+
+
+_TORCH = _built("2.7.0+cu128", "12.8")
+_GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)})
+
+
+@check(
+    bad=lambda: [(Every({"n0": _TORCH, "n1": _TORCH, "n2": _built("2.6.0+cu128", "12.8")}), _GPUS)],
+    good=lambda: [(Every({"n0": _TORCH, "n1": _TORCH}), _GPUS)],
+    applies=several,
+)
+def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
+    """Nodes have different versions of torch, of the CUDA it was built for, or of the GPU driver.
+
+    Right: All nodes have one version of torch, its CUDA and the GPU driver.
+    Why: torch's process groups do not promise to talk to another version of themselves, and with another driver NCCL
+    may choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
+    Fix: run one image on all nodes; finish the driver's upgrade on those that were left behind.
+    """
+    words: dict[str, Callable[[Software], str | Absent]] = {
+        "torch": lambda each: each.packages.get("torch", "not installed"),
+        "CUDA of torch": _cuda_of_torch,
+    }
+    for name, ask in words.items():
+        yield from _versions(name, {node: ask(each) for node, each in software.items()}, "installed distributions")
+    drivers = {node: each.driver if isinstance(each, Gpus) else each for node, each in gpus.items()}
+    yield from _versions("driver", drivers, "nvmlSystemGetDriverVersion")
+
+
+def _cuda_of_torch(software: Software) -> str | Absent:
+    if isinstance(software.torch, Torch):
+        cuda = software.torch.cuda
+        return cuda if isinstance(cuda, Absent) else cuda or "built without CUDA"
+    return software.torch or Absent("torch is not installed")
+
+
+def _versions(what: str, said: dict[str, str | Absent], evidence: str) -> Iterator[Finding]:
+    ballot = vote({node: version for node, version in said.items() if isinstance(version, str)})
+    yield from unlike(ballot, what=what, subject=what, evidence=evidence, **IMAGE)
+
+
+def _flashed(version: str) -> Fabric:
+    devices = hcas(2).devices
+    return Fabric(tuple(replace(each, board="MT_0000000838", firmware=version) for each in devices))
+
+
+_FW = _flashed("28.39.1002")
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),)],
+    good=lambda: [(Every({"n0": _FW, "n1": _FW}),)],
+    applies=several_with_gpus,
+)
+def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
+    """NICs of one model have different firmware on different nodes.
+
+    Right: NICs of one model have the same firmware on all nodes.
+    Why: firmware decides on congestion control, adaptive routing and which errors are retried; a node left behind by an
+    upgrade is slow or drops connections in ways that no counter explains.
+    Fix: bring the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.
+    """
+    boards: dict[str, dict[str, frozenset[str]]] = {}
+    for node, fabric in fabrics.items():
+        for board in {device.board for device in fabric.devices if isinstance(device.board, str) and device.board}:
+            every = (d.firmware for d in fabric.devices if d.board == board)
+            if versions := frozenset(text for text in every if isinstance(text, str) and text):
+                boards.setdefault(board, {})[node] = versions
+    for board, said in boards.items():
+        say, seen = (lambda versions: " and ".join(sorted(versions))), "/sys/class/infiniband/*/fw_ver"
+        yield from unlike(vote(said), say, f"{board}: firmware", subject=board, evidence=seen, **IMAGE)
+
+
+_PARTS = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p")
+_BLANK = Choices(nccl=None, nvls=NvlsChoice(None, ""), **dict.fromkeys(_PARTS, NOT_CHOSEN))
+_ON_IB = replace(_BLANK, network=Part((_network("IB"),), "every active port"))
+_ON_TCP = replace(_ON_IB, network=Part((_network("Socket"),), "the loader finds no libnccl-net.so"))
+
+
+@check(
+    slows=True,
+    bad=lambda: [(Every({"n0": _ON_IB, "n1": _ON_IB, "n2": _ON_TCP}),)],
+    good=lambda: [(Every({"n0": _ON_IB, "n1": _ON_IB}),)],
+    applies=several_with_gpus,
+)
+def transport(choices: Every[Choices]) -> Iterator[Finding]:
+    """Nodes get different networks from NCCL.
+
+    Right: All nodes get the same network from NCCL.
+    Why: every rank takes the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
+    port means nothing to a socket, and the job fails or hangs at its first connection (nccl#2428).
+    Fix: look at the choice of network of the nodes that differ (`ncclprobe doctor -v`): a plugin that the loader does
+    not find, /dev/infiniband that is not given, ports that are down, a setting of this node alone.
+    """
+    known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
+    ballot = vote(known)
+    if not ballot.agreed:
+        few = list(ballot.outliers or known)[:_SHOWN]
+        shown = [seen(f"network of {node}", choices.by_node[node].network.why) for node in few]
+        yield from unlike(ballot, what="NCCL's network is", tell=fail, evidence=shown, **IMAGE)
+        return
+    unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
+    if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
+        raise Unlearned(f"the network of {named(unread)} is not known: {choices.by_node[unread[0]].network.why}")
+
+
+_MOST_NAMED = 12
+_OTHERS_BUSINESS = ("torch", "nvidia-nccl")
+"""What sync.torch-cuda and sync.nccl-version compare."""
+
+_ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
+_EDITED = replace(_ONE, digest="b" * 64)
+_NEWER = replace(_EDITED, commit="2" * 40)
+
+
+@applies
+def code_given(codes: Every[Code | Absent]) -> bool:
+    """if --code names the folder of the job's code, on several nodes."""
+    return len(codes) > 1 and any(isinstance(each, Code) for _, each in codes.items())
+
+
+@check(
+    bad=lambda: [(Every({"n0": _ONE, "n1": _ONE, "n2": _NEWER}),)],
+    good=lambda: [(Every({"n0": _ONE, "n1": _ONE}),)],
+    required=True,
+    applies=code_given,
+)
+def code(codes: Every[Code]) -> Iterator[Finding]:
+    """Nodes have different code, or different versions of what it imports.
+
+    Right: All nodes have the same code, and the same versions of what it imports.
+    Why: ranks that run different programs call collectives in another order, or of another size, and hang without a
+    message that names the file; another version of a package changes what is computed, or how it is sharded.
+    Fix: check out one commit on all nodes, or copy the folder anew (rsync --delete); build one image, or install from
+    one lock file.
+    """
+    yield from _trees(codes)
+    names, seen = sorted({name for _, each in codes.items() for name in each.packages}), "installed distributions"
+    found: list[Finding] = []
+    for name in (each for each in names if not each.startswith(_OTHERS_BUSINESS)):
+        found += _versions(name, {n: e.packages.get(name, "not installed") for n, e in codes.items()}, seen)
+    yield from found[:_MOST_NAMED]
+    if more := found[_MOST_NAMED:]:
+        listed = first_of((each.subject for each in more), _MOST_NAMED)
+        yield note("packages", f"{len(more)} more differ: {listed}", evidence=seen)
+    if cut := [node for node, each in codes.items() if each.cut or each.unread]:
+        why = codes.by_node[cut[0]].cut or f"{codes.by_node[cut[0]].unread} of its files cannot be read"
+        raise Unlearned(f"not all of the code of {named(cut)} is known: {why}")
+
+
+def _trees(codes: Every[Code]) -> Iterator[Finding]:
+    ballot = vote({node: each.digest for node, each in codes.items()})
+    said = {each.digest: _told(each) for _, each in codes.items()}
+    commits = {each.commit for _, each in codes.items()}
+    same = "; the commit is the same: files were changed after it" if len(commits) == 1 and commits != {""} else ""
+    seen = "a digest of the names and contents of code files"
+    yield from unlike(ballot, said.__getitem__, "code:", after=same, tell=fail, evidence=seen, **JOB)
+
+
+def _told(code: Code) -> str:
+    commit = f"commit {code.commit[:12]}, " if code.commit else ""
+    return f"{commit}{plural(code.files, 'file')}, digest {code.digest[:12]}"
+
+
+_APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
+_MOST_TOLD = 5
+
+_ASKED = Gathering(4, 0.1)
+_SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
+_HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
+
+
+def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
+    """Of n1, n2 … against n0."""
+    return Every({"n0": _SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
+
+
+@check(
+    bad=lambda: [(_offsets(-1.5), _HUB)],
+    good=lambda: [(Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB)],
+    applies=several,
+)
+def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
+    """The clocks of the nodes are more than a second apart.
+
+    Right: The clocks of the nodes are within a second of each other.
+    Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
+    and files and certificates that one node writes are from the future for another.
+    Fix: on the nodes named `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the
+    offset.
+    """
+    known = {node: each for node, each in offsets.items() if isinstance(each, ClockOffset)}
+    if not known:
+        raise Unlearned("no clock was compared with rank 0's")
+    ahead = {node: 0.0 for node, each in gatherings.items() if isinstance(each, Gathering)}
+    ahead |= {node: each.offset_s for node, each in known.items()}
+    middle = sorted(ahead, key=lambda node: ahead[node])[(len(ahead) - 1) // 2]  # a mean would be the time of neither
+    unsure = dict.fromkeys(ahead, 0.0) | {node: each.rtt_s / 2 for node, each in known.items()}
+    apart = {node: s - ahead[middle] for node, s in ahead.items()}
+    off = {node: s for node, s in apart.items() if abs(s) > _APART_S + unsure[node] + unsure[middle]}
+    blamed = {**IMAGE, "evidence": "pings to rank 0, the shortest round trip of several"}
+    if 2 * len(off) < len(ahead):
+        if off:
+            words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
+            differ = "differs" if len(off) == 1 else "differ"
+            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
+            yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
+    else:
+        spread = max(ahead.values()) - min(ahead.values())
+        first, last = min(ahead, key=lambda node: ahead[node]), max(ahead, key=lambda node: ahead[node])
+        message = f"no majority among {len(ahead)} nodes: up to {spread:.3g} s apart, {first} behind and {last} ahead"
+        yield warn("clocks", message, **blamed)
+    unknown = [node for node, each in offsets.items() if node not in ahead]
+    if unknown and not off:
+        raise Unlearned(f"the clock of {named(unknown)} was not compared with rank 0's")

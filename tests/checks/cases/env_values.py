@@ -36,7 +36,7 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.env.job import _LIST
-from ncclprobe.checks.env.uniform import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
+from ncclprobe.checks.env.values import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces

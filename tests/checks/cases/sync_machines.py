@@ -29,7 +29,7 @@ from ncclprobe.checks.sync.host import (
     _cpus,
 )
 from ncclprobe.checks.sync.roster import _TWO_OF_THREE
-from ncclprobe.checks.sync.software import (
+from ncclprobe.checks.sync.settings import (
     _EDITED,
     _FW,
     _GPUS,
