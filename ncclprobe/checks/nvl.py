@@ -31,7 +31,7 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.values import read_setting
 
 
-class Linked(Struct, frozen=True):
+class _Linked(Struct, frozen=True):
     """A GPU and its links, from either source.
 
     `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
@@ -49,30 +49,30 @@ class Linked(Struct, frozen=True):
     meshed: bool = False
 
 
-class Box(Struct, frozen=True):
+class _Box(Struct, frozen=True):
     """The GPUs whose links are known, why those of others are not, and where this is from."""
 
-    gpus: tuple[Linked, ...]
+    gpus: tuple[_Linked, ...]
     unknown: Mapping[str, Absent]
     evidence: str
 
-    def like(self, gpu: Linked) -> tuple[Linked, ...]:
+    def like(self, gpu: _Linked) -> tuple[_Linked, ...]:
         """Return the GPUs of the same product, itself included."""
         return tuple(other for other in self.gpus if other.product == gpu.product)
 
 
-def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> Box:
+def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> _Box:
     """Return the links of every GPU but those with MIG, which show none. Raises Unlearned where nothing tells."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):
-        return Box(tuple(_printed(n, gpu) for n, gpu in status.gpus.items()), {}, "nvidia-smi nvlink -s")
+        return _Box(tuple(_printed(n, gpu) for n, gpu in status.gpus.items()), {}, "nvidia-smi nvlink -s")
     gaps = [fact.why for fact in (gpus, links, status) if isinstance(fact, Absent)]
     raise Unlearned("; ".join(dict.fromkeys(gaps)))
 
 
-def _from_nvml(gpus: Gpus, links: NvLinks) -> Box:
-    known: list[Linked] = []
+def _from_nvml(gpus: Gpus, links: NvLinks) -> _Box:
+    known: list[_Linked] = []
     unknown: dict[str, Absent] = {}
     for gpu, row in zip(gpus.all, links.gpus, strict=False):
         gap = row if isinstance(row, Absent) else next(_gaps(row), None)
@@ -80,16 +80,16 @@ def _from_nvml(gpus: Gpus, links: NvLinks) -> Box:
             unknown[f"GPU{gpu.index}"] = gap
         elif not isinstance(row, Absent) and gpu.mig is not True:
             known.append(_read(gpu, row))
-    return Box(tuple(known), unknown, "NVML, link by link (nvidia-smi nvlink -s)")
+    return _Box(tuple(known), unknown, "NVML, link by link (nvidia-smi nvlink -s)")
 
 
 def _gaps(row: tuple[NvLink, ...]) -> Iterator[Absent]:
     return (link.state for link in row if isinstance(link.state, Absent))
 
 
-def _read(gpu: Gpu, row: tuple[NvLink, ...]) -> Linked:
+def _read(gpu: Gpu, row: tuple[NvLink, ...]) -> _Linked:
     up = [link for link in row if link.state != "inactive"]
-    return Linked(
+    return _Linked(
         name=f"GPU{gpu.index}",
         product=gpu.name,
         up=tuple(link.link for link in up),
@@ -101,10 +101,10 @@ def _read(gpu: Gpu, row: tuple[NvLink, ...]) -> Linked:
     )
 
 
-def _printed(index: int, gpu: GpuLinks) -> Linked:
+def _printed(index: int, gpu: GpuLinks) -> _Linked:
     up = {link: speed for link, speed in gpu.links.items() if speed is not None}
     down = tuple(link for link, speed in gpu.links.items() if speed is None)
-    return Linked(f"GPU{index}", gpu.name, tuple(up), down, speeds=tuple(speed * 1000 for speed in up.values()))
+    return _Linked(f"GPU{index}", gpu.name, tuple(up), down, speeds=tuple(speed * 1000 for speed in up.values()))
 
 
 Row = tuple[NvLink, ...]
@@ -155,7 +155,7 @@ def links(
         yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
 
 
-def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
+def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
     """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
     product = nvlink_products().get(gpu.product)
     siblings = most_frequent([len(other.up) for other in seen.like(gpu)])
@@ -167,7 +167,7 @@ def _short(gpu: Linked, seen: Box, virtual: bool) -> Iterator[Finding]:
         yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
 
 
-def _unlike_siblings(gpu: Linked, product: NvlinkProduct | None, message: str, seen: Box) -> Finding:
+def _unlike_siblings(gpu: _Linked, product: NvlinkProduct | None, message: str, seen: _Box) -> Finding:
     """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
     paired = product is not None or not any(other.meshed for other in seen.like(gpu))
@@ -177,7 +177,9 @@ def _unlike_siblings(gpu: Linked, product: NvlinkProduct | None, message: str, s
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
 
 
-def _unlike_its_kind(gpu: Linked, product: NvlinkProduct, message: str, seen: Box, virtual: bool) -> Iterator[Finding]:
+def _unlike_its_kind(
+    gpu: _Linked, product: NvlinkProduct, message: str, seen: _Box, virtual: bool
+) -> Iterator[Finding]:
     """Report that all siblings have equally few: certain where the board decides, not with bridges or part of one."""
     evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD

@@ -31,7 +31,7 @@ GPU; it also works under torchrun, srun and mpirun. What cannot be measured here
 first and the last line of the report are the same, to be pasted into a ticket."""
 
 
-class Level(Struct, frozen=True):
+class _Level(Struct, frozen=True):
     """How thorough: within how many seconds, which parts, which operations at which sizes, how sure of a row."""
 
     seconds: float
@@ -42,11 +42,11 @@ class Level(Struct, frozen=True):
     row_s: float = 2.0
 
 
-LEVELS: Mapping[str, Level] = MappingProxyType(
+LEVELS: Mapping[str, _Level] = MappingProxyType(
     {
-        "quick": Level(20.0, what=()),
-        "full": Level(180.0),
-        "long": Level(1800.0, ops=tuple(OPS), only_judged=False, precision=0.005, row_s=10.0),
+        "quick": _Level(20.0, what=()),
+        "full": _Level(180.0),
+        "long": _Level(1800.0, ops=tuple(OPS), only_judged=False, precision=0.005, row_s=10.0),
     }
 )
 _GLOO_RANKS = 2

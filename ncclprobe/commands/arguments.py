@@ -34,7 +34,7 @@ MOST = 14
 """Options that --help shows at most, itself included."""
 
 
-class Brief(Struct, frozen=True):
+class _Brief(Struct, frozen=True):
     """The options of each task, and commands to copy."""
 
     tasks: Mapping[str, str]
@@ -43,9 +43,9 @@ class Brief(Struct, frozen=True):
 
 _REPORT = "--json --html --quiet --verbose"
 
-BRIEF: Mapping[str, Brief] = MappingProxyType(
+BRIEF: Mapping[str, _Brief] = MappingProxyType(
     {
-        "doctor": Brief(
+        "doctor": _Brief(
             {
                 "what to look at": "--backend --local --path --expect-gpus",
                 "several nodes by hand": "--nnodes --node-rank --master-addr",
@@ -58,7 +58,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "ncclprobe doctor node7.jsonl",
             ),
         ),
-        "accept": Brief(
+        "accept": _Brief(
             {
                 "what to measure": "--level --backend --ladder",
                 "how it is judged": "--expect-gpus --expect --require-judged",
@@ -72,7 +72,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "srun --ntasks-per-node=8 ncclprobe accept --ladder -- python train.py",
             ),
         ),
-        "bandwidth": Brief(
+        "bandwidth": _Brief(
             {
                 "what to measure": "--op -b -e -n --backend",
                 "how it is judged": "--expect --require-judged",
@@ -85,7 +85,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "ncclprobe bandwidth --nproc 8 --expect bands.toml --json report.json",
             ),
         ),
-        "pairs": Brief(
+        "pairs": _Brief(
             {
                 "what to measure": "-b -e --rounds --backend",
                 "how it is judged": "--require-judged",
@@ -94,7 +94,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
             },
             ("srun --ntasks-per-node=8 ncclprobe pairs", "torchrun --nproc-per-node=gpu -m ncclprobe.pairs"),
         ),
-        "copies": Brief(
+        "copies": _Brief(
             {
                 "what to measure": "--backend --nproc",
                 "how it is judged": "--require-judged",
@@ -103,11 +103,11 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
             },
             ("ncclprobe copies", "ncclprobe copies --nproc 8 --json copies.json"),
         ),
-        "affinity": Brief(
+        "affinity": _Brief(
             {"what to measure": "-e --backend --nproc", "the run": "--timeout --keep", "the report": _REPORT},
             ("torchrun --nproc-per-node=gpu -m ncclprobe.affinity",),
         ),
-        "workload": Brief(
+        "workload": _Brief(
             {
                 "what to measure": "--params --layers --tokens --groups --backend",
                 "the run": "--nproc --timeout --keep",
@@ -118,7 +118,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "srun --ntasks-per-node=8 ncclprobe workload --groups tp=8,dp=2",
             ),
         ),
-        "rails": Brief(
+        "rails": _Brief(
             {
                 "what to try": "--plan --cross-rails --force",
                 "several nodes by hand": "--nnodes --node-rank --master-addr",
@@ -127,7 +127,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
             },
             ("srun --ntasks-per-node=1 ncclprobe rails", "ncclprobe rails --plan --nnodes 64"),
         ),
-        "expect": Brief(
+        "expect": _Brief(
             {
                 "which machine": "--machine --nodes --gpus-per-node --list",
                 "which numbers": "--op -b -e --judge",
@@ -143,7 +143,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4",
             ),
         ),
-        "explain": Brief(
+        "explain": _Brief(
             {
                 "what counts": "--exit-code --ignore",
                 "names and addresses": "--redact --redact-key",
@@ -155,7 +155,7 @@ BRIEF: Mapping[str, Brief] = MappingProxyType(
                 "ncclprobe explain NCCL_IB_TIMEOUT",
             ),
         ),
-        "attach": Brief(
+        "attach": _Brief(
             {
                 "what to look at": "--pid --stacks --dumps --prepare",
                 "what counts": "--exit-code",

@@ -38,7 +38,7 @@ _OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT", "LOCAL_WORLD_SIZE", "ROLE_WORL
 _WORDS = {"same": "within noise", "unsure": "unsure"}
 
 
-class Side(Struct, frozen=True):
+class _Side(Struct, frozen=True):
     """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
     `cut`: it ended early, or it may have. `about`: which machines it was, and when.
     """
@@ -54,7 +54,7 @@ class Side(Struct, frozen=True):
     about: str = ""
 
 
-class Comparison(Struct, frozen=True):
+class _Comparison(Struct, frozen=True):
     """Everything that :func:`main` shows."""
 
     rows: tuple[RowDifference, ...]
@@ -89,21 +89,21 @@ def main(argv: Sequence[str]) -> int:
     return found.exit_code
 
 
-def side(path: str) -> Side:
+def side(path: str) -> _Side:
     """Return what `path` holds. Raises UsageError."""
     text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
         site = baselines.parse(text, path)
-        return Side(path, baselines.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
+        return _Side(path, baselines.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
     if schema == "nccl-tests":
         runs = read_runs(path)
         rows = [row for run in runs for row in run.rows]
         failed = tuple(run.failed for run in runs if run.failed)
         cut = any(run.cut for run in runs)
-        return Side(path, baselines.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
+        return _Side(path, baselines.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
     report = as_json.read(path)
-    return Side(
+    return _Side(
         path,
         baselines.of_rows(report.measurements),
         report.fingerprint,
@@ -137,11 +137,11 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
             yield prefix + setting.name, "(not recorded)" if setting.value is None else setting.value
 
 
-def compared(old: Side, new: Side, tolerance: float) -> Comparison:
+def compared(old: _Side, new: _Side, tolerance: float) -> _Comparison:
     """Return `old` and `new` side by side."""
     both = old.report and new.report
     fresh = [text for key, text in new.findings.items() if both and key not in old.findings]
-    return Comparison(
+    return _Comparison(
         rows=tuple(differences(old.points, new.points, tolerance)),
         only_old=tuple(_name(key) for key in old.points if key not in new.points),
         only_new=tuple(_name(key) for key in new.points if key not in old.points),
@@ -154,13 +154,13 @@ def compared(old: Side, new: Side, tolerance: float) -> Comparison:
     )
 
 
-def _machines(old: Side, new: Side, *, both: bool) -> Iterator[str]:
+def _machines(old: _Side, new: _Side, *, both: bool) -> Iterator[str]:
     """Yield how the fingerprints differ; where `both` are reports, settings are compared one by one."""
     found = changes(old.fingerprint, new.fingerprint)
     yield from (each for each in found if not (both and each.startswith("settings: ")))
 
 
-def _changed(old: Side, new: Side) -> Iterator[str]:
+def _changed(old: _Side, new: _Side) -> Iterator[str]:
     """Yield what of the environment differs; settings that only one of two reports has are set there alone."""
     if not (old.report and new.report):
         return
@@ -170,7 +170,7 @@ def _changed(old: Side, new: Side) -> Iterator[str]:
             yield f"{name}: {before} -> {after}"
 
 
-def _remarks(old: Side, new: Side) -> Iterator[str]:
+def _remarks(old: _Side, new: _Side) -> Iterator[str]:
     if not old.fingerprint or not new.fingerprint:
         silent = " and ".join(dict.fromkeys(each.path for each in (old, new) if not each.fingerprint))
         yield f"no machine is named in {silent}, so a change of it cannot be seen"
@@ -192,7 +192,7 @@ def _measured(how: Conditions, *, place: bool = True) -> str:
     return ", ".join((f"{how.dtype}{redop}", *where, plural(how.ranks, "rank"), how.mode, how.backend))
 
 
-def _text(old: Side, new: Side, found: Comparison, *, quiet: bool) -> Iterator[str]:
+def _text(old: _Side, new: _Side, found: _Comparison, *, quiet: bool) -> Iterator[str]:
     if not quiet:
         yield from (f"{name}: {side.path}  {side.about}".rstrip() for name, side in (("old", old), ("new", new)))
     if found.rows and not quiet:
@@ -206,7 +206,7 @@ def _text(old: Side, new: Side, found: Comparison, *, quiet: bool) -> Iterator[s
     yield from [_last(found)] if quiet else wrap("", _last(found), delivery.width())
 
 
-def _lists(old: Side, new: Side, found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
+def _lists(old: _Side, new: _Side, found: _Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "new", found.new_findings
     yield "fixed", found.fixed_findings
     yield "changed", found.changed
@@ -252,7 +252,7 @@ def _row(row: RowDifference) -> str:
     ).rstrip()
 
 
-def _last(found: Comparison) -> str:
+def _last(found: _Comparison) -> str:
     """Return the comparison in one line, with the exit code."""
     code = found.exit_code
     counts = {
@@ -267,7 +267,7 @@ def _last(found: Comparison) -> str:
     return f"{head}  {words}{failures}  (exit {int(code)})"
 
 
-def _as_json(old: Side, new: Side, found: Comparison) -> Mapping[str, Any]:
+def _as_json(old: _Side, new: _Side, found: _Comparison) -> Mapping[str, Any]:
     return {"schema": _SCHEMA, "old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)}
 
 

@@ -40,7 +40,7 @@ FADES = 64
 """A number that has no other on its far side counts less and less, and not at all for calls so many times as large."""
 
 
-class PublishedTime(Struct, frozen=True):
+class _PublishedTime(Struct, frozen=True):
     """A published time of one size, in microseconds."""
 
     nbytes: int
@@ -130,7 +130,7 @@ def drawn(
 
 
 def _pull(
-    point: PublishedTime, nbytes: int, modelled_us: Callable[[int], float | None]
+    point: _PublishedTime, nbytes: int, modelled_us: Callable[[int], float | None]
 ) -> tuple[float, float, str] | None:
     """How far a point is in the logarithm of bytes, that of its time by the modelled one, and its size in words."""
     modelled = modelled_us(point.nbytes)
@@ -139,15 +139,15 @@ def _pull(
     return abs(math.log(nbytes / point.nbytes)), math.log(point.time_us / modelled), size(point.nbytes)
 
 
-def _points(machine: MachineType, op: str, shape: Shape) -> Iterator[PublishedTime]:
+def _points(machine: MachineType, op: str, shape: Shape) -> Iterator[_PublishedTime]:
     """Where published numbers end, and where they begin again."""
     for late in machine.latencies:
         if _fits(late, op, shape):
-            yield PublishedTime(late.max_bytes, late.time_us)
+            yield _PublishedTime(late.max_bytes, late.time_us)
     factor = OPS[op].bus_factor(shape.ranks)
     for rate in _rates(machine, op, shape):
         for nbytes in {rate.min_bytes, rate.max_bytes}:
-            yield PublishedTime(nbytes, nbytes * factor / rate.busbw_GBps / 1e3)
+            yield _PublishedTime(nbytes, nbytes * factor / rate.busbw_GBps / 1e3)
 
 
 def expectation(

@@ -31,7 +31,7 @@ _GRACE_SLOT_GBps = 56.0
 _NEEDS_GDR = ("ib", "roce", "efa", "slingshot", "opa")
 
 
-class Fraction(Struct, frozen=True):
+class _Fraction(Struct, frozen=True):
     """Which share of the NICs' line rate healthy clusters reach with one kind of network."""
 
     value: float
@@ -56,25 +56,25 @@ _TCPX = f"{_GCP}: 71 of 100 GB/s; https://github.com/dstackai/dstack: 50 of 100"
 _TCPXO = f"{_GCP}: 188 of 200 GB/s; https://github.com/GoogleCloudPlatform/cluster-health-scanner accepts 150"
 _ALPS = "https://github.com/NVIDIA/nccl/issues/1272: 92.5 of 100 GB/s"
 
-FRACTIONS: Mapping[Network | None, Fraction] = MappingProxyType(
+FRACTIONS: Mapping[Network | None, _Fraction] = MappingProxyType(
     {
-        "ib": Fraction(0.94, "high", _TUNED),
-        "roce": Fraction(0.94, "medium", _CLOUD_ROCE),
-        "efa": Fraction(0.94, "high", _AWS),
-        "tcpx": Fraction(0.71, "medium", _TCPX),
-        "tcpxo": Fraction(0.94, "high", _TCPXO),
-        "slingshot": Fraction(0.92, "medium", _ALPS),
-        "opa": Fraction(0.85, "low", "as of an unknown network: no healthy run over Omni-Path is published"),
-        None: Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
+        "ib": _Fraction(0.94, "high", _TUNED),
+        "roce": _Fraction(0.94, "medium", _CLOUD_ROCE),
+        "efa": _Fraction(0.94, "high", _AWS),
+        "tcpx": _Fraction(0.71, "medium", _TCPX),
+        "tcpxo": _Fraction(0.94, "high", _TCPXO),
+        "slingshot": _Fraction(0.92, "medium", _ALPS),
+        "opa": _Fraction(0.85, "low", "as of an unknown network: no healthy run over Omni-Path is published"),
+        None: _Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
 """Of machines whose own NVLinks are no limit: 365 GB/s of eight NICs is what a ring of H100 reaches alone. Sockets
 are in :mod:`ncclprobe.expect.sockets`."""
 
-_ON_A100: Mapping[Network | None, Fraction] = MappingProxyType(
+_ON_A100: Mapping[Network | None, _Fraction] = MappingProxyType(
     {
-        "efa": Fraction(0.91, "high", f"{_AWS}; https://github.com/kubernetes-sigs/dranet: p4d 11.35 of 12.5"),
-        "slingshot": Fraction(
+        "efa": _Fraction(0.91, "high", f"{_AWS}; https://github.com/kubernetes-sigs/dranet: p4d 11.35 of 12.5"),
+        "slingshot": _Fraction(
             0.65,
             "low",
             "https://github.com/NVIDIA/nccl-tests/issues/139: 64 of 100 GB/s; Polaris: 28.5 of 50 by an old plugin",
@@ -82,16 +82,18 @@ _ON_A100: Mapping[Network | None, Fraction] = MappingProxyType(
     }
 )
 """Hosts of A100: the first EFA, and four nodes of Perlmutter and of Polaris, where Grace's share is not reached."""
-SENDRECV = Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
+SENDRECV = _Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
 """Of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called healthy."""
-ALL_TO_ALL = Fraction(0.90, "medium", "https://github.com/xxrjun/nccl-tests-cluster: 45.3 of 50 GB/s")
+ALL_TO_ALL = _Fraction(0.90, "medium", "https://github.com/xxrjun/nccl-tests-cluster: 45.3 of 50 GB/s")
 _COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
 _ORACLE_RACKS = "Oracle GB300 onboarding document; https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document"
-TWO_RACKS = Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
-MORE_RACKS = Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
+TWO_RACKS = _Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
+MORE_RACKS = _Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
 """Of what one rack reaches alone. Of two racks each sends its sum once, of three or more most racks pass others' on, up
 and down the tree, through the same NICs."""
-RACKS_ALL_TO_ALL = Fraction(0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there")
+RACKS_ALL_TO_ALL = _Fraction(
+    0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there"
+)
 
 
 class Limit(Struct, frozen=True):
@@ -123,7 +125,7 @@ class Domains(Struct, frozen=True):
     nic_GBps: float
     nics_GBps: float
 
-    def reached(self, share: Fraction) -> float:
+    def reached(self, share: _Fraction) -> float:
         """What healthy clusters reach: `share` of the NICs' line rate, or what slots carry, payload already."""
         return min(self.line_GBps, self.nics_GBps * share.value)
 
@@ -152,7 +154,7 @@ def _nic_GBps(system: NodeSystem) -> float:
     return min(line, _GRACE_SLOT_GBps) if system.processor == "arm" else line
 
 
-def _fraction(system: NodeSystem) -> Fraction:
+def _fraction(system: NodeSystem) -> _Fraction:
     old = system.compute_capability < 90
     return (_ON_A100 if old else FRACTIONS).get(system.network) or FRACTIONS[system.network]
 
@@ -187,13 +189,13 @@ def limit(
     return _of_racks(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
 
 
-def _ring(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+def _ring(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
     line, value = parts.line_GBps, parts.reached(share)
     why = f"{line:g} GB/s of NICs per node, of which {value / line:.2g} is normal"
     return Limit(line * crossing(shape, parts), value, "ring", why, share.source, share.confidence)
 
 
-def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+def _two_nodes(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
     """Each side's sum must reach the other once, however uneven they are. A pipeline's filling is lost on top of it."""
     twice = 2 * (shape.ranks - 1) / shape.ranks
     line, value = parts.line_GBps, parts.reached(share)
@@ -204,13 +206,13 @@ def _two_nodes(shape: Shape, parts: Domains, share: Fraction) -> Limit:
     return Limit(line * twice, value * twice, "two nodes", why, share.source, share.confidence)
 
 
-def _all_to_all(shape: Shape, parts: Domains, share: Fraction) -> Limit:
+def _all_to_all(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
     hard = parts.nic_GBps * crossing(shape, parts)
     why = f"{parts.nic_GBps:g} GB/s of NIC per GPU, which carries what goes to other nodes, {share.value:.2g} of that"
     return Limit(hard, hard * share.value, "all to all", why, share.source, share.confidence)
 
 
-def _one_nic(system: NodeSystem, share: Fraction) -> Limit:
+def _one_nic(system: NodeSystem, share: _Fraction) -> Limit:
     nic = _nic_GBps(system)
     why = f"one NIC of {nic:g} GB/s, of which {share.value:.2g} is normal"
     return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)

@@ -61,7 +61,7 @@ _HOP_US = 12.0
 """One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there."""
 
 
-class Direct(Struct, frozen=True):
+class _Direct(Struct, frozen=True):
     """What a node reaches in pairs: bus bandwidth in GB/s, the time before it, and why.
 
     `part` names the link that decides.
@@ -79,18 +79,18 @@ PARTS = {"nvlink": "NVLink", "pcie": "PCIe", "inter-socket": "inter-socket", "lo
 """Kinds of link (:func:`.tuner.search.rank_links`) in the field's words."""
 
 
-def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> Direct:
+def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> _Direct:
     """What pairs of ranks of one node (or NVLink domain) reach."""
     have = rank_links(system, shape, version)
     part = PARTS[have.kind]
     if have.kind == "nvlink":
         why = f"NVLinks of {have.inside_GBps:.4g} GB/s per GPU as NCCL counts them, {_NVLINK:g} of that"
         source = "https://github.com/xxrjun/nccl-tests-cluster: 348 and 367 of 370.8 GB/s"
-        return Direct(have.inside_GBps * _NVLINK, _HOP_US, part, why, source, "medium")
+        return _Direct(have.inside_GBps * _NVLINK, _HOP_US, part, why, source, "medium")
     share, how = (_PCIE, "P2P") if system.p2p else (_HOST, "through host memory")
     why = f"a path that NCCL counts as {have.inside_GBps:g} GB/s, {share:g} of that {how}"
     source = "https://github.com/Anthony-Hoo/Anthony-Hoo.github.io: 4.6 of 12 GB/s without P2P"
-    return Direct(have.inside_GBps * share, _HOP_US, part, why, source, "low")
+    return _Direct(have.inside_GBps * share, _HOP_US, part, why, source, "low")
 
 
 _EFA_US = ((90, 20.0), (0, 75.0))
@@ -100,7 +100,7 @@ to four publishers (15 to 25 are alike), and what NCCL would choose by the plugi
 brings a tuner of its own. NCCL's own plugin for IB and RoCE says nothing."""
 
 
-class Modelled(Struct, frozen=True):
+class _Modelled(Struct, frozen=True):
     """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
 
     `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call.
@@ -124,7 +124,7 @@ def modelled(
     version: NcclVersion,
     forced: Forced | None = None,
     told: Graphs | None = None,
-) -> Modelled | None:
+) -> _Modelled | None:
     """NCCL's choice; None where it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
 
     `told` are graphs that NCCL itself wrote, in place of the search.
@@ -139,7 +139,7 @@ def modelled(
     if cost is None:
         return None
     most = max(each.algbw_GBps for each in table(found, counted, shape, op, nbytes, version, forced))
-    return Modelled(
+    return _Modelled(
         cost.latency_us,
         nbytes / cost.algbw_GBps / 1e3,
         cost.base_us,
@@ -368,14 +368,14 @@ def predict(
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
 
 
-def _in_ring(found: Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
+def _in_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
     """Whether a call goes around a ring: by NCCL's choice, but two nodes of Hopper and later always take a tree."""
     if forced is not None:
         return forced.ring
     return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)
 
 
-def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> Modelled | None:
+def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> _Modelled | None:
     """A ring over the slowest link of a node without NVLink, where NCCL's search finds no channel of its speeds.
 
     NCCL then falls back on one in simple order, as between the sockets of 8 RTX 5090.
@@ -384,11 +384,11 @@ def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version:
         return None
     transfer_us = nbytes * OPS[op].bus_factor(shape.ranks) / rank_links(system, shape, version).inside_GBps / 1e3
     latency_us = _RING_US + _RANK_US * shape.ranks
-    return Modelled(latency_us, transfer_us, _RING_US, 1.0, "Ring", "", 1, "low")
+    return _Modelled(latency_us, transfer_us, _RING_US, 1.0, "Ring", "", 1, "low")
 
 
 def _whole(
-    found: Modelled,
+    found: _Modelled,
     system: NodeSystem,
     shape: Shape,
     op: str,
@@ -429,7 +429,7 @@ def _whole(
     )
 
 
-def _place(found: Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion) -> Where:
+def _place(found: _Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion) -> Where:
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
     between_sockets = place == "pcie" and rank_links(system, shape, version).kind == "inter-socket"
     return "sockets" if between_sockets else place
@@ -454,7 +454,7 @@ def _alone_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion,
 
 
 def _bottleneck(
-    found: Modelled, share: float, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion
+    found: _Modelled, share: float, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion
 ) -> str:
     if share < 0.5:
         return "launch" if bound is None and found.base_us > _LAUNCH_SHARE * found.latency_us else "latency"
@@ -485,7 +485,7 @@ def _crossed(system: NodeSystem, shape: Shape, bound: Limit | None) -> str:
     return _pcie(system, shape)
 
 
-def _why(found: Modelled, path: str, shape: Shape, start: float | None) -> str:
+def _why(found: _Modelled, path: str, shape: Shape, start: float | None) -> str:
     """The links, the algorithm and the ranks; with `start`, the microseconds that the bytes have no part in."""
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")

@@ -61,7 +61,7 @@ class Cgroup(Struct, frozen=True):
     pids: PidsLimit | Absent | None = None
 
 
-class CgroupNames(NamedTuple):
+class _CgroupNames(NamedTuple):
     """What one version of control groups calls its files."""
 
     quota: str
@@ -70,14 +70,14 @@ class CgroupNames(NamedTuple):
     used: str
 
 
-V1 = CgroupNames("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
-V2 = CgroupNames("cpu.max", "", "memory.max", "memory.current")
+V1 = _CgroupNames("cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes", "memory.usage_in_bytes")
+V2 = _CgroupNames("cpu.max", "", "memory.max", "memory.current")
 
 
 class CgroupFolders(NamedTuple):
     """One controller's folders, from this process's own group up to the topmost that is mounted here."""
 
-    names: CgroupNames
+    names: _CgroupNames
     folders: tuple[str, ...]
 
 
@@ -165,7 +165,7 @@ def _demand(place: CgroupFolders, controller: str) -> None:
         raise Missing(f"control group of {controller}: not mounted here, so its limits cannot be seen")
 
 
-def _cpus(host: Host, names: CgroupNames, folder: str) -> float | None:
+def _cpus(host: Host, names: _CgroupNames, folder: str) -> float | None:
     try:
         text = host.ask("read", f"{folder}/{names.quota}")
         return quota(text, host.ask("read", f"{folder}/{names.period}") if names.period else "")

@@ -56,7 +56,7 @@ READS = frozenset(
 """Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""
 
 
-class VariableSource(Struct, frozen=True):
+class _VariableSource(Struct, frozen=True):
     """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
 
     kind: str
@@ -64,38 +64,38 @@ class VariableSource(Struct, frozen=True):
     fixed: Mapping[str, int] = field(default_factory=dict)
 
 
-def recognise(variables: Variables) -> VariableSource:
+def recognise(variables: Variables) -> _VariableSource:
     """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
     if _is_pod(variables):
         node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
         nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
         names = {"rank": node, "world_size": nodes, "node_rank": node, "nnodes": nodes}
-        return VariableSource("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
+        return _VariableSource("pytorchjob", names, {"local_rank": 0, "local_world_size": 1})
     if any(variables.get(name) for name in TORCH):
         return _torch(variables)
     if variables.get("OMPI_COMM_WORLD_RANK"):
         tails = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
         names = {name: f"OMPI_COMM_WORLD_{tail}" for name, tail in zip(_RANKS, tails, strict=True)}
-        return VariableSource("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
+        return _VariableSource("openmpi", names | {"nnodes": "OMPI_MCA_orte_num_nodes"})
     if variables.get("SLURM_PROCID") and is_task(variables):
         step = "SLURM_STEP_NUM_TASKS" if variables.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
         nodes = "SLURM_STEP_NUM_NODES" if variables.get("SLURM_STEP_NUM_NODES") else "SLURM_NNODES"
         names = {"rank": "SLURM_PROCID", "world_size": step, "local_rank": "SLURM_LOCALID"}
-        return VariableSource("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
+        return _VariableSource("slurm", names | {"nnodes": nodes, "node_rank": "SLURM_NODEID"})
     if variables.get("PMI_RANK"):
         names = {"rank": "PMI_RANK", "world_size": "PMI_SIZE", "local_rank": "MPI_LOCALRANKID"}
-        return VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
-    return VariableSource("single")
+        return _VariableSource("pmi", names | {"local_world_size": "MPI_LOCALNRANKS"})
+    return _VariableSource("single")
 
 
-def _torch(variables: Variables) -> VariableSource:
+def _torch(variables: Variables) -> _VariableSource:
     names = dict(zip(_RANKS, TORCH, strict=True))
     if variables.get("TORCHELASTIC_RUN_ID"):
-        return VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
+        return _VariableSource("torchrun", names | {"nnodes": "GROUP_WORLD_SIZE", "node_rank": "GROUP_RANK"})
     if variables.get("CROSS_RANK") and variables.get("CROSS_SIZE"):
         deepspeed = {"local_world_size": "LOCAL_SIZE", "nnodes": "CROSS_SIZE", "node_rank": "CROSS_RANK"}
-        return VariableSource("environment", names | deepspeed)
-    return VariableSource("environment", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
+        return _VariableSource("environment", names | deepspeed)
+    return _VariableSource("environment", names | {"nnodes": "NNODES", "node_rank": "NODE_RANK"})
 
 
 def _is_pod(variables: Variables) -> bool:
@@ -381,7 +381,7 @@ def _names(text: str) -> tuple[str, ...]:
         return ()
 
 
-def _problems(launch: Launch, source: VariableSource, variables: Variables) -> Iterator[Problem]:
+def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> Iterator[Problem]:
     for member, name in source.names.items():
         text = variables.get(name)
         if text and _integer(text) is None and not _elastic(name, text):

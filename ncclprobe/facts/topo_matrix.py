@@ -46,14 +46,14 @@ class _Entry(Struct, frozen=True):
     name: str
 
 
-class NicNames(Struct, frozen=True):
+class _NicNames(Struct, frozen=True):
     """What each device is called, by its label in the header. `incomplete`: what the text would have to say more."""
 
     names: Mapping[str, str]
     incomplete: tuple[str, ...]
 
 
-def names(table: Table) -> NicNames:
+def names(table: Table) -> _NicNames:
     """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
     header. Raises ParseError where one label has two names, or two have one.
     """
@@ -77,7 +77,7 @@ def names(table: Table) -> NicNames:
         incomplete.append(f"the NIC Legend does not name {ends(unnamed)}")
     elif unnamed and explained(table):
         incomplete.append(f"the NIC Legend is missing: the names of {ends(unnamed)} are not known")
-    return NicNames(found, tuple(incomplete))
+    return _NicNames(found, tuple(incomplete))
 
 
 def ends(labels: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ _OBJECT = 1  # STT_OBJECT
 _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
-class Dynamic(NamedTuple):
+class _Dynamic(NamedTuple):
     """The dynamic section of a library: its name, what it needs, and where it says to look for that.
 
     `needs_versions`: which versions of symbols (``GLIBC_2.34``) it asks of each library, `versions` those it defines.
@@ -49,7 +49,7 @@ class _Segment(NamedTuple):
     size: int
 
 
-def dynamic(path: str) -> Dynamic:
+def dynamic(path: str) -> _Dynamic:
     """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed where the file is no such thing.
 
     Read, not mapped: a page of a dead NFS server would be waited for with the interpreter's lock held.
@@ -61,7 +61,7 @@ def dynamic(path: str) -> Dynamic:
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
 
 
-def _dynamic(file: BinaryIO) -> Dynamic:
+def _dynamic(file: BinaryIO) -> _Dynamic:
     header = file.read(64)
     if header[:5] != _MAGIC + b"\x02":
         raise ValueError
@@ -72,7 +72,7 @@ def _dynamic(file: BinaryIO) -> Dynamic:
         if segment.kind == _PT_DYNAMIC:
             tags = _tags(_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
     if _DT_STRTAB not in tags:  # an executable without a loader
-        return Dynamic("", (), "", "", {}, ())
+        return _Dynamic("", (), "", "", {}, ())
     strings = _offset(segments, tags[_DT_STRTAB][0])
 
     def texts(tag: int) -> list[str]:
@@ -81,7 +81,7 @@ def _dynamic(file: BinaryIO) -> Dynamic:
     wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), f"{order}HHIII")
     gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), f"{order}HHHHIII")
     aux, own = f"{order}IHHII", f"{order}II"
-    return Dynamic(
+    return _Dynamic(
         soname="".join(texts(_DT_SONAME)[:1]),
         needed=tuple(texts(_DT_NEEDED)),
         rpath="".join(texts(_DT_RPATH)[:1]),
@@ -176,14 +176,14 @@ def _texts(data: bytes, beginning: str) -> Iterator[str]:
         yield data[at : end if end >= 0 else at + bounds.ELF_TEXT].decode(errors="replace")
 
 
-class Symbols(NamedTuple):
+class _Symbols(NamedTuple):
     """Symbols with one beginning: those that a library offers, and those that it looks for in others."""
 
     defined: tuple[str, ...]
     undefined: tuple[str, ...]
 
 
-def symbols(path: str, beginning: str) -> Symbols:
+def symbols(path: str, beginning: str) -> _Symbols:
     """Return a library's dynamic symbols whose names begin so. Raises OSError, and Failed as `texts`.
 
     A weak one that it looks for is not among them: the loader goes on without.
@@ -195,7 +195,7 @@ def symbols(path: str, beginning: str) -> Symbols:
             for name, info, section, _ in _named(file, order, sections, beginning):
                 if section or info >> 4 == 1:
                     (defined if section else undefined).add(name)
-            return Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
+            return _Symbols(tuple(sorted(defined)), tuple(sorted(undefined)))
         except (struct.error, ValueError, OverflowError, IndexError):
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
 

@@ -19,7 +19,7 @@ _MOST_XIDS, _MOST_EVENTS = 64, 1 << 17
 def serve() -> None:
     """Answer requests from standard input until it closes."""
     answers = _private_stdout()
-    library = Library()
+    library = _Library()
     for line in sys.stdin:
         print(json.dumps(library.answer(*json.loads(line))), file=answers, flush=True)
 
@@ -31,7 +31,7 @@ def _private_stdout() -> TextIO:
     return answers
 
 
-class Library:
+class _Library:
     """nvidia-ml-py, initialised by the first question, with a handle for each GPU that was asked about."""
 
     def __init__(self) -> None:
@@ -124,13 +124,13 @@ def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
-def _field_values(library: Library, handle: Any, fields: str, scopes: str) -> list[Any]:
+def _field_values(library: _Library, handle: Any, fields: str, scopes: str) -> list[Any]:
     """Return all `fields` of all `scopes` (links, say) in one call: the first field of each scope, then the second."""
     wanted = [(field, scope) for field in _numbers(fields) for scope in _numbers(scopes)]
     return library.each(lambda v: _field_value(library, v), library.nvml.nvmlDeviceGetFieldValues(handle, wanted))
 
 
-def _field_value(library: Library, value: Any) -> int | float:
+def _field_value(library: _Library, value: Any) -> int | float:
     if value.nvmlReturn:
         raise library.nvml.NVMLError(value.nvmlReturn)
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # NVML_VALUE_TYPE_… 0 to 6
@@ -140,35 +140,35 @@ def _field_value(library: Library, value: Any) -> int | float:
     return number
 
 
-def _p2p_status(library: Library, handle: Any, peers: str, index: int) -> list[Any]:
+def _p2p_status(library: _Library, handle: Any, peers: str, index: int) -> list[Any]:
     ask = library.nvml.nvmlDeviceGetP2PStatus
     return library.each(lambda peer: ask(handle, library.handle(peer), index), _numbers(peers))
 
 
-def _remote_pci(library: Library, handle: Any, links: str) -> list[Any]:
+def _remote_pci(library: _Library, handle: Any, links: str) -> list[Any]:
     """Return only the address at the other end: the rest of the structure is the address once more."""
     ask = library.nvml.nvmlDeviceGetNvLinkRemotePciInfo
     return library.each(lambda link: ask(handle, link).busId, _numbers(links))
 
 
-def _processes(library: Library, handle: Any) -> list[int | None]:
+def _processes(library: _Library, handle: Any) -> list[int | None]:
     """Return only the memory that each uses: the owners of processes do not leave this process."""
     return [process.usedGpuMemory for process in library.nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
 
 
-def _fabric_v(library: Library, handle: Any) -> Any:
+def _fabric_v(library: _Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlGpuFabricInfo_v2_t()
     library.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(structure))
     return structure
 
 
-def _fabric(library: Library, handle: Any) -> Any:
+def _fabric(library: _Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlGpuFabricInfo_t()
     library.nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(structure))
     return structure
 
 
-def _sram_errors(library: Library, handle: Any) -> Any:
+def _sram_errors(library: _Library, handle: Any) -> Any:
     structure = library.nvml.c_nvmlEccSramErrorStatus_v1_t()
     library.nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(structure))
     return structure
@@ -178,7 +178,7 @@ _SM, _NVLINK_BYTES, _ALL_LINKS = 1, "138,139", str(0xFFFFFFFF)
 """nvmlClockType_t; NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, whose scope UINT_MAX is the sum of links."""
 
 
-def _gpus_of(library: Library, pids: str) -> list[dict[str, Any]]:
+def _gpus_of(library: _Library, pids: str) -> list[dict[str, Any]]:
     """Return what each GPU does now, and which of `pids` compute on it: other processes do not leave this one."""
     nvml, ours = library.nvml, {*_numbers(pids)}
     wanted: dict[str, Callable[[Any], Any]] = {
@@ -197,7 +197,7 @@ def _gpus_of(library: Library, pids: str) -> list[dict[str, Any]]:
     ]
 
 
-def _told(library: Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
+def _told(library: _Library, index: int, wanted: Sequence[Callable[[Any], Any]]) -> list[Any]:
     return library.each(lambda ask: ask(library.handle(index)), wanted)
 
 

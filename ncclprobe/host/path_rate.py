@@ -39,7 +39,7 @@ _SPARE = 4
 _PAGE = mmap.PAGESIZE
 
 
-class Extent(Struct, frozen=True):
+class _Extent(Struct, frozen=True):
     """Bytes of an open file."""
 
     fd: int
@@ -47,7 +47,7 @@ class Extent(Struct, frozen=True):
     length: int
 
 
-class Data(Struct, frozen=True):
+class _Data(Struct, frozen=True):
     """Files below a path: `read` with their sizes; `opened`: others, of which nothing was asked so far."""
 
     read: tuple[tuple[str, int], ...]
@@ -59,7 +59,7 @@ class Data(Struct, frozen=True):
         return sum(size for _, size in self.read)
 
 
-_FOUND: dict[str, Data] = {}
+_FOUND: dict[str, _Data] = {}
 
 
 def rate(path: str, kind: str, folder: str, nbytes: int, seconds: float, place: int, at_once: int) -> dict[str, Any]:
@@ -77,19 +77,19 @@ def rate(path: str, kind: str, folder: str, nbytes: int, seconds: float, place: 
     return work[kind]()
 
 
-def _own(path: str, folder: str) -> Data | None:
+def _own(path: str, folder: str) -> _Data | None:
     if not folder:
         return None
     own = Path(path, folder, RATE_FILE)
-    return Data(((str(own), own.stat().st_size),), ())
+    return _Data(((str(own), own.stat().st_size),), ())
 
 
-def _data(path: str) -> Data:
+def _data(path: str) -> _Data:
     """Find files below `path`, by name, without links; the same on every node that sees the same."""
     if path not in _FOUND:
         names = [path] if Path(path).is_file() else list(_walk(path))
         sized = [(name, os.stat(name).st_size) for name in names[:_READ_FILES]]  # noqa: PTH116
-        _FOUND[path] = Data(tuple(each for each in sized if each[1]), tuple(names[_READ_FILES:]))
+        _FOUND[path] = _Data(tuple(each for each in sized if each[1]), tuple(names[_READ_FILES:]))
     return _FOUND[path]
 
 
@@ -118,7 +118,7 @@ def _listed(folder: str, most: int) -> tuple[list[str], list[str]]:
     return sorted(files), sorted(folders)
 
 
-def _sequential(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, Any]:
+def _sequential(data: _Data, nbytes: int, seconds: float, place: int) -> dict[str, Any]:
     """Read on and on from a place of this node's own."""
     amount = min(nbytes, data.nbytes)
     if amount < _LEAST:
@@ -139,7 +139,7 @@ def _sequential(data: Data, nbytes: int, seconds: float, place: int) -> dict[str
     return {"nbytes": done, "count": blocks, "seconds": took, "resident": resident}
 
 
-def _random(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, Any]:
+def _random(data: _Data, nbytes: int, seconds: float, place: int) -> dict[str, Any]:
     if data.nbytes < _LEAST:
         return _too_little(data)
     places, amount = random.Random(place), max(16, int(nbytes * _SAMPLES_PER_BYTE))
@@ -159,7 +159,7 @@ def _random(data: Data, nbytes: int, seconds: float, place: int) -> dict[str, An
     return {"nbytes": done, **_singly(ends), "resident": resident}
 
 
-def _opens(data: Data, seconds: float, place: int) -> dict[str, Any]:
+def _opens(data: _Data, seconds: float, place: int) -> dict[str, Any]:
     """Open files that this process has not asked about so far, and read the beginning of each."""
     names = data.opened or tuple(name for name, _ in data.read)
     if len(names) < 2:
@@ -209,18 +209,18 @@ def _synced(fd: int, block: bytes, times: int) -> float:
     return time.monotonic() - began
 
 
-def _too_little(data: Data) -> dict[str, Any]:
+def _too_little(data: _Data) -> dict[str, Any]:
     return {"why": f"{data.nbytes} bytes in the files that were found: too little to measure reads"}
 
 
 @contextmanager
-def _opened(data: Data) -> Iterator[Sequence[tuple[int, int]]]:
+def _opened(data: _Data) -> Iterator[Sequence[tuple[int, int]]]:
     """Yield the files of `data`, open, with their sizes."""
     with ExitStack() as stack:
         yield [(stack.enter_context(Path(name).open("rb", buffering=0)).fileno(), size) for name, size in data.read]
 
 
-def _stretch(files: Sequence[tuple[int, int]], start: int, amount: int) -> Iterator[Extent]:
+def _stretch(files: Sequence[tuple[int, int]], start: int, amount: int) -> Iterator[_Extent]:
     """Yield `amount` bytes from `start` on of all files one after the other; after the last comes the first."""
     number = 0
     while start >= files[number][1]:
@@ -229,11 +229,11 @@ def _stretch(files: Sequence[tuple[int, int]], start: int, amount: int) -> Itera
     while amount > 0:
         fd, size = files[number % len(files)]
         length = min(amount, size - start)
-        yield Extent(fd, start, length)
+        yield _Extent(fd, start, length)
         amount, start, number = amount - length, 0, number + 1
 
 
-def _dropped(extents: Sequence[Extent]) -> float | None:
+def _dropped(extents: Sequence[_Extent]) -> float | None:
     """Ask the kernel to drop the pages of `extents`; return the share that stayed, null where it cannot be told."""
     for fd in {each.fd for each in extents}:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -243,7 +243,7 @@ def _dropped(extents: Sequence[Extent]) -> float | None:
     return sum(held for held, _ in known) / pages if pages and len(known) == len(stayed) else None
 
 
-def _resident(extent: Extent) -> tuple[int, int] | None:
+def _resident(extent: _Extent) -> tuple[int, int] | None:
     """Return how many pages of it are in memory, and how many it has; None: the kernel does not say."""
     start = extent.start // _PAGE * _PAGE
     length = extent.start + extent.length - start

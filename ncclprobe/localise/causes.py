@@ -26,7 +26,7 @@ _MOST_EVIDENCE = 8
 _CONFIDENCES: tuple[CauseConfidence, ...] = ("named", "narrowed", "unknown")
 
 
-class Meaning(Struct, frozen=True):
+class _Meaning(Struct, frozen=True):
     """One finding with its check's id and rule."""
 
     id: str
@@ -71,8 +71,8 @@ def causes(
     found = sorted(_meanings(verdicts, rules), key=_order)
     known = _Causes(found, clocks or {})
     heads = [known.explaining(number, each) for number, each in enumerate(found)]
-    groups: dict[tuple[str, ...], list[Meaning]] = {}
-    echoes: dict[tuple[str, ...], list[Meaning]] = {}
+    groups: dict[tuple[str, ...], list[_Meaning]] = {}
+    echoes: dict[tuple[str, ...], list[_Meaning]] = {}
     for number, each in enumerate(found):
         root = _root(number, heads, found)
         (groups if root == number else echoes).setdefault(_key(found[root]), []).append(each)
@@ -89,7 +89,7 @@ def _standing(cause: Cause) -> int:
 class _Causes:
     """Findings that say why something happened, by whom they speak of."""
 
-    def __init__(self, found: Sequence[Meaning], clocks: Mapping[str, float]) -> None:
+    def __init__(self, found: Sequence[_Meaning], clocks: Mapping[str, float]) -> None:
         self._found, self._clocks = found, clocks
         self._all = sorted((n for n, each in enumerate(found) if each.can_explain), key=lambda n: found[n].weight)
         told = [(number, found[number].occurrence) for number in self._all]
@@ -98,7 +98,7 @@ class _Causes:
         self._comms = grouped((o.comm, number) for number, o in told if o.comm)
         self._peers = grouped((rank, number) for number, o in told for rank in o.peers)
 
-    def explaining(self, number: int, other: Meaning) -> int:
+    def explaining(self, number: int, other: _Meaning) -> int:
         """Return the number of the finding that explains this one best; its own if none does.
 
         Of those that have to do with it one that is named comes before one that is one of several.
@@ -112,7 +112,7 @@ class _Causes:
                     best = one if best == number else best
         return best
 
-    def _near(self, other: Meaning) -> Iterator[list[int]]:
+    def _near(self, other: _Meaning) -> Iterator[list[int]]:
         """Yield causes that have to do with `other`, those that have most to do with it first."""
         o = other.occurrence
         yield _gathered(self._ranks, o.peers)
@@ -161,19 +161,19 @@ def _time(each: Occurrence, clocks: Mapping[str, float], one_host: bool) -> floa
     return each.time_s - ahead[0] if ahead else None
 
 
-def _meanings(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> Iterator[Meaning]:
+def _meanings(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> Iterator[_Meaning]:
     for verdict in verdicts:
         for finding in verdict.findings if verdict.id in rules else ():
             if finding.occurrence and finding.severity is not Severity.NOTE:
-                yield Meaning(verdict.id, rules[verdict.id], finding, finding.occurrence)
+                yield _Meaning(verdict.id, rules[verdict.id], finding, finding.occurrence)
 
 
-def _order(each: Meaning) -> tuple[float, int, int]:
+def _order(each: _Meaning) -> tuple[float, int, int]:
     o = each.occurrence
     return (float("inf") if o.time_s is None else o.time_s, o.stream, o.line)
 
 
-def _root(number: int, heads: Sequence[int], found: Sequence[Meaning]) -> int:
+def _root(number: int, heads: Sequence[int], found: Sequence[_Meaning]) -> int:
     """Return the finding that explains this one at last. Of some that explain each other, the one that says most."""
     seen: list[int] = []
     while heads[number] != number and number not in seen:
@@ -183,12 +183,12 @@ def _root(number: int, heads: Sequence[int], found: Sequence[Meaning]) -> int:
     return min(circle, key=lambda each: (found[each].weight, not found[each].rule.code, each))
 
 
-def _key(head: Meaning) -> tuple[str, ...]:
+def _key(head: _Meaning) -> tuple[str, ...]:
     """Return what makes findings one cause: the same code; all that nothing explains is one unknown."""
     return head.codes or (UNKNOWN,)
 
 
-def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
+def _cause(group: Sequence[_Meaning], echoes: Sequence[_Meaning]) -> Cause:
     """Return the cause that a group of findings of one code is.
 
     First come those that fail, last those that any cause brings about: a launcher's SIGTERM says least, and what
@@ -219,20 +219,20 @@ def _cause(group: Sequence[Meaning], echoes: Sequence[Meaning]) -> Cause:
     )
 
 
-def _consequences(echoes: Sequence[Meaning]) -> Iterator[Consequence]:
+def _consequences(echoes: Sequence[_Meaning]) -> Iterator[Consequence]:
     alike = grouped(((e.id, tuple(filter(str.isalpha, e.finding.message.split()))), e) for e in echoes)
     for (name, _), group in alike.items():
         message = group[0].finding.message
         yield Consequence(name, message, _ranks(group), _nodes(group), _evidence(group), len(group))
 
 
-def _ranks(group: Sequence[Meaning]) -> tuple[int, ...]:
+def _ranks(group: Sequence[_Meaning]) -> tuple[int, ...]:
     return tuple(sorted({rank for each in group for rank in each.occurrence.ranks}))
 
 
-def _nodes(group: Sequence[Meaning]) -> tuple[str, ...]:
+def _nodes(group: Sequence[_Meaning]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host for each in group for host in each.occurrence.hosts))
 
 
-def _evidence(group: Sequence[Meaning]) -> tuple[Evidence, ...]:
+def _evidence(group: Sequence[_Meaning]) -> tuple[Evidence, ...]:
     return tuple(dict.fromkeys(one for each in group for one in each.finding.evidence))[:_MOST_EVIDENCE]

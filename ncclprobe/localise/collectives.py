@@ -53,7 +53,7 @@ class Entered(Struct, frozen=True):
         return f" ({self.caller})" if self.caller else ""
 
 
-class Lane:
+class _Lane:
     """The collectives of one group on all ranks.
 
     `slots`: of each number, the ranks by what they called. `last`: the number that each rank came to; a rank whose
@@ -103,19 +103,19 @@ class SideBySide:
 
     def __init__(self, records: FlightRecords) -> None:
         self.dumps = {dump.rank: dump for dump in records.dumps if dump.rank is not None}
-        self.lanes: list[Lane] = []
-        self.lane_of: dict[int, list[Lane]] = {}
-        self._by_key: dict[tuple[str, str, tuple[int, ...]], Lane] = {}
+        self.lanes: list[_Lane] = []
+        self.lane_of: dict[int, list[_Lane]] = {}
+        self._by_key: dict[tuple[str, str, tuple[int, ...]], _Lane] = {}
         for rank, dump in self.dumps.items():
             self.lane_of[rank] = [self._lane(group) for group in dump.groups]
             self._lay(rank, dump)
             self._mark(rank, dump)
         self._complete()
 
-    def _lane(self, group: FlightGroup) -> Lane:
+    def _lane(self, group: FlightGroup) -> _Lane:
         key = (group.backend, group.name, group.ranks)
         if key not in self._by_key:
-            self._by_key[key] = Lane(group)
+            self._by_key[key] = _Lane(group)
             if group.backend:
                 self.lanes.append(self._by_key[key])
         return self._by_key[key]
@@ -165,7 +165,7 @@ class SideBySide:
                 if dump is not None and dump.first_record == 0 and not dump.left_out:
                     lane.last[rank] = 0
 
-    def entry(self, lane: Lane, rank: int, seq: int) -> Entered | None:
+    def entry(self, lane: _Lane, rank: int, seq: int) -> Entered | None:
         """Return the entry of `rank` for collective `seq` of a group; None: it is not recorded."""
         dump, lanes = self.dumps[rank], self.lane_of[rank]
         numbers, calls, seqs = dump.column("group"), dump.column("call"), dump.column("seq")
@@ -301,7 +301,7 @@ class Wait(Struct, frozen=True):
     entry: Entered
     waiting: tuple[int, ...]
     missing: tuple[int, ...]
-    lane: Lane | None = None
+    lane: _Lane | None = None
 
 
 def waits(side: SideBySide) -> dict[Call, Wait]:
@@ -382,7 +382,7 @@ def _call_at(side: SideBySide, rank: int, at: int) -> Call:
     return _pair(lane, call.op) or ("other", rank, at)
 
 
-def _pair(lane: Lane, op: str) -> Call | None:
+def _pair(lane: _Lane, op: str) -> Call | None:
     """Return the call that ``send 0->1`` and ``recv 1<-0`` meet in, with the ranks of the job."""
     found = _PEER.fullmatch(op)
     if found is None:
@@ -391,7 +391,7 @@ def _pair(lane: Lane, op: str) -> Call | None:
     return ("p2p", id(lane), *((own, peer) if found[1] == "send" else (peer, own)))
 
 
-def _of_job(lane: Lane, rank: int) -> int:
+def _of_job(lane: _Lane, rank: int) -> int:
     """Return the job's rank of a group's."""
     return lane.group.ranks[rank] if rank < len(lane.group.ranks) else rank
 
@@ -463,12 +463,12 @@ def _judged(asked: Same[FlightRecords]) -> tuple[Trouble, ...]:
     return late or (*roots(side), *parted)
 
 
-def _parted(side: SideBySide, lane: Lane) -> Parted | None:
+def _parted(side: SideBySide, lane: _Lane) -> Parted | None:
     seq = min((seq for seq, kinds in lane.slots.items() if len(kinds) > 1), default=None)
     return None if seq is None else _parting(side, lane, seq, lane.slots[seq])
 
 
-def _parting(side: SideBySide, lane: Lane, seq: int, kinds: Mapping[object, list[int]]) -> Parted | None:
+def _parting(side: SideBySide, lane: _Lane, seq: int, kinds: Mapping[object, list[int]]) -> Parted | None:
     (_, usual_ranks), *rest = sorted(kinds.items(), key=lambda each: -len(each[1]))
     usual = side.entry(lane, usual_ranks[0], seq)
     others = tuple(found for _, ranks in rest if (found := side.entry(lane, ranks[0], seq)) is not None)
@@ -485,7 +485,7 @@ def _parting(side: SideBySide, lane: Lane, seq: int, kinds: Mapping[object, list
     )
 
 
-def _how(lane: Lane, seq: int, usual: Entered, other: Entered) -> Difference:
+def _how(lane: _Lane, seq: int, usual: Entered, other: Entered) -> Difference:
     now, then = (lane.key_of(usual.rank, at) for at in (seq, seq + 1))
     other_now, other_then = (lane.key_of(other.rank, at) for at in (seq, seq + 1))
     if other_now == then:
@@ -498,7 +498,7 @@ def _how(lane: Lane, seq: int, usual: Entered, other: Entered) -> Difference:
     return "size" if len({*types}) == 1 else "type"
 
 
-def _late(side: SideBySide, lane: Lane) -> CameLate | None:
+def _late(side: SideBySide, lane: _Lane) -> CameLate | None:
     """Return the rank that took longer than the timeout from the collective before, when the others did not.
 
     Each rank's time is a difference by its own clock, so that clocks need not agree.

@@ -27,7 +27,7 @@ _WITHIN = 512
 _CRASHED = ("rank-crashed",)
 
 
-class LastWords(NamedTuple):
+class _LastWords(NamedTuple):
     """What a line lacks, in `message`; the words that it says it by; what to do; the codes that it may be."""
 
     message: str
@@ -54,7 +54,7 @@ _OF_OTHERS = _any(
 """Of lines that may repeat what happened to another process, or that name no reason."""
 
 _REASONS = (
-    LastWords(
+    _LastWords(
         "memory is full, or a limit of it reached",
         _any(r"out of (?:\w{1,12} )?memory", r"(?:insufficient|not enough|no available) (?:\w{1,12} )?memory",
              "memory (?:is )?exhausted", "out of resources", "resource exhausted", "bad alloc", "memoryerror",
@@ -62,30 +62,30 @@ _REASONS = (
         "lower what the job holds (batch, cache, workers), or give it the memory that the line asks for",
         ("oom",), "job", "fix-job",
     ),
-    LastWords(
+    _LastWords(
         "a disk is full, or what its user may keep there",
         _any("no space left", "disk quota exceeded", "disk is full", r"not enough (?:\w{1,12} )?disk space"),
         "make room on the file system of the path that the line or its stack names, or write elsewhere (df -h, df -i)",
     ),
-    LastWords(
+    _LastWords(
         "a device reports an error of its own",
         _any("hardware (?:error|exception|fault)", "(?:gpu|device|engine) hang", "uncorrectable", "machine check",
              "parity error", "double bit"),
         "the kernel's log of that host and minute tells a fault of the device from a wild access of the program",
         ("gpu-hw-error", "rank-crashed"),
     ),
-    LastWords(
+    _LastWords(
         "a check within the program failed",
         _any("check failed", "assertion", "assertion ?error", "precondition"),
         "the condition that the line names did not hold: correct what led to it, or report it to the program's makers",
     ),
-    LastWords(
+    _LastWords(
         "access was refused to the program",
         _any("permission denied", "access (?:is )?denied", "unauthorized", "forbidden", "authentication failed",
              "not authorized", "operation not permitted", "gated repo", "invalid (?:api )?(?:token|key|credentials?)"),
         "give the user of the job the right, the key or the token that the line names",
     ),
-    LastWords(
+    _LastWords(
         "the program refuses its options or settings",
         _any("un(?:recognized|known) (?:arguments?|options?|flags?|keys?)", "no such option", "ambiguous option",
              r"invalid (?:arguments?|options?|choice|values?|config\w{0,12}|settings?)", r"misconfig\w{0,24}",
@@ -95,21 +95,21 @@ _REASONS = (
         "correct the option or setting that the line names",
         _CRASHED, "job", "fix-job",
     ),
-    LastWords(
+    _LastWords(
         "a version or a device does not fit, or lacks what is asked of it",
         _any("(?:not|un)[ -]?supported", "not implemented", "unimplemented", "incompatible", "not compatible",
              r"requires (?:\w{1,24} ){0,4}versions?", "version mismatch", "undefined symbol", "no kernel image",
              "(?:compiled|built) (?:with|without|for)", "is too old"),
         "install the version, or take the hardware or the feature, that the line names",
     ),
-    LastWords(
+    _LastWords(
         "something that the program needs is not there",
         _any("no such file", "not found", "no module named", "does not exist", "doesn't exist", "not installed",
              "(?:can ?not|could not|couldn't|unable to|failed to) (?:find|open|load|read|locate|import|download)",
              "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found"),
         "put the file, module, name or device there that the line names, on the host and in the image of this rank",
     ),
-    LastWords(
+    _LastWords(
         "what the program compares does not agree",
         _any(r"mismatch\w{0,4}", r"invalid (?!argument)\w{1,24}", "does(?: not|n't) match", "do not match",
              "must match", "expected", "inconsistent",
@@ -121,7 +121,7 @@ _REASONS = (
 """The first whose words a line holds. What follows in a line is often what came of it, so the graver come first."""
 
 
-def last_words(line: LogEvent, *, ended: bool) -> LastWords | None:
+def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
     """Return what a process's last line says; None: it says it of others, or in no words of these.
 
     `ended`: something else tells that a process of the job ended badly; without it an error that a logger writes may
@@ -389,7 +389,7 @@ def _ended_badly(log: JobLog, line: LogEvent) -> bool:
     return any(of_launcher(e) or e.level in ENDINGS or _EXITED.search(e.text[:512]) for e in log.events)
 
 
-def _by_its_words(likely: Cause, words: LastWords | None) -> Cause:
+def _by_its_words(likely: Cause, words: _LastWords | None) -> Cause:
     """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing."""
     if words is None:
         return likely

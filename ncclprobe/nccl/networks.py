@@ -462,7 +462,7 @@ _CLOUDS = {"oracle": "oci", "azure": "azure"}
 _NETWORKS = {"FasTrak": "tcpxo", "GPUDirectTCPX": "tcpx", "gIB": "gib", "AWS Libfabric": "efa"}
 
 
-class Prescription(Struct, frozen=True):
+class _Prescription(Struct, frozen=True):
     """One variable of one vendor. `values` empty: any; `must`: every edition has it."""
 
     vendor: str
@@ -483,8 +483,8 @@ class Compared(Struct, frozen=True):
     """
 
     right: Mapping[str, str]
-    other: tuple[tuple[Setting, Prescription], ...]
-    missing: tuple[Prescription, ...]
+    other: tuple[tuple[Setting, _Prescription], ...]
+    missing: tuple[_Prescription, ...]
 
 
 def _plain(text: str) -> str:
@@ -492,12 +492,12 @@ def _plain(text: str) -> str:
 
 
 @cache
-def _table() -> tuple[Mapping[str, str], tuple[Prescription, ...]]:
+def _table() -> tuple[Mapping[str, str], tuple[_Prescription, ...]]:
     data = pkgutil.get_data("ncclprobe.nccl", "vendors.csv")
     _, *rows = csv.reader((data or b"").decode().splitlines())
     sources = {vendor: values for vendor, _, values, need in rows if need == "source"}
     made = (
-        Prescription(vendor, name, () if values == "*" else tuple(values.split("|")), need == "must")
+        _Prescription(vendor, name, () if values == "*" else tuple(values.split("|")), need == "must")
         for vendor, name, values, need in rows
         if need != "source"
     )

@@ -48,17 +48,17 @@ class PathType(IntEnum):
     SYS = 9
 
 
-class Node(NamedTuple):
+class _Node(NamedTuple):
     """A node of NCCL's graph: a GPU, NIC, PCI switch, CPU (NUMA node) or the one NVSwitch that stands for all."""
 
     kind: Literal["gpu", "nic", "pci", "cpu", "nvs"]
     id: str = ""
 
 
-UNKNOWN_CPU, NVSWITCH = Node("cpu", "?"), Node("nvs")
-Graph = Mapping[Node, Iterable[tuple[Node, PathType]]]
-Ways = Mapping[Node, tuple[Node, ...]]
-Links = Mapping[str, Counter[Node]]  # how many NVLinks lead where, by the GPU's address
+UNKNOWN_CPU, NVSWITCH = _Node("cpu", "?"), _Node("nvs")
+Graph = Mapping[_Node, Iterable[tuple[_Node, PathType]]]
+Ways = Mapping[_Node, tuple[_Node, ...]]
+Links = Mapping[str, Counter[_Node]]  # how many NVLinks lead where, by the GPU's address
 Pair = tuple[str, str]
 _CHIP_TO_CHIP = r"\b(GH200|GB200|GB300|GB10)\b"  # the products with NVLink-C2C to their CPU
 
@@ -100,8 +100,8 @@ def topology(
     `nvlinks`: per GPU's address the remote address of each active NVLink, as NVML gives them. `c2c`: addresses of the
     GPUs that have a chip-to-chip link to their CPU. Addresses are spelled as sysfs does.
     """
-    ends = {name: Node("gpu", address) for name, address in gpus.items()}
-    ends |= {name: Node("nic", address) for name, address in nics.items()}
+    ends = {name: _Node("gpu", address) for name, address in gpus.items()}
+    ends |= {name: _Node("nic", address) for name, address in nics.items()}
     ways = {end: _way_up(pci, end) for end in ends.values()}
     links = {
         end.id: Counter(_nvlink_end(pci, remote, way[-1]) for remote in (nvlinks or {}).get(end.id, ()))
@@ -158,9 +158,9 @@ def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
 
 
 def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
-    edges: defaultdict[Node, set[tuple[Node, PathType]]] = defaultdict(set)
+    edges: defaultdict[_Node, set[tuple[_Node, PathType]]] = defaultdict(set)
 
-    def connect(one: Node, other: Node, kind: PathType) -> None:
+    def connect(one: _Node, other: _Node, kind: PathType) -> None:
         edges[one].add((other, kind))
         edges[other].add((one, kind))
 
@@ -177,14 +177,14 @@ def _graph(ways: Ways, links: Links, c2c: Collection[str]) -> Graph:
     return edges
 
 
-def _way_up(pci: Pci, end: Node) -> tuple[Node, ...]:
+def _way_up(pci: Pci, end: _Node) -> tuple[_Node, ...]:
     """Return the switches above a device, the nearest first, and the CPU at the top."""
     device = pci.devices.get(end.id)
     if device is None or isinstance(device.place, Absent):
         return (UNKNOWN_CPU,)
     numa = device.numa_node
-    cpu = UNKNOWN_CPU if isinstance(numa, Absent) else Node("cpu", str(numa))
-    return (*(Node("pci", address) for address in _switches(pci, device.place)), cpu)
+    cpu = UNKNOWN_CPU if isinstance(numa, Absent) else _Node("cpu", str(numa))
+    return (*(_Node("pci", address) for address in _switches(pci, device.place)), cpu)
 
 
 def _switches(pci: Pci, place: PciPosition) -> list[str]:
@@ -213,17 +213,17 @@ def _broadcom(identity: Identity, level: int) -> int:
     return 5 if chip == (0x1000, 0xC030, 0x1000) and board == level else 0
 
 
-def _nvlink_end(pci: Pci, remote: str, cpu: Node) -> Node:
+def _nvlink_end(pci: Pci, remote: str, cpu: _Node) -> _Node:
     """Return what a link leads to. As by NCCL, a remote end that the machine does not show counts as an NVSwitch."""
     kind = pci.devices[remote].identity.kind if remote in pci.devices else None
     if kind == "gpu":
-        return Node("gpu", remote)
+        return _Node("gpu", remote)
     return cpu if kind == "npu" else NVSWITCH
 
 
-def search(start: Node, graph: Graph) -> dict[Node, PathType]:
+def search(start: _Node, graph: Graph) -> dict[_Node, PathType]:
     """Return the best path type from `start` to every node that it reaches (ncclTopoSetPaths in graph/paths.cc)."""
-    found: dict[Node, tuple[PathType, int]] = {start: (PathType.LOC, 0)}
+    found: dict[_Node, tuple[PathType, int]] = {start: (PathType.LOC, 0)}
     waiting = deque([start])
     while waiting:
         node = waiting.popleft()
@@ -239,7 +239,7 @@ def search(start: Node, graph: Graph) -> dict[Node, PathType]:
     return {node: path for node, (path, _) in found.items()}
 
 
-def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> PathType | None:
+def _step(node: _Node, remote: _Node, link: PathType, relay: bool, hops: int) -> PathType | None:
     """Return what one link makes of a path; None where NCCL does not go: over a GPU, but for one NVLink hop."""
     if relay:
         allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
@@ -251,7 +251,7 @@ def _step(node: Node, remote: Node, link: PathType, relay: bool, hops: int) -> P
     return link
 
 
-def _sure(found: Mapping[Node, PathType], start: Node, end: Node, ways: Ways) -> PathType | None:
+def _sure(found: Mapping[_Node, PathType], start: _Node, end: _Node, ways: Ways) -> PathType | None:
     """Return the path to `end`; None where it goes over a CPU that is not known."""
     path = found.get(end)
     unknown = UNKNOWN_CPU in (ways[start][-1], ways[end][-1])
@@ -259,7 +259,7 @@ def _sure(found: Mapping[Node, PathType], start: Node, end: Node, ways: Ways) ->
 
 
 def _over_c2c(
-    topology: Topology, ends: Mapping[str, Node], ways: Ways, c2c: Collection[str]
+    topology: Topology, ends: Mapping[str, _Node], ways: Ways, c2c: Collection[str]
 ) -> dict[Pair, PathType | None]:
     """Mark P2C: from a GPU with a C2C link to the nearest NICs of the same CPU (ncclTopoComputePaths)."""
     return {
@@ -299,7 +299,7 @@ def _smi(pci: Pci, gpus: Mapping[str, str], nics: Mapping[str, str], links: Link
 
 def nvlink_count(links: Links, one: str, other: str) -> int:
     """Return the n of NVn: links straight to the other GPU, or else what both have to NVSwitches."""
-    return links[one][Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
+    return links[one][_Node("gpu", other)] or min(links[one][NVSWITCH], links[other][NVSWITCH])
 
 
 def tree_word(one: Device | None, other: Device | None) -> str | None:

@@ -276,7 +276,7 @@ VERSION = 3
 _Number = float | str | None
 
 
-class Body(msgspec.Struct, frozen=True):
+class _Body(msgspec.Struct, frozen=True):
     """One placement of one size."""
 
     time: _Number = None
@@ -286,18 +286,18 @@ class Body(msgspec.Struct, frozen=True):
     nwrong: _Number = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class _Result(msgspec.Struct, frozen=True):
     """One size."""
 
     size: int
     count: int
     type: str
     redop: str = "none"
-    out_of_place: Body | None = None
-    in_place: Body | None = None
+    out_of_place: _Body | None = None
+    in_place: _Body | None = None
 
 
-class Device(msgspec.Struct, frozen=True):
+class _Device(msgspec.Struct, frozen=True):
     """The first GPU of one process."""
 
     group: int = 0
@@ -305,7 +305,7 @@ class Device(msgspec.Struct, frozen=True):
     device_info: str = ""
 
 
-class Config(msgspec.Struct, frozen=True):
+class _Config(msgspec.Struct, frozen=True):
     """How it was run. `blocking_collectives` is text, and has lost which of three ways."""
 
     nthreads: int = 1
@@ -314,41 +314,41 @@ class Config(msgspec.Struct, frozen=True):
     aggregated_iterations: int = 1
     graph: int = 0
     blocking_collectives: str | bool = False
-    devices: list[Device] = []
+    devices: list[_Device] = []
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class _Bounds(msgspec.Struct, frozen=True):
     """How many values were wrong."""
 
     count: int = 0
     okay: str | bool = True
 
 
-class Library(msgspec.Struct, frozen=True):
+class _Library(msgspec.Struct, frozen=True):
     """What ncclprobe adds where the file is its own: with which library the rows were measured."""
 
     backend: str = "nccl"
     version: str = ""
 
 
-class Document(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True):
     """A whole file."""
 
     version: int
-    results: list[Result]
+    results: list[_Result]
     args: list[str] = []
     start_time: str = ""
     nccl_version: int = 0
-    config: Config = Config()
-    out_of_bounds: Bounds | None = None
+    config: _Config = _Config()
+    out_of_bounds: _Bounds | None = None
     errors: list[str] = []
-    ncclprobe: Library = Library()
+    ncclprobe: _Library = _Library()
 
 
 def parse_json(text: str, path: str) -> Run:
     """Return the run in `text`. Raises UsageError for what is no whole file of nccl-tests."""
     try:
-        document = msgspec.json.decode(text, type=Document)
+        document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a whole JSON file of nccl-tests: {error}") from None
     if not 1 <= document.version <= VERSION:
@@ -367,7 +367,7 @@ def parse_json(text: str, path: str) -> Run:
     return Run(path, document.start_time, tuple(found), _fingerprint(document), failed)
 
 
-def _setup(document: Document, path: str) -> Setup:
+def _setup(document: _Document, path: str) -> Setup:
     config = document.config
     op = op_name(document.args[0]) if document.args else ""
     if not op:
@@ -386,7 +386,7 @@ def _setup(document: Document, path: str) -> Setup:
     return Setup(op, ranks, hosts, mode, iters, nccl)
 
 
-def _json_line(result: Result, place: Place | str) -> Line | None:
+def _json_line(result: _Result, place: Place | str) -> Line | None:
     body = result.out_of_place if place == "out" else result.in_place
     if body is None:
         return None
@@ -413,7 +413,7 @@ def _json_number(said: _Number) -> float:
     return number
 
 
-def _fingerprint(document: Document) -> Fingerprint | None:
+def _fingerprint(document: _Document) -> Fingerprint | None:
     config = document.config
     each = config.nthreads * config.ngpus
     if not 0 < each <= 1024:

@@ -31,7 +31,7 @@ _SIDE = 8
 """Calls of the quickest kind for one of the slowest, at most: all kinds are to end at about the same time."""
 
 
-class ConcurrentGroup(Struct, frozen=True):
+class _ConcurrentGroup(Struct, frozen=True):
     """This rank's part in one kind: the members of its group, in their order, and the call."""
 
     kind: Axis
@@ -82,7 +82,7 @@ def run(plan: Plan, grid: Grid, hosts: Sequence[str], exchange: Exchange, set_ph
             )
 
 
-def _make_group(plan: Plan, grid: Grid, kind: Axis, set_phase: SetPhase) -> ConcurrentGroup:
+def _make_group(plan: Plan, grid: Grid, kind: Axis, set_phase: SetPhase) -> _ConcurrentGroup:
     """Open this rank's group of `kind`, and bind the call."""
     members = next(group for group in grid.groups(kind) if plan.rank in group)
     op, dtype = OPS[OPERATION[kind]], plan.dtype
@@ -102,10 +102,12 @@ def _make_group(plan: Plan, grid: Grid, kind: Axis, set_phase: SetPhase) -> Conc
     send, recv = next(buffers.views(shape, place, group_rank, 1))
     view = BufferView(send, recv, group_rank, len(members), dist.ReduceOp.SUM, group)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
-    return ConcurrentGroup(kind, members, shape, probes[op.name].run(view))
+    return _ConcurrentGroup(kind, members, shape, probes[op.name].run(view))
 
 
-def _calls(plan: Plan, concurrent_group: ConcurrentGroup, clock: Clock, exchange: Exchange, set_phase: SetPhase) -> int:
+def _calls(
+    plan: Plan, concurrent_group: _ConcurrentGroup, clock: Clock, exchange: Exchange, set_phase: SetPhase
+) -> int:
     """Warm up, and settle on the calls of a batch, by the slowest rank."""
     with phase(plan.rank, set_phase, f"{concurrent_group.kind} groups warm-up"):
         clock.barrier()
@@ -120,7 +122,7 @@ def _calls(plan: Plan, concurrent_group: ConcurrentGroup, clock: Clock, exchange
 
 def _together(
     plan: Plan,
-    concurrent_groups: Sequence[ConcurrentGroup],
+    concurrent_groups: Sequence[_ConcurrentGroup],
     alone: Mapping[Axis, Sequence[float]],
     clock: Clock,
     exchange: Exchange,
@@ -149,11 +151,11 @@ def _balanced(seconds: Sequence[float]) -> list[int]:
     return [rounds * max(1, min(_SIDE, round(max(seconds) / each))) for each in seconds]
 
 
-def _in_threads(concurrent_groups: Sequence[ConcurrentGroup], counts: Sequence[int]) -> list[float]:
+def _in_threads(concurrent_groups: Sequence[_ConcurrentGroup], counts: Sequence[int]) -> list[float]:
     """Run one thread per kind in host memory, for gloo's calls return when they have happened."""
     import time
 
-    def run_calls(concurrent_group: ConcurrentGroup, count: int) -> float:
+    def run_calls(concurrent_group: _ConcurrentGroup, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             concurrent_group.call()
@@ -163,7 +165,7 @@ def _in_threads(concurrent_groups: Sequence[ConcurrentGroup], counts: Sequence[i
         return list(pool.map(run_calls, concurrent_groups, counts))
 
 
-def _on_streams(concurrent_groups: Sequence[ConcurrentGroup], counts: Sequence[int]) -> list[float]:
+def _on_streams(concurrent_groups: Sequence[_ConcurrentGroup], counts: Sequence[int]) -> list[float]:
     """Run one CUDA stream per kind; one thread hands over calls in turn, in the same order on every rank."""
     streams = [torch.cuda.Stream() for _ in concurrent_groups]
     first, last = ([torch.cuda.Event(enable_timing=True) for _ in concurrent_groups] for _ in range(2))
@@ -182,7 +184,7 @@ def _on_streams(concurrent_groups: Sequence[ConcurrentGroup], counts: Sequence[i
 
 def _row(
     grid: Grid,
-    concurrent_group: ConcurrentGroup,
+    concurrent_group: _ConcurrentGroup,
     hosts: Sequence[str],
     alone: Sequence[Sequence[float]],
     shared: Sequence[Sequence[float] | None],

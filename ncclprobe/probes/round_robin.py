@@ -41,7 +41,7 @@ _RENEWALS = 8
 """So often ranks connect anew in one run: each lost pair costs a deadline and a full mesh."""
 
 
-class Steps(Exchange, Protocol):
+class _Steps(Exchange, Protocol):
     """An exchange in which ranks may go missing."""
 
     def gather(self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple) -> Any:
@@ -58,7 +58,7 @@ class PairContext(Struct):
 
     rank: int
     endpoint: PairEndpoint
-    exchange: Steps
+    exchange: _Steps
     set_phase: Callable[[str], None]
     sizes: tuple[int, int]
     deadline_s: float

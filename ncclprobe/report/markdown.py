@@ -34,7 +34,7 @@ _CLASSES = ("class", "ranks", "on", "what they do")
 _TABLE = ("op", "size", "place", "time (us)", "algbw (GB/s)", "busbw (GB/s)", "threshold", "wrong", "verdict")
 
 
-class Section(NamedTuple):
+class _Section(NamedTuple):
     """A title and its items, a few lines of Markdown each; `folded`: behind a line to click on. `head` comes first."""
 
     title: str
@@ -47,7 +47,7 @@ def render(report: Report) -> str:
     """`report` as GitHub's Markdown, at most MOST_BYTES of UTF-8. Ends with a newline."""
     left = MOST_BYTES - _RESERVED
     blocks: list[str] = []
-    for section in _sections(report):
+    for section in (_of_files if report.files else _sections)(report):
         if section.items:
             block, used = _block(section, left)
             blocks.append(block)
@@ -99,46 +99,50 @@ def _command(text: str, also: str = "") -> str:
     return "".join(f"%{ord(c):02X}" if c in also else c for c in short)
 
 
-def _sections(report: Report) -> Iterator[Section]:
-    if report.files:
-        yield Section("", [_caption(report)])
-        ranks = [_line_of(row) for row in causes.class_rows(report)]
-        yield Section("Ranks by what they do", ranks, head=_head_of(_CLASSES))
-        yield Section("Why it failed", [_cause(cause) for cause in report.causes])
-        yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
-        yield Section("Timeline", [_moment(moment) for moment in report.timeline[:_MOST_MOMENTS]], folded=True)
-        odd = [f"- {code(each.source)}, {each.count}: {code(each.text)}" for each in report.not_understood]
-        yield Section(f"Not understood ({len(odd)})", odd, folded=True)
-        return
+def _of_files(report: Report) -> Iterator[_Section]:
+    """Yield the sections of a report of what a job left."""
+    yield _Section("", [_caption(report)])
+    ranks = [_line_of(row) for row in causes.class_rows(report)]
+    yield _Section("Ranks by what they do", ranks, head=_head_of(_CLASSES))
+    yield _Section("Why it failed", [_cause(cause) for cause in report.causes])
+    yield _Section("Notes", [f"- {text(remark)}" for remark in report.notes])
+    yield _Section("Timeline", [_moment(moment) for moment in report.timeline[:_MOST_MOMENTS]], folded=True)
+    odd = [f"- {code(each.source)}, {each.count}: {code(each.text)}" for each in report.not_understood]
+    yield _Section(f"Not understood ({len(odd)})", odd, folded=True)
+
+
+def _sections(report: Report) -> Iterator[_Section]:
     found = digest.problems(report)
     bad = [problem for problem in found if problem.finding.severity is not Severity.NOTE]
     notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
     gaps = digest.gaps(report)
-    yield Section("", [_headline(report)])
+    yield _Section("", [_headline(report)])
     lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
-    yield Section("", lost if report.missing_nodes else [])
-    yield Section("Problems", [_problem(problem, report) for problem in bad])
-    yield Section("Notes", [f"- {text(remark)}" for remark in report.notes])
+    yield _Section("", lost if report.missing_nodes else [])
+    yield _Section("Problems", [_problem(problem, report) for problem in bad])
+    yield _Section("Notes", [f"- {text(remark)}" for remark in report.notes])
     slow = [row for row in report.measurements if row.status in ("fail", "warn", "inconclusive")]
-    yield Section("Rows that are not as expected", [_row(row) for row in slow], head=_head_of(_TABLE))
-    yield Section("Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"])
-    yield Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
-    yield Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
-    yield Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
+    yield _Section("Rows that are not as expected", [_row(row) for row in slow], head=_head_of(_TABLE))
+    yield _Section(
+        "Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"]
+    )
+    yield _Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
+    yield _Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
+    yield _Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
     blocks = [
         *traffic.of_training(report.groups, report.steps, report.ladder, 120),
         traffic.of_script(report.script, 120),
     ]
     tables = [line for block in blocks if block for line in (*block, "")]
-    yield Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
-    yield Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
-    yield Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
+    yield _Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
+    yield _Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
+    yield _Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)
     titles = [f"- {code(name)} {text(title)}" for name, title in fine.items()]
-    yield Section(f"Passed ({len(fine)})", titles, folded=True)
+    yield _Section(f"Passed ({len(fine)})", titles, folded=True)
     lived_with = [f"- {code(s.id)} on {code(s.subject)}: {text(s.reason)}" for s in report.suppressed]
-    yield Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
+    yield _Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
 
 
 def _caption(report: Report) -> str:
@@ -180,7 +184,7 @@ def _headline(report: Report) -> str:
     return f"{lines}\n\n- transport: {text(way)}" if way else lines
 
 
-def _block(section: Section, left: int) -> tuple[str, int]:
+def _block(section: _Section, left: int) -> tuple[str, int]:
     """The section as far as it fits into `left` bytes, and what it takes of them."""
     kept: list[str] = []
     used = 0

@@ -20,19 +20,19 @@ NAMES = ("good", "bad", "unsure", "missing")
 _HOST = re.compile(r"[A-Za-z0-9_]([\w.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
-class Lists(NamedTuple):
+class _Lists(NamedTuple):
     """The text of each list by its name, and the nodes that stand in none because no host can be called so."""
 
     texts: dict[str, str]
     left_out: tuple[str, ...]
 
 
-def lists(report: Report) -> Lists:
+def lists(report: Report) -> _Lists:
     """Return the four lists of `report`."""
     names = sort(report)
     every = dict.fromkeys(name for each in names.values() for name in each)
     odd = tuple(name for name in every if not _HOST.fullmatch(name))
-    return Lists({kind: _folded(each) for kind, each in names.items()}, odd)
+    return _Lists({kind: _folded(each) for kind, each in names.items()}, odd)
 
 
 def recognises(text: str) -> bool:

@@ -49,7 +49,7 @@ class Past(Struct, frozen=True):
         return "not judged" if self.unjudged and self.status is Status.PASS else self.status.value
 
 
-class Point(Struct, frozen=True):
+class _Point(Struct, frozen=True):
     """One row of a series, by the place of its report in the history."""
 
     place: int
@@ -63,7 +63,7 @@ class Series(Struct, frozen=True):
     kind: str
     nbytes: int
     like: Conditions
-    points: tuple[Point, ...]
+    points: tuple[_Point, ...]
 
     @property
     def timed(self) -> bool:
@@ -148,7 +148,7 @@ def series(history: Sequence[Past]) -> list[Series]:
     Rows are of one series where they were measured in the same way.
     """
     last = [{(row.op, conditions(row), row.nbytes): row for row in past.rows if row.nbytes > 0} for past in history]
-    found = grouped((key, Point(place, row)) for place, rows in enumerate(last) for key, row in rows.items())
+    found = grouped((key, _Point(place, row)) for place, rows in enumerate(last) for key, row in rows.items())
     chosen: dict[tuple[str, str], Series] = {}
     for (op, like, nbytes), points in found.items():
         if points[-1].place == len(history) - 1:

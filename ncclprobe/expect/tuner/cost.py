@@ -38,7 +38,7 @@ from ncclprobe.model.values import Struct
 Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce"]
 
 
-class Communicator(Struct, frozen=True):
+class _Communicator(Struct, frozen=True):
     """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
 
     graphs: Graphs
@@ -114,9 +114,9 @@ class Communicator(Struct, frozen=True):
         return 24 if nic < 96 or self.per_node <= 8 else 32
 
 
-def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> Communicator:
+def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> _Communicator:
     """That of all ranks of `shape`."""
-    return Communicator(graphs, system, shape.ranks, len(nvlink_domains(system, shape)), version)
+    return _Communicator(graphs, system, shape.ranks, len(nvlink_domains(system, shape)), version)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -206,7 +206,7 @@ def best(
     return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
 
 
-def _available(cell: Cell, comm: Communicator, op: str) -> bool:
+def _available(cell: Cell, comm: _Communicator, op: str) -> bool:
     """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.25."""
     if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 25, 0) and comm.per_node > MOST_NVLS:
         return False
@@ -234,14 +234,14 @@ def cells(graphs: Graphs, system: NodeSystem, shape: Shape, op: str, version: Nc
     return tuple(_cell(comm, function, algorithm, protocol) for algorithm, protocol in _pairs(comm, function))
 
 
-def _pairs(comm: Communicator, function: Function) -> Iterator[tuple[Algorithm, Protocol]]:
+def _pairs(comm: _Communicator, function: Function) -> Iterator[tuple[Algorithm, Protocol]]:
     for algorithm in ALGORITHMS:
         if _has(comm, function, algorithm):
             protocols: Sequence[Protocol] = PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
             yield from ((algorithm, protocol) for protocol in protocols)
 
 
-def _has(comm: Communicator, function: Function, algorithm: Algorithm) -> bool:
+def _has(comm: _Communicator, function: Function, algorithm: Algorithm) -> bool:
     """Whether the function and this communicator have `algorithm` at all."""
     gathers = function in ("AllGather", "ReduceScatter")
     nvls = comm.graphs.nvls is not None and comm.graphs.nvls.channels >= 2
@@ -258,7 +258,7 @@ def _has(comm: Communicator, function: Function, algorithm: Algorithm) -> bool:
             return gathers and comm.tuning.pat > 0 and comm.ranks == comm.nodes
 
 
-def _cell(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> Cell:
+def _cell(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> Cell:
     at = PROTOCOLS.index(protocol)
     enabled = protocol != "LL128" or _ll128(comm, comm.graph(algorithm))
     bandwidth = _algbw(comm, function, algorithm, protocol) if enabled else 0.0
@@ -266,7 +266,7 @@ def _cell(comm: Communicator, function: Function, algorithm: Algorithm, protocol
     return Cell(algorithm, protocol, base + _hops(comm, function, algorithm, protocol), bandwidth, base)
 
 
-def _ll128(comm: Communicator, graph: Graph) -> bool:
+def _ll128(comm: _Communicator, graph: Graph) -> bool:
     """Where NCCL trusts 128-byte stores to arrive whole."""
     cc = comm.system.compute_capability
     generations = comm.tuning.ll128_generations
@@ -275,7 +275,7 @@ def _ll128(comm: Communicator, graph: Graph) -> bool:
     return near and cc >= 70 and (generations is None or cc in generations)
 
 
-def _algbw(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+def _algbw(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
     bus = _bus(comm, function, algorithm, protocol)
     gathers = function in ("AllGather", "ReduceScatter")
     if gathers and algorithm != "Ring":
@@ -286,7 +286,7 @@ def _algbw(comm: Communicator, function: Function, algorithm: Algorithm, protoco
     return bus * (0.5 if algorithm in ("Tree", "PAT") else comm.ranks / comm.steps(function))
 
 
-def _bus(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+def _bus(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
     graph = comm.graph(algorithm)
     match algorithm:
         case "NVLS" | "NVLSTree":
@@ -299,18 +299,18 @@ def _bus(comm: Communicator, function: Function, algorithm: Algorithm, protocol:
             return _tree_bus(comm, graph, protocol)
 
 
-def _one(comm: Communicator, graph: Graph) -> float:
+def _one(comm: _Communicator, graph: Graph) -> float:
     """One channel: on two nodes what it has within them, for the network is crossed half as often."""
     return graph.bw_intra if comm.nodes <= 2 else graph.bw_inter
 
 
-def _ll_max(comm: Communicator) -> float:
+def _ll_max(comm: _Communicator) -> float:
     """Within a node by the GPU; between nodes by the processor, in rows that carry GPUs' names."""
     row = comm.generation if comm.nodes == 1 else 1 if comm.system.processor == "amd" else 0
     return comm.tuning.ll_max[row][comm.column]
 
 
-def _ring_bus(comm: Communicator, function: Function, graph: Graph, protocol: Protocol) -> float:
+def _ring_bus(comm: _Communicator, function: Function, graph: Graph, protocol: Protocol) -> float:
     bus = graph.channels * _one(comm, graph)
     if protocol == "LL":
         copies = comm.nodes == 1 and function not in ("AllReduce", "Reduce")
@@ -321,7 +321,7 @@ def _ring_bus(comm: Communicator, function: Function, graph: Graph, protocol: Pr
     return min(bus * kept, graph.channels * comm.tuning.ring_ll128[comm.generation][comm.column])
 
 
-def _tree_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
+def _tree_bus(comm: _Communicator, graph: Graph, protocol: Protocol) -> float:
     tuned = comm.tuning
     bus = graph.channels * _one(comm, graph)
     bus = min(bus * 0.92, graph.channels * tuned.tree[comm.generation][comm.column])
@@ -333,7 +333,7 @@ def _tree_bus(comm: Communicator, graph: Graph, protocol: Protocol) -> float:
     return bus * (0.85 if graph.pattern == TREE else 1.0)
 
 
-def _nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
+def _nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
     """One channel of the switch's own reduction."""
     if comm.tuning.nvls_ratio is not None:
         return _old_nvls_GBps(comm, function, algorithm, graph)
@@ -346,7 +346,7 @@ def _nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm, gra
     return min(intra, inter, limits[comm.generation][comm.column] if tree and limits else math.inf)
 
 
-def _old_nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
+def _old_nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
     """Before 2.28."""
     if algorithm == "NVLSTree":
         return min(graph.bw_intra, graph.bw_inter if comm.nodes <= 2 else graph.bw_inter / 2)
@@ -355,7 +355,7 @@ def _old_nvls_GBps(comm: Communicator, function: Function, algorithm: Algorithm,
     return min(graph.bw_intra, graph.bw_inter)
 
 
-def _hops(comm: Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+def _hops(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
     """Return the latency without the launch, in microseconds."""
     intra, inter = _intra_us(comm, algorithm, protocol), _inter_us(comm, algorithm, protocol)
     match algorithm:
@@ -375,22 +375,22 @@ def _log2(number: int) -> int:
     return number.bit_length() - 1
 
 
-def _hardware(comm: Communicator, algorithm: Algorithm) -> Hardware:
+def _hardware(comm: _Communicator, algorithm: Algorithm) -> Hardware:
     # NCCL compares a kind of path with a kind of link here, and NVL is 1 in both: LOC and NVB count as PCIe.
     return "NVLINK" if comm.graph(algorithm).type_intra == "NVL" else "PCI"
 
 
-def _intra_us(comm: Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
+def _intra_us(comm: _Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
     return comm.tuning.hardware(_hardware(comm, algorithm))[algorithm][PROTOCOLS.index(protocol)]
 
 
-def _inter_us(comm: Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
+def _inter_us(comm: _Communicator, algorithm: Algorithm, protocol: Protocol) -> float:
     exposed: Algorithm = "Tree" if comm.ranks == comm.nodes and comm.tuning.lonely_net else algorithm
     waits = comm.graph(algorithm).latency_inter_us * (2 if protocol == "Simple" else 1)
     return comm.tuning.net[exposed][PROTOCOLS.index(protocol)] + waits
 
 
-def _ring_hops(comm: Communicator, function: Function, protocol: Protocol, intra: float, inter: float) -> float:
+def _ring_hops(comm: _Communicator, function: Function, protocol: Protocol, intra: float, inter: float) -> float:
     steps = comm.steps(function)
     if function in ("Broadcast", "Reduce"):
         kind: Hardware = _hardware(comm, "Ring") if comm.nodes == 1 else "NET"
@@ -405,7 +405,7 @@ def _ring_hops(comm: Communicator, function: Function, protocol: Protocol, intra
     return (steps - crossings) * max(intra, overhead) + crossings * inter
 
 
-def _cost(cell: Cell, comm: Communicator, op: str, nbytes: int) -> Cost:
+def _cost(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> Cost:
     bandwidth = cell.algbw_GBps * _corrected(cell, comm, op, nbytes)
     latency, used = cell.latency_us * _plateau(cell, comm, op, nbytes), _employed(cell, comm, nbytes)
     time_us = latency + nbytes / (1000 * bandwidth)
@@ -422,7 +422,7 @@ def _cost(cell: Cell, comm: Communicator, op: str, nbytes: int) -> Cost:
     )
 
 
-def _corrected(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
+def _corrected(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
     """Trees fall behind their model at middle sizes."""
     if op != "all_reduce" or cell.algorithm not in ("Tree", "NVLSTree"):
         return 1.0
@@ -436,7 +436,7 @@ def _corrected(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
     return CORRECTIONS[cell.protocol][at] if 0 <= at < steps else 1.0
 
 
-def _plateau(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
+def _plateau(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
     """Rings between nodes stall where each rank has a little of every channel."""
     if (cell.algorithm, cell.protocol, op) != ("Ring", "Simple", "all_reduce") or comm.nodes == 1:
         return 1.0
@@ -445,7 +445,7 @@ def _plateau(cell: Cell, comm: Communicator, op: str, nbytes: int) -> float:
     return _PLATEAU_BEFORE_AMPERE if comm.system.compute_capability < 80 else _PLATEAU
 
 
-def _employed(cell: Cell, comm: Communicator, nbytes: int) -> int:
+def _employed(cell: Cell, comm: _Communicator, nbytes: int) -> int:
     """The channels that `nbytes` are worth: each thread must have something to do (src/enqueue.cc:2078)."""
     if cell.algorithm in ("NVLS", "NVLSTree"):
         return comm.nvls_channels
@@ -457,7 +457,7 @@ def _employed(cell: Cell, comm: Communicator, nbytes: int) -> int:
     return count
 
 
-def _threads(cell: Cell, comm: Communicator) -> int:
+def _threads(cell: Cell, comm: _Communicator) -> int:
     if cell.protocol != "Simple" or cell.algorithm not in ("Ring", "Tree"):
         return 512 if cell.protocol == "LL" else 640
     slow = cell.algorithm == "Ring" and comm.graphs.ring.bw_intra * comm.graphs.ring.channels <= PCI_GBps

@@ -79,7 +79,7 @@ _ON_A_SWITCH = 4
 """More GPUs than that on one socket are on two switches, as 4U servers are built."""
 
 
-class Within(Struct, frozen=True, kw_only=True):
+class _Within(Struct, frozen=True, kw_only=True):
     """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
 
     `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
@@ -118,16 +118,16 @@ class Within(Struct, frozen=True, kw_only=True):
         return channels <= fits and found * (self.gpus + 1) <= _PATIENCE
 
 
-def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Absent:
+def within(system: NodeSystem, gpus: int, version: NcclVersion) -> _Within | Absent:
     """Return the links within a node, by how they are laid."""
     if gpus == 1:
-        return Within(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
+        return _Within(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
     joined = system.joins(gpus) and link
     if joined and system.fabric == "nvswitch":
         total = system.nvlinks * link
         spread = total * gpus / (gpus - 1)
-        return Within(
+        return _Within(
             gpus=gpus,
             kind="NVL",
             fastest=total,
@@ -141,7 +141,7 @@ def within(system: NodeSystem, gpus: int, version: NcclVersion) -> Within | Abse
         return _cube(system, gpus, link)
     if joined and system.fabric == "pairs":
         total = system.nvlinks * link
-        return Within(gpus=2, kind="NVL", fastest=total, total=total, ring=lambda speed: fit(total, speed))
+        return _Within(gpus=2, kind="NVL", fastest=total, total=total, ring=lambda speed: fit(total, speed))
     if not system.pcie_GBps:
         return Absent(f"the speed of the slots of {system.name} is not known")
     return _slots(system, gpus, version, link if system.nvlinks else 0.0)
@@ -152,7 +152,7 @@ def fit(capacity: float, speed: float) -> int:
     return math.floor(round(capacity / speed, 6))
 
 
-def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
+def _mesh(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
     others = system.neighbours
     if system.nvlinks % others:
@@ -163,7 +163,7 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
         shared = fit(pair, speed)
         return (gpus - 1) * shared - (1 if gpus == 4 and shared % 2 else 0)
 
-    return Within(
+    return _Within(
         gpus=gpus,
         kind="NVL",
         fastest=pair,
@@ -174,17 +174,17 @@ def _mesh(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
     )
 
 
-def _uneven(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
+def _uneven(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     """Return four GPUs with one link to two neighbours and two to the third (half a DGX-1): each link is in a ring."""
     if (system.gpus, system.nvlinks) != (4, 4):
         return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
     if gpus not in (2, 4):
         return Absent(f"which {gpus} of the 4 GPUs take part decides over their NVLinks")
     total = system.nvlinks * link if gpus == 4 else link
-    return Within(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: fit(total, speed))
+    return _Within(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: fit(total, speed))
 
 
-def _cube(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
+def _cube(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     """Return the DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
 
     Faster than a link are only the pairs of links, which form one ring of all eight.
@@ -199,10 +199,10 @@ def _cube(system: NodeSystem, gpus: int, link: float) -> Within | Absent:
     def ring(speed: float) -> int:
         return links * fit(link, speed) if speed <= link else path(speed)
 
-    return Within(gpus=gpus, kind="NVL", fastest=2 * link, total=links * link, ring=ring, path=path)
+    return _Within(gpus=gpus, kind="NVL", fastest=2 * link, total=links * link, ring=ring, path=path)
 
 
-def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> Within:
+def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Within:
     """Return GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
@@ -222,7 +222,7 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
         return 2 if crosses and many and 2 * speed <= system.pcie_GBps and speed <= between else 0
 
     split = 2 if bridged and system.fabric == "pairs" and gpus == 4 else 1
-    return Within(
+    return _Within(
         gpus=gpus,
         kind=kind,
         fastest=max(path, bridged),
@@ -339,7 +339,7 @@ class _Best(Struct, frozen=True):
     speed: float
 
 
-def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _ring(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     fits = _ring_fits(inside, nics)
     fastest = nics.fastest if nics else inside.fastest
     first = _descend(fits, steps, fastest, inside.total, inside.least)
@@ -358,14 +358,14 @@ def _ring(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds)
     )
 
 
-def _one_path(inside: Within, nics: "_Nics | None", first: "_Best", best: "_Best") -> bool:
+def _one_path(inside: _Within, nics: "_Nics | None", first: "_Best", best: "_Best") -> bool:
     """Whether all channels take one path: between nodes each starts at a NIC of its own."""
     if nics is None:
         return inside.same(best.channels, best.speed, first.channels)
     return best.channels == 1 or inside.gpus == 1 or nics.count == 1
 
 
-def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -> PathWord:
+def _to_nic(system: NodeSystem, inside: _Within, nics: "_Nics", first: "_Best") -> PathWord:
     """Return how far a ring's last GPU is from its NIC: the first GPU's, over NVLink (PXN), or one of its own."""
     if inside.kind != "NVL":
         return _over_slots(inside, nics)
@@ -374,12 +374,12 @@ def _to_nic(system: NodeSystem, inside: Within, nics: "_Nics", first: "_Best") -
     return farther(nics.kind, "PXN") if lone and closed else nics.kind
 
 
-def _over_slots(inside: Within, nics: "_Nics") -> PathWord:
+def _over_slots(inside: _Within, nics: "_Nics") -> PathWord:
     """Without NVLink the way to the NIC leads as far as that to the farthest GPU, past a switch."""
     return farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind
 
 
-def _ring_fits(inside: Within, nics: "_Nics | None") -> Callable[[float], int]:
+def _ring_fits(inside: _Within, nics: "_Nics | None") -> Callable[[float], int]:
     """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks.
 
     NCCL looks first for rings that come back to their NIC, and for no more where these fill the links.
@@ -430,7 +430,7 @@ def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
     return best
 
 
-def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph:
+def _tree(system: NodeSystem, ring: Graph, inside: _Within, nics: _Nics | None, steps: Speeds) -> Graph:
     """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
     if nics is None:
         return _tree_inside(ring, inside, steps)
@@ -446,7 +446,7 @@ def _tree(system: NodeSystem, ring: Graph, inside: Within, nics: _Nics | None, s
     )
 
 
-def _tree_speeds(system: NodeSystem, ring: Graph, inside: Within, steps: Speeds) -> tuple[float, float]:
+def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Within, steps: Speeds) -> tuple[float, float]:
     """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too, but
     where a bridge brings it what comes from the other socket.
     """
@@ -465,12 +465,12 @@ def _tree_speeds(system: NodeSystem, ring: Graph, inside: Within, steps: Speeds)
     return inner, inter
 
 
-def _pairs_share(system: NodeSystem, inside: Within, nics: "_Nics") -> bool:
+def _pairs_share(system: NodeSystem, inside: _Within, nics: "_Nics") -> bool:
     """Whether two GPUs can each carry half of a NIC: before Hopper over any path, since then as neighbours only."""
     return system.compute_capability < 90 or nics.count < inside.gpus
 
 
-def _tree_inside(ring: Graph, inside: Within, steps: Speeds) -> Graph:
+def _tree_inside(ring: Graph, inside: _Within, steps: Speeds) -> Graph:
     chains = (step for step in steps if step <= inside.fastest and inside.chains(step, ring.channels))
     speed = next(chains, ring.bw_intra)
     return Graph(
@@ -484,7 +484,7 @@ def _tree_inside(ring: Graph, inside: Within, steps: Speeds) -> Graph:
     )
 
 
-def _nvls(system: NodeSystem, inside: Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
+def _nvls(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
     """One channel per GPU that pulls; its own links carry it twice, those of the others once."""
     most = min(MOST_NVLS, inside.gpus)
     heads = most if nics is None else min(most, nics.count)

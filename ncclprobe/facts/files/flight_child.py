@@ -51,7 +51,7 @@ class Refusing(Exception):
     """Why these bytes are no dump that is read."""
 
 
-class DataUnpickler(pickle.Unpickler):
+class _DataUnpickler(pickle.Unpickler):
     """C's Unpickler for data alone: nothing is looked up, so nothing can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -91,7 +91,7 @@ def loaded(data: bytes | str) -> Json:
     """Return what `data` holds. Raises Refusing."""
     try:
         if isinstance(data, bytes) and data[:1] == b"\x80":
-            value = DataUnpickler(BytesIO(data)).load()
+            value = _DataUnpickler(BytesIO(data)).load()
         else:
             value = msgspec.json.decode(data)
     except DAMAGED as error:
@@ -110,7 +110,7 @@ def dump(value: Json) -> FlightDump:
 
     Raises Refusing where none is.
     """
-    table = Columns()
+    table = _Columns()
     entries = value.get("entries", [])
     for entry in entries[-MAX_ENTRIES:]:
         table.add(entry)
@@ -129,7 +129,7 @@ def dump(value: Json) -> FlightDump:
     )
 
 
-class Columns:
+class _Columns:
     """The entries of one dump as columns; what many of them share stands once."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ class Columns:
 _STATES = {"scheduled": 0, "started": STARTED, "completed": STARTED | COMPLETED}
 
 
-def _groups(table: Columns, value: Json) -> Iterator[FlightGroup]:
+def _groups(table: _Columns, value: Json) -> Iterator[FlightGroup]:
     """Yield the groups of the entries in the order of their index, then those without any."""
     config, status = _mapping(value.get("pg_config")), _mapping(value.get("pg_status"))
     ranks = {str(name): _ranks(_mapping(each).get("ranks")) for name, each in list(config.items())[:MAX_TABLE]}

@@ -132,7 +132,7 @@ _HOSTS = ("_HOSTNAME", "hostname", "host", "node", "node_name", "nodename", "ins
 _HOSTS_WITHIN = (("kubernetes", "host"), ("kubernetes", "node_name"), ("kubernetes", "pod_name"), ("labels", "node"))
 
 
-class ShippedLine(Struct, frozen=True):
+class _ShippedLine(Struct, frozen=True):
     """The program's own line, and what the shipper says of it."""
 
     text: str
@@ -140,7 +140,7 @@ class ShippedLine(Struct, frozen=True):
     time_s: float | None = None
 
 
-def shipped_record(raw: bytes) -> ShippedLine | None:
+def shipped_record(raw: bytes) -> _ShippedLine | None:
     """Return the line in a JSON object; None: it is no object, or has no line in it."""
     if len(raw) > MOST_JSON:
         return None
@@ -160,7 +160,7 @@ def shipped_record(raw: bytes) -> ShippedLine | None:
     for outer, name in _HOSTS_WITHIN:
         part = found.get(outer)
         host = host or (_string(part, (name,)) if isinstance(part, dict) else "")
-    return ShippedLine(text, host[:253], _time({**inner, **found}))
+    return _ShippedLine(text, host[:253], _time({**inner, **found}))
 
 
 def _string(found: dict[str, Any], names: tuple[str, ...]) -> str:

@@ -48,7 +48,7 @@ _TAIL = 256 << 10
 _START, _AROUND = 512, 4096
 
 
-class Chunk:
+class _Chunk:
     """Some lines of a log: those that begin before `own`; `data` goes on a little. `first` is the number of its first
     line.
     """
@@ -85,7 +85,7 @@ class Chunks:
         self.nbytes = self.nlines = 0
         self.tail = b""
 
-    def __iter__(self) -> Iterator[Chunk]:
+    def __iter__(self) -> Iterator[_Chunk]:
         """Yield piece by piece."""
         data, line = b"", 1
         for block in self._blocks:
@@ -94,13 +94,13 @@ class Chunks:
             if len(data) < LEAST + AHEAD:
                 continue
             own = data.rfind(b"\n", 0, len(data) - AHEAD) + 1 or len(data) - AHEAD
-            yield (chunk := Chunk(data, own, line))
+            yield (chunk := _Chunk(data, own, line))
             line, data, before = chunk.line_of(own), data[own:], data
             self.tail = b"" if len(data) >= _TAIL else before[own - _TAIL if own > _TAIL else 0 : own]
         data = _unwrapped(data) if line == 1 else data
         self.tail = (self.tail + data)[-_TAIL:]
         if data:
-            yield (chunk := Chunk(data, len(data), line))
+            yield (chunk := _Chunk(data, len(data), line))
             line = chunk.line_of(len(data))
         self.nlines = line - 1 + bool(self.tail and not self.tail.endswith(b"\n"))
 
@@ -289,7 +289,7 @@ class _Reading:
             self._habit = habit_of(head)
             self.log.labelled = self._habit.ranks
 
-    def take(self, chunk: Chunk, begin: int, end: int, hit: int) -> None:
+    def take(self, chunk: _Chunk, begin: int, end: int, hit: int) -> None:
         """Take one line that may say something."""
         raw = window(chunk.data, begin, end, hit)
         shape = raw.translate(None, _DIGITS)

@@ -103,7 +103,7 @@ def words(text: str) -> list[str]:
     return _BOUNDED.findall(_HOLE.sub("\1", text))
 
 
-class Lookup:
+class _Lookup:
     """The rows of a table by their rarest words, and the rows that a shape of line, its digits all 0, may hold."""
 
     def __init__(self, table: Path = TABLE, more: Sequence[str] = ()) -> None:
@@ -141,8 +141,8 @@ _of_a_site: list[str] = []
 
 
 @lru_cache(maxsize=1)
-def _lookup() -> Lookup:
-    return Lookup(more=_of_a_site)
+def _lookup() -> _Lookup:
+    return _Lookup(more=_of_a_site)
 
 
 def use(table: Path | None) -> list[str]:

@@ -41,7 +41,7 @@ class Port:
         self.region_bytes = test.message_bytes * pattern.slots(test, asked.queue_pairs)
         self.data = allocate(asked, 2 * self.region_bytes, library.announce)
         self.data_mr = self._registered(self.data)
-        self.mailbox = HostMemory(MAILBOX_BYTES)
+        self.mailbox = _HostMemory(MAILBOX_BYTES)
         self.mailbox_mr = self._registered(self.mailbox)
         self.cq: Any = None
         self.events: list[str] = []
@@ -90,11 +90,11 @@ class Port:
         self.library.call("ibv_query_pkey", self.context, self.asked.port, index, ctypes.byref(pkey))
         return int.from_bytes(bytes(pkey), "big")
 
-    def _registered(self, held: "HostMemory | GpuMemory") -> Any:
+    def _registered(self, held: "_HostMemory | _GpuMemory") -> Any:
         """Register as NCCL does: a DMA-BUF where asked, by ibv_reg_mr_iova2 where writes may be reordered."""
         call, at, nbytes = self.library.call, held.address, held.nbytes
         access = _NCCLS | (abi.RELAXED_ORDERING if self.asked.relaxed_ordering else 0)
-        if isinstance(held, GpuMemory) and self.asked.memory == "cuda-dmabuf":
+        if isinstance(held, _GpuMemory) and self.asked.memory == "cuda-dmabuf":
             with held.exported() as handle:
                 return call("ibv_reg_dmabuf_mr", self._pd, 0, nbytes, at, handle, access)
         if self.asked.relaxed_ordering:
@@ -247,14 +247,14 @@ _DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 _SYNC_MEMOPS = 6  # CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: what GPUDirect RDMA asks of memory that a NIC writes
 
 
-def allocate(port: RailPort, nbytes: int, announce: Callable[[str], None]) -> "HostMemory | GpuMemory":
+def allocate(port: RailPort, nbytes: int, announce: Callable[[str], None]) -> "_HostMemory | _GpuMemory":
     """Return memory of the kind that `port` asks for. Raises VerbsError."""
     if port.memory == "host":
-        return HostMemory(nbytes)
-    return GpuMemory(port.gpu or 0, nbytes, announce)
+        return _HostMemory(nbytes)
+    return _GpuMemory(port.gpu or 0, nbytes, announce)
 
 
-class HostMemory:
+class _HostMemory:
     """Anonymous memory of this process, beginning at a page."""
 
     def __init__(self, nbytes: int) -> None:
@@ -272,7 +272,7 @@ class HostMemory:
         return self.map[offset : offset + nbytes]
 
 
-class GpuMemory:
+class _GpuMemory:
     """Memory of the GPU with NVML's index `gpu`, in its primary context.
 
     NVML counts all GPUs in the order of their addresses; CUDA does so too where it is told, and told to leave none out.

@@ -111,7 +111,7 @@ class _End:
         return Answer(address=self.port.address())
 
     def _ping(self, asked: Request) -> Answer:
-        ping = Ping(self.traffic, asked.seconds, leads=asked.leads)
+        ping = _Ping(self.traffic, asked.seconds, leads=asked.leads)
         return Answer(half_round_trip_us=ping.run(self.port.test.round_trips))
 
     def _prepare(self, asked: Request) -> Answer:
@@ -142,7 +142,7 @@ _LAST = 1 << 63
 """Added to the count of the last round trip by the end that leads."""
 
 
-class Ping:
+class _Ping:
     """A counter that goes to and fro between the mailboxes of both ends, in the host's memory."""
 
     def __init__(self, traffic: Traffic, seconds: float, *, leads: bool) -> None:

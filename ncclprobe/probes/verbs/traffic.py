@@ -131,7 +131,7 @@ class Stream:
         test, pairs = traffic.port.test, len(traffic.port.queue_pairs)
         shares = [len(range(index, test.messages, pairs)) for index in range(pairs)]
         self._traffic = traffic
-        self._queues = [Queue(traffic, index, share) for index, share in enumerate(shares)] if writes else []
+        self._queues = [_Queue(traffic, index, share) for index, share in enumerate(shares)] if writes else []
         self._expected = self._missing = sum(share > 0 for share in shares) if reads else 0
         self._began = self._last = 0.0
         self._gaps: list[float] = []
@@ -167,7 +167,7 @@ class Stream:
             self.turns.append((time.perf_counter() - began, len(found)))
         return True
 
-    def _completed(self, queue: "Queue") -> None:
+    def _completed(self, queue: "_Queue") -> None:
         now = time.perf_counter()
         if queue.complete():
             self._gaps.append(1e6 * (now - self._last))
@@ -191,7 +191,7 @@ class Stream:
         return f"the other end's writes have not ended: {self._missing} of {self._expected} queue pairs wait"
 
 
-class Queue:
+class _Queue:
     """The writes of one queue pair: chains of unsignalled requests but for the last, then what ends the stream."""
 
     def __init__(self, traffic: Traffic, index: int, share: int) -> None:

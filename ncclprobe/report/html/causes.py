@@ -28,7 +28,7 @@ _CLASS_STATES |= {"slow, not stuck": "warn", "cannot tell": "unknown", "waiting"
 _STATES = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
-class Dot(Struct, frozen=True):
+class _Dot(Struct, frozen=True):
     """One moment of a lane."""
 
     x: float
@@ -37,14 +37,14 @@ class Dot(Struct, frozen=True):
     title: str
 
 
-class Lane(Struct, frozen=True):
+class _Lane(Struct, frozen=True):
     """What one rank, or a host's own processes, said over time."""
 
     name: str
     y: float
     first: float
     last: float
-    dots: tuple[Dot, ...]
+    dots: tuple[_Dot, ...]
 
 
 def page(report: Report) -> str:
@@ -84,7 +84,7 @@ def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
     return [each for each in report.excerpts if each.title in cited]
 
 
-def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]], float | None]:
+def _drawn(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str]], float | None]:
     """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part.
 
     Without a time of every line there is no common axis: each lane has its own lines from left to right.
@@ -115,13 +115,13 @@ def _drawn(report: Report) -> tuple[list[Lane], int, str, list[tuple[float, str]
     return lanes, max(len(names) - MOST_LANES, 0), scale, ticks, min(cause, default=None)
 
 
-def _lane(name: str, row: int, moments: Sequence[tuple[float, Moment]], first: set[str]) -> Lane:
+def _lane(name: str, row: int, moments: Sequence[tuple[float, Moment]], first: set[str]) -> _Lane:
     dots = [
-        Dot(x, "fail" if str(m.evidence) in first else "warn" if m.id else "note", 6 if str(m.evidence) in first else 4,
-            f"{m.text}: {m.evidence}"[:400])
+        _Dot(x, "fail" if str(m.evidence) in first else "warn" if m.id else "note",
+             6 if str(m.evidence) in first else 4, f"{m.text}: {m.evidence}"[:400])
         for x, m in moments[:MOST_DOTS]
     ]  # fmt: skip
-    return Lane(name, _TOP + _ROW * row, min(x for x, _ in moments), max(x for x, _ in moments), tuple(dots))
+    return _Lane(name, _TOP + _ROW * row, min(x for x, _ in moments), max(x for x, _ in moments), tuple(dots))
 
 
 def _name(moment: Moment) -> str:

@@ -23,7 +23,7 @@ MOST = 400
 """Points behind the curves of one operation."""
 
 
-class Ghost(Struct, frozen=True):
+class _Ghost(Struct, frozen=True):
     """A point behind a curve: bytes, GB/s of bus bandwidth and microseconds per call, whose it is, and its words."""
 
     op: str
@@ -35,21 +35,21 @@ class Ghost(Struct, frozen=True):
     hover: str = ""
 
 
-def of(report: Report, history: Sequence[Past]) -> tuple[Ghost, ...]:
+def of(report: Report, history: Sequence[Past]) -> tuple[_Ghost, ...]:
     """Return the points of the earlier reports, and what was published of this machine type with as many ranks."""
     return (*_earlier(report, history), *_published(report))
 
 
-def _earlier(report: Report, history: Sequence[Past]) -> Iterator[Ghost]:
+def _earlier(report: Report, history: Sequence[Past]) -> Iterator[_Ghost]:
     ways = {(row.op, conditions(row)) for row in report.measurements}
     for each in history[:-1]:
         for row in each.rows:
             if (row.op, conditions(row)) in ways and row.nbytes > 0:
                 time = row.time_us.typical
-                yield Ghost(row.op, row.redop, row.nbytes, row.busbw_GBps, time, "earlier")
+                yield _Ghost(row.op, row.redop, row.nbytes, row.busbw_GBps, time, "earlier")
 
 
-def _published(report: Report) -> Iterator[Ghost]:
+def _published(report: Report) -> Iterator[_Ghost]:
     """Yield what sources say of the type of this machine, at the sizes that were measured."""
     rows = {(row.op, row.nbytes): row for row in report.measurements}
     for each in report.published[:MOST]:
@@ -57,7 +57,7 @@ def _published(report: Report) -> Iterator[Ghost]:
         if row and each.busbw_GBps > 0:
             time = row.time_us.typical * row.busbw_GBps / each.busbw_GBps
             words = f"published: {rate(each.busbw_GBps)} GB/s at {size(each.nbytes)}\n{each.why}\n{each.source}"
-            yield Ghost(row.op, row.redop, each.nbytes, each.busbw_GBps, time, "published", words)
+            yield _Ghost(row.op, row.redop, each.nbytes, each.busbw_GBps, time, "published", words)
 
 
 MOST_OPS = 24
@@ -73,7 +73,7 @@ Curve = Sequence[Measurement]
 Value = Callable[[Measurement], float | None]
 
 
-class Chart(Struct, frozen=True):
+class _Chart(Struct, frozen=True):
     """The two pictures of one collective. `names`: of the curves, in the order of their colours; `behind`: the kinds of
     points behind them.
     """
@@ -87,7 +87,7 @@ class Chart(Struct, frozen=True):
     behind: tuple[str, ...]
 
 
-def charts(rows: Sequence[Measurement], ghosts: Sequence[Ghost] = ()) -> tuple[list[Chart], int]:
+def charts(rows: Sequence[Measurement], ghosts: Sequence[_Ghost] = ()) -> tuple[list[_Chart], int]:
     """Return a chart per operation and reduction, in the order of the rows, and how many more there would be.
 
     `ghosts`: points that stand behind the curves.
@@ -98,17 +98,17 @@ def charts(rows: Sequence[Measurement], ghosts: Sequence[Ghost] = ()) -> tuple[l
     return made, len(by_op) - len(shown)
 
 
-def _behind(name: str, ghosts: Sequence[Ghost]) -> list[Ghost]:
+def _behind(name: str, ghosts: Sequence[_Ghost]) -> list[_Ghost]:
     """Return the points behind the curves of one operation and reduction."""
     return list(islice((ghost for ghost in ghosts if operation(ghost.op, ghost.redop) == name), MOST))
 
 
-def _chart(op: str, rows: Curve, ghosts: Sequence[Ghost]) -> Chart:
+def _chart(op: str, rows: Curve, ghosts: Sequence[_Ghost]) -> _Chart:
     curves = dict(list(_curves(rows).items())[:_MOST_CURVES])
     best = max(rows, key=lambda row: row.busbw_GBps)
     spoken = f"{op}: at most {rate(best.busbw_GBps)} GB/s, at {size(best.nbytes)}; all numbers are in the table below"
     names = tuple(name for name in curves if name)
-    return Chart(
+    return _Chart(
         op,
         _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth", ghosts),
         _picture(list(curves.values()), _latency, f"{spoken}; time per call", ghosts),
@@ -173,7 +173,7 @@ def _expected(row: Measurement, value: Value) -> tuple[float, float] | None:
     return (low, high) if low and high else None
 
 
-def _picture(curves: Sequence[Curve], value: Value, spoken: str, ghosts: Sequence[Ghost]) -> Markup:
+def _picture(curves: Sequence[Curve], value: Value, spoken: str, ghosts: Sequence[_Ghost]) -> Markup:
     rows = [row for curve in curves for row in curve if row.nbytes > 0 and value(row)]
     if not rows:
         return Markup("")

@@ -24,7 +24,7 @@ _ID = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,60}")
 Given = Mapping[tuple[str, str], Since]
 
 
-class Place(Struct, frozen=True):
+class _Place(Struct, frozen=True):
     """One finding of a card: on what and where, what it costs, what was seen, and since when it is known."""
 
     subject: str
@@ -46,7 +46,7 @@ class Card(Struct, frozen=True):
     head: str
     names: tuple[str, ...]
     cost: str
-    places: tuple[Place, ...]
+    places: tuple[_Place, ...]
     number: int
     remedy: str
     blame: str
@@ -60,7 +60,7 @@ class Card(Struct, frozen=True):
         return any(place.seen or place.raw for place in self.places)
 
     @property
-    def alone(self) -> Place | None:
+    def alone(self) -> _Place | None:
         """Return the one finding of this card, if it has only one."""
         return self.places[0] if self.number == 1 else None
 
@@ -136,11 +136,11 @@ def _head(group: Sequence[Problem], names: Sequence[str], title: str, everywhere
     return subject if not names or everywhere < 2 or known else f"{subject} on {where}"
 
 
-def _place(problem: Problem, report: Report, since: Given) -> Place:
+def _place(problem: Problem, report: Report, since: Given) -> _Place:
     finding, names = problem.finding, _names(problem)
     known = sorted({str(since[key]) for name in names or ("",) if (key := (problem.id, name)) in since})
     more = f"; on some nodes {known[-1]}" if len(known) > 1 else ""
-    return Place(
+    return _Place(
         problem.subject, finding.message, folded(names) if len(report.nodes) > 1 else "", _cost(finding),
         tuple(map(str, finding.evidence)), finding.see_also, f"{known[0]}{more}" if known else "",
         tuple(_excerpts(finding, problem.nodes, report)),

@@ -31,35 +31,35 @@ _SWITCHED = ("PIX", "PXB")
 Paths = Mapping[str, Mapping[str, str | None]]
 
 
-class Placed(Struct, frozen=True):
+class _Placed(Struct, frozen=True):
     """A device with the middle of its column."""
 
     device: DeviceRow
     x: float
 
 
-class Cluster(Struct, frozen=True):
+class _Cluster(Struct, frozen=True):
     """Devices that hang on one switch, from `left` to `right`; `word` is the nearest path among them."""
 
-    gpus: tuple[Placed, ...]
-    nics: tuple[Placed, ...]
+    gpus: tuple[_Placed, ...]
+    nics: tuple[_Placed, ...]
     left: float
     right: float
     switch: bool
     word: str
 
 
-class Domain(Struct, frozen=True):
+class _Domain(Struct, frozen=True):
     """A NUMA node; `id` None: the devices' place is not known."""
 
     id: int | None
     cpus: str
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[_Cluster, ...]
     left: float
     right: float
 
 
-def place(topology: NodeTopology) -> tuple[Domain, ...]:
+def place(topology: NodeTopology) -> tuple[_Domain, ...]:
     """Return the NUMA nodes that have devices, from left to right."""
     gpus, nics, paths = topology.gpus or (), topology.nics or (), topology.paths or {}
     by_numa = grouped((None if each.numa is None or each.numa < 0 else each.numa, each) for each in (*gpus, *nics))
@@ -79,14 +79,14 @@ def _domain(
     gpus: Sequence[DeviceRow],
     paths: Paths,
     left: float,
-) -> Domain:
+) -> _Domain:
     names = {each.name for each in gpus}
     x, clusters = left + _PAD, []
     for members, switch in _clusters(devices, paths):
         cluster = _cluster(members, names, switch, paths, x)
         clusters.append(cluster)
         x = cluster.right + _GAP
-    return Domain(numa, cpus, tuple(clusters), left, max(x - _GAP + _PAD, left + _LEAST))
+    return _Domain(numa, cpus, tuple(clusters), left, max(x - _GAP + _PAD, left + _LEAST))
 
 
 def _clusters(devices: Sequence[DeviceRow], paths: Paths) -> list[tuple[list[DeviceRow], bool]]:
@@ -103,21 +103,21 @@ def _clusters(devices: Sequence[DeviceRow], paths: Paths) -> list[tuple[list[Dev
     return [(group, True) for group in switched] + ([(alone, False)] if alone else [])
 
 
-def _cluster(members: Iterable[DeviceRow], gpu_names: set[str], switch: bool, paths: Paths, left: float) -> Cluster:
+def _cluster(members: Iterable[DeviceRow], gpu_names: set[str], switch: bool, paths: Paths, left: float) -> _Cluster:
     gpus = [each for each in members if each.name in gpu_names]
     nics = [each for each in members if each.name not in gpu_names]
     wide = max(len(gpus), len(nics), 1) * COLUMN
     words = [_path(paths, gpu.name, other.name) for gpu in gpus for other in (*nics, *gpus) if other is not gpu]
     known = [word for word in words if word and word != "NVL"]
-    return Cluster(
+    return _Cluster(
         _spread(gpus, left, wide), _spread(nics, left, wide), left, left + wide, switch, min(known, default="")
     )
 
 
-def _spread(devices: Sequence[DeviceRow], left: float, wide: float) -> tuple[Placed, ...]:
+def _spread(devices: Sequence[DeviceRow], left: float, wide: float) -> tuple[_Placed, ...]:
     """Return `devices` evenly over `wide`."""
     step = wide / max(1, len(devices))
-    return tuple(Placed(each, left + step * (n + 0.5)) for n, each in enumerate(devices))
+    return tuple(_Placed(each, left + step * (n + 0.5)) for n, each in enumerate(devices))
 
 
 def _path(paths: Paths, one: str, other: str) -> str | None:
@@ -145,7 +145,7 @@ _TOP, _GPU, _SWITCH, _NIC, _FOOT = 8, 62, 138, 186, 272
 _BOX, _LONGEST_BAR = 78, 60
 
 
-class Mark(Struct, frozen=True):
+class _Mark(Struct, frozen=True):
     """What a finding of the check `id` says of a device: `kind` is fail or warn, `part` what of it is meant, `text` the
     finding, `anchor` its place in the page.
     """
@@ -157,7 +157,7 @@ class Mark(Struct, frozen=True):
     anchor: str
 
 
-Marks = Mapping[str, tuple[Mark, ...]]
+Marks = Mapping[str, tuple[_Mark, ...]]
 
 _PARTS = {"nvl": "nvlink", "pci": "pci", "ib": "port", "roce": "port"}
 
@@ -187,7 +187,7 @@ def _spoken(topology: NodeTopology) -> str:
     return f"{gpus} GPUs and {nics} NICs on {len(topology.numa or ())} NUMA nodes; the table next to it has the paths"
 
 
-def _shapes(topology: NodeTopology, domains: tuple[Domain, ...], marks: Marks, foot: float) -> Iterator[Markup]:
+def _shapes(topology: NodeTopology, domains: tuple[_Domain, ...], marks: Marks, foot: float) -> Iterator[Markup]:
     for left, right in pairwise(domains):
         yield _line(left.right, _SWITCH + 9, right.left, _SWITCH + 9, "bus")
     yield from (_numa(each, foot) for each in domains)
@@ -198,7 +198,7 @@ def _shapes(topology: NodeTopology, domains: tuple[Domain, ...], marks: Marks, f
             yield from _drawn(cluster, marks)
 
 
-def _numa(domain: Domain, foot: float) -> Markup:
+def _numa(domain: _Domain, foot: float) -> Markup:
     name = "NUMA node not told" if domain.id is None else f"NUMA {domain.id}"
     cpus = f" · CPUs {domain.cpus}" if domain.cpus else ""
     room = int((domain.right - domain.left) / 6.6)
@@ -231,7 +231,7 @@ def _nvlinks(topology: NodeTopology, spots: Mapping[str, float], marks: Marks) -
         )
 
 
-def _drawn(cluster: Cluster, marks: Marks) -> Iterator[Markup]:
+def _drawn(cluster: _Cluster, marks: Marks) -> Iterator[Markup]:
     """Yield one switch with what hangs on it."""
     several = len(cluster.gpus) + len(cluster.nics) > 1
     for each in cluster.gpus if several else ():
@@ -248,7 +248,7 @@ def _drawn(cluster: Cluster, marks: Marks) -> Iterator[Markup]:
     yield from (_device(each, "nic", _NIC, 38, marks) for each in cluster.nics)
 
 
-def _device(placed: Placed, sort: str, top: int, high: int, marks: Marks) -> Markup:
+def _device(placed: _Placed, sort: str, top: int, high: int, marks: Marks) -> Markup:
     """Return a box with name and model; what is said of the device is its tooltip, and a badge shows that."""
     device, said = placed.device, marks.get(placed.device.name, ())
     kind = _worst(marks, device.name)
@@ -310,7 +310,7 @@ ORDER = ("fail", "missing", "unknown", "warn", "pass", "skip")
 _SIGN = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!"}
 
 
-class Tile(Struct, frozen=True):
+class _Tile(Struct, frozen=True):
     """One node in the picture of the fleet; `sign` says the state to those who see no colours."""
 
     name: str
@@ -318,14 +318,14 @@ class Tile(Struct, frozen=True):
     sign: str
 
 
-class Kind(Struct, frozen=True):
+class _Kind(Struct, frozen=True):
     """Nodes that look the same: same devices, same paths, same marks."""
 
     nodes: str
     number: int
     topology: NodeTopology
     drawing: Markup | None
-    said: tuple[tuple[str, Mark], ...]
+    said: tuple[tuple[str, _Mark], ...]
 
     @property
     def others(self) -> list[str]:
@@ -333,17 +333,17 @@ class Kind(Struct, frozen=True):
         return [each.name for each in (*(self.topology.gpus or ()), *(self.topology.nics or ()))]
 
 
-def tiles(report: Report) -> tuple[list[Tile], int]:
+def tiles(report: Report) -> tuple[list[_Tile], int]:
     """Return the nodes in the report's order, and how many are not shown. Where not all fit: the loudest first."""
     states = list(node_states(report).items())
     if len(states) > MOST_TILES:
         states.sort(key=lambda each: ORDER.index(each[1]))
-    return [Tile(name, state, _SIGN.get(state, "")) for name, state in states[:MOST_TILES]], max(
+    return [_Tile(name, state, _SIGN.get(state, "")) for name, state in states[:MOST_TILES]], max(
         0, len(states) - MOST_TILES
     )
 
 
-class Group(Struct, frozen=True):
+class _Group(Struct, frozen=True):
     """Nodes in one state for the same reasons: `why` has an anchor and words for each, `since` is when it began."""
 
     state: str
@@ -353,7 +353,7 @@ class Group(Struct, frozen=True):
     since: str
 
 
-def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[Group], int]:
+def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[_Group], int]:
     """Return which nodes are in which state, why, and since when, the loudest first, and of these in the order of their
     findings; and how many nodes are left out.
 
@@ -390,7 +390,7 @@ def _sentence(card: Card) -> str:
 
 def _group(
     state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]], since: Given
-) -> Group:
+) -> _Group:
     why = [(card.anchor, _sentence(card)) for card in cards]
     unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
     why += (
@@ -404,10 +404,10 @@ def _group(
     )
     words = str(began[0]) if began else ""
     later = f"; the latest {began[-1]}" if len(began) > 1 else ""
-    return Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why), f"{words}{later}")
+    return _Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why), f"{words}{later}")
 
 
-def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[Kind], int, int]:
+def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[_Kind], int, int]:
     """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
     marks = _marks(report, found, anchors)
     groups = grouped(
@@ -423,21 +423,21 @@ def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[
     return drawn, len(ranked) - len(drawn), len(report.topology) - sum(each.number for each in drawn)
 
 
-def _kind(report: Report, names: Sequence[str], marks: Marks) -> Kind:
+def _kind(report: Report, names: Sequence[str], marks: Marks) -> _Kind:
     topology = report.topology[names[0]]
     said = tuple((name, mark) for name, each in marks.items() for mark in each)
-    return Kind(folded(names, 80), len(names), topology, picture(topology, marks), said)
+    return _Kind(folded(names, 80), len(names), topology, picture(topology, marks), said)
 
 
-def _marks(report: Report, found: Sequence[Row], anchors: Anchors) -> dict[str, dict[str, tuple[Mark, ...]]]:
+def _marks(report: Report, found: Sequence[Row], anchors: Anchors) -> dict[str, dict[str, tuple[_Mark, ...]]]:
     """By node and device, what failures and warnings say of a device that the node has."""
     devices = {name: _names(topology) for name, topology in report.topology.items()}
-    marks: dict[str, dict[str, tuple[Mark, ...]]] = defaultdict(dict)
+    marks: dict[str, dict[str, tuple[_Mark, ...]]] = defaultdict(dict)
     for row in found:
         if row.kind not in ("fail", "warn"):
             continue
         words = f"{row.id}: {row.subject} {row.message}"
-        mark = Mark(row.kind, part_of(row.id), words, row.id, anchors.get(row.key, "checks"))
+        mark = _Mark(row.kind, part_of(row.id), words, row.id, anchors.get(row.key, "checks"))
         for node in row.nodes:
             for name in set(device(row.subject)) & devices.get(node, frozenset()):
                 marks[node][name] = (*marks[node].get(name, ()), mark)

@@ -37,7 +37,7 @@ _CELL, _SMALL_CELL, _LARGEST_SIDE = 46, 24, 760
 _ABOVE = 34
 
 
-class Map(Struct, frozen=True):
+class _Map(Struct, frozen=True):
     """One heat map of `ends` rows; `usual` says which rates have its full colour, `note` what it leaves out."""
 
     title: str
@@ -55,7 +55,7 @@ class Words(Struct, frozen=True):
     text: str
 
 
-def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[Map]:
+def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
     """Return the round-robin (retests are in the JSON): one way, and both ways at once where that was measured."""
     drawn = []
     for both in (False, True):
@@ -92,7 +92,7 @@ def words(found: Localisation) -> Iterator[Words]:
         yield Words("note", "cleared", f"Slow once, and not when measured again: {', '.join(found.cleared[:WORST])}")
 
 
-def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> Map:
+def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> _Map:
     ends = _ends(rows)
     blamed = _blamed(found) if found else []
     shown = _chosen(ends, rows, blamed)
@@ -102,7 +102,7 @@ def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> Map
     full = " and ".join(f"{rate(each)} GB/s{' within a node' * within}" for within, each in usual.items())
     frames = list(_frames(shown, ends, blamed, found.culprits if found else ()))
     cleared = frozenset(found.cleared) if found else frozenset()
-    return Map(title, _picture(shown, ends, rows, usual, frames, cleared), len(shown), full, note)
+    return _Map(title, _picture(shown, ends, rows, usual, frames, cleared), len(shown), full, note)
 
 
 def _blamed(found: Localisation) -> list[Blamed]:
@@ -302,7 +302,7 @@ _WIDE, _HIGH, _ABOVE_RAILS = 58, 26, 24
 _LETTER = 7
 
 
-def rail_maps(rows: Sequence[RailWay]) -> list[Map]:
+def rail_maps(rows: Sequence[RailWay]) -> list[_Map]:
     """Return the map of all rails; none where none were tried."""
     every = ends(rows)
     rates = [each.rate(each.out) for each in every]
@@ -328,7 +328,7 @@ def rail_maps(rows: Sequence[RailWay]) -> list[Map]:
         if kept != [*nodes]
         else ""
     )
-    return [Map("What each rail sends, GB/s", picture, len(kept), f"{rate(usual)} GB/s", less)]
+    return [_Map("What each rail sends, GB/s", picture, len(kept), f"{rate(usual)} GB/s", less)]
 
 
 _RAILS_SPOKEN = "Heat map of rails by node; the table below has the same numbers"

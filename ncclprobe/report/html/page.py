@@ -262,7 +262,7 @@ _SIGNS = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!", "pass": "
 _LOUD = ("fail", "missing", "unknown", "warn")
 
 
-class Small(Struct, frozen=True):
+class _Small(Struct, frozen=True):
     """One picture of a row of small ones: what it is of, how the newest value compares, the picture."""
 
     title: str
@@ -270,7 +270,7 @@ class Small(Struct, frozen=True):
     picture: Markup
 
 
-class Line(Struct, frozen=True):
+class _Line(Struct, frozen=True):
     """One report in the list: when, which file, its verdict in a word, its headline."""
 
     when: str
@@ -279,42 +279,42 @@ class Line(Struct, frozen=True):
     headline: str
 
 
-class NodeLine(Struct, frozen=True):
+class _NodeLine(Struct, frozen=True):
     """Nodes with one history: their state in each report that is shown, and its sign."""
 
     nodes: str
     cells: tuple[tuple[str, str], ...]
 
 
-class Trends(Struct, frozen=True):
+class _Trends(Struct, frozen=True):
     """Everything that the section on several reports shows."""
 
-    reports: tuple[Line, ...]
-    ops: tuple[tuple[str, tuple[Small, ...]], ...]
+    reports: tuple[_Line, ...]
+    ops: tuple[tuple[str, tuple[_Small, ...]], ...]
     more_ops: int
-    nodes: tuple[NodeLine, ...]
+    nodes: tuple[_NodeLine, ...]
     columns: tuple[str, ...]
     steady: int
     more_nodes: int
     changed: tuple[tuple[str, str], ...]
 
 
-def _over_time(history: Sequence[Past]) -> Trends | None:
+def _over_time(history: Sequence[Past]) -> _Trends | None:
     """Return the section on `history`, oldest first; None for less than two reports."""
     if len(history) < 2:
         return None
     by_op = grouped((one.op, _small(one, history)) for one in trends.series(history))
     nodes, steady, more = _node_lines(history)
     shown = list(by_op.items())[:MOST_OPS]
-    return Trends(
-        tuple(Line(each.when, each.source, each.verdict, each.headline) for each in history),
+    return _Trends(
+        tuple(_Line(each.when, each.source, each.verdict, each.headline) for each in history),
         tuple((op, tuple(each)) for op, each in shown), len(by_op) - len(shown), nodes,
         tuple(trends.names(history[-MOST_COLUMNS:])), steady, more,
         tuple(trends.changed(history)),
     )  # fmt: skip
 
 
-def _node_lines(history: Sequence[Past]) -> tuple[tuple[NodeLine, ...], int, int]:
+def _node_lines(history: Sequence[Past]) -> tuple[tuple[_NodeLine, ...], int, int]:
     """Return the nodes not always well, today's loudest first; how many always were, and how many are not shown."""
     shown = history[-MOST_COLUMNS:]
     every = dict.fromkeys(name for each in reversed(shown) for name in each.states)
@@ -322,7 +322,7 @@ def _node_lines(history: Sequence[Past]) -> tuple[tuple[NodeLine, ...], int, int
     ailing = {states: names for states, names in groups.items() if not {*states}.isdisjoint(_LOUD)}
     ranked = sorted(ailing.items(), key=lambda each: (*map(_loudness, reversed(each[0])), -len(each[1])))
     lines = tuple(
-        NodeLine(folded(names), tuple((state, _SIGNS.get(state, "")) for state in states))
+        _NodeLine(folded(names), tuple((state, _SIGNS.get(state, "")) for state in states))
         for states, names in ranked[:MOST_LINES]
     )
     steady = sum(map(len, groups.values())) - sum(map(len, ailing.values()))
@@ -333,10 +333,10 @@ def _loudness(state: str) -> int:
     return _LOUD.index(state) if state in _LOUD else len(_LOUD)
 
 
-def _small(one: Series, history: Sequence[Past]) -> Small:
+def _small(one: Series, history: Sequence[Past]) -> _Small:
     way = "in place" if one.like.place == "in" else "out of place"
     title = f"{size(one.nbytes)}, {way}, {one.like.ranks} ranks"
-    return Small(title, _change(one), _picture(one, history))
+    return _Small(title, _change(one), _picture(one, history))
 
 
 def _change(one: Series) -> str:

@@ -32,7 +32,7 @@ MOST = 200
 _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "pass": 5}
 
 
-class Table(Struct, frozen=True):
+class _Table(Struct, frozen=True):
     """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
     is a status where the first head is ``State``. `more`: rows of the JSON report alone. `muted`: what all rows share.
     """
@@ -45,7 +45,7 @@ class Table(Struct, frozen=True):
     muted: str = ""
 
 
-def tables(report: Report) -> list[Table]:
+def tables(report: Report) -> list[_Table]:
     """Return the tables that have rows."""
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
@@ -75,9 +75,9 @@ def _table(
     shown: Callable[[T], Iterable[str]],
     notes: tuple[str, ...] = (),
     muted: str = "",
-) -> Table:
+) -> _Table:
     named = tuple((head.strip(" >"), head.startswith(">")) for head in heads.split("|"))
-    return Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST), muted)
+    return _Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST), muted)
 
 
 _COPIES = "State|Node|Copy|Device|NUMA|Concurrent|>Size|>GB/s|>Threshold|>Range"
@@ -96,7 +96,7 @@ _NUMBERS = re.compile(r" rail ([0-9,-]{1,400})")
 _MOST_WHY = 300
 
 
-def _rails(report: Report) -> Table:
+def _rails(report: Report) -> _Table:
     """Return the rails, first those that findings name; what all of them chose stands above, once."""
     every = ends(report.rails)
     findings = [each for each in report.checks if each.id.startswith("rail.")]
@@ -361,7 +361,7 @@ def device(subject: str) -> tuple[str, ...]:
 _OWN = ("RANK", "_PROCID", "_LOCALID", "_NODEID", "_TASK_PID", "_NODENAME")
 
 
-class Value(Struct, frozen=True):
+class _Value(Struct, frozen=True):
     """One value of a name and the nodes that have it. `usual`: most nodes have it."""
 
     text: str
@@ -370,11 +370,11 @@ class Value(Struct, frozen=True):
     usual: bool
 
 
-class Name(Struct, frozen=True):
+class _Name(Struct, frozen=True):
     """A version or setting, with its values from the most frequent on. More than one: the nodes differ."""
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[_Value, ...]
     more: int = 0
 
     @property
@@ -387,12 +387,12 @@ MOST_VALUES = 8
 _UNSET = "not set"
 
 
-def versions(environment: Mapping[str, NodeEnvironment]) -> list[Name]:
+def versions(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
     """Each version by name; what differs first."""
     return _differing({node: _texts(each.versions) for node, each in environment.items()}, "unknown")
 
 
-def settings(environment: Mapping[str, NodeEnvironment]) -> list[Name]:
+def settings(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
     """Each variable with its value and where that comes from; what differs first. A node may lack it."""
     return _differing(
         {
@@ -407,25 +407,27 @@ def _texts(told: Mapping[str, str | None]) -> dict[str, str]:
     return {name: "unknown" if value is None else value for name, value in told.items()}
 
 
-def _differing(by_node: Mapping[str, Mapping[str, str]], lacking: str) -> list[Name]:
+def _differing(by_node: Mapping[str, Mapping[str, str]], lacking: str) -> list[_Name]:
     names = dict.fromkeys(name for told in by_node.values() for name in told)
     found = [_name(name, {node: told.get(name, lacking) for node, told in by_node.items()}) for name in names]
     return sorted(found, key=lambda each: not each.differs)
 
 
-def _name(name: str, by_node: Mapping[str, str]) -> Name:
+def _name(name: str, by_node: Mapping[str, str]) -> _Name:
     nodes = grouped((text, node) for node, text in by_node.items())
     ranked = sorted(nodes.items(), key=lambda pair: -len(pair[1]))
     most = len(ranked[0][1])
     alone = sum(len(who) == most for _, who in ranked) == 1
-    values = tuple(Value(text, folded(who), len(who), alone and len(who) == most) for text, who in ranked[:MOST_VALUES])
-    return Name(name, values, len(ranked) - len(values))
+    values = tuple(
+        _Value(text, folded(who), len(who), alone and len(who) == most) for text, who in ranked[:MOST_VALUES]
+    )
+    return _Name(name, values, len(ranked) - len(values))
 
 
 MOST_KINDS = 4
 
 
-class Choice(Struct, frozen=True):
+class _Choice(Struct, frozen=True):
     """One part of the choice: its name, what was chosen, and why."""
 
     name: str
@@ -433,25 +435,25 @@ class Choice(Struct, frozen=True):
     why: str
 
 
-class EqualChoices(Struct, frozen=True):
+class _EqualChoices(Struct, frozen=True):
     """Nodes with equal choices, and what they choose by the rules of NCCL `version`."""
 
     nodes: str
     version: str
-    choices: tuple[Choice, ...]
+    choices: tuple[_Choice, ...]
 
 
-def equal_choices(report: Report) -> tuple[list[EqualChoices], int]:
+def equal_choices(report: Report) -> tuple[list[_EqualChoices], int]:
     """Return the kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
     groups = grouped((made, node) for node, made in report.choices.items())
     ranked = sorted(groups.items(), key=lambda each: -len(each[1]))
     left = sum(len(nodes) for _, nodes in ranked[MOST_KINDS:])
     return [
-        EqualChoices(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]
+        _EqualChoices(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]
     ], left
 
 
-def _rows(made: Choices) -> Iterable[Choice]:
+def _rows(made: Choices) -> Iterable[_Choice]:
     parts: list[tuple[str, Part[Any], Callable[[Any], str]]] = [
         ("Bootstrap", made.bootstrap, lambda each: f"{each.name} {each.address}"),
         ("Sockets", made.sockets, lambda each: f"{each.name} {each.address}"),
@@ -464,14 +466,14 @@ def _rows(made: Choices) -> Iterable[Choice]:
     for name, part, shown in parts:
         if part.chosen or name in ("Bootstrap", "HCAs", "GPUDirect"):
             yield _row(name, part, shown)
-    yield Choice("NVLS", digest.yes(made.nvls.available), made.nvls.why)
+    yield _Choice("NVLS", digest.yes(made.nvls.available), made.nvls.why)
 
 
-def _row(name: str, part: Part[Any], shown: Callable[[Any], str]) -> Choice:
+def _row(name: str, part: Part[Any], shown: Callable[[Any], str]) -> _Choice:
     if not part.chosen:
-        return Choice(name, "unknown" if part.chosen is None else "none", part.why)
+        return _Choice(name, "unknown" if part.chosen is None else "none", part.why)
     reasons = dict.fromkeys(filter(None, (part.why, *(each.why for each in part.chosen))))
-    return Choice(name, ", ".join(map(shown, part.chosen)), "; ".join(list(reasons)[:4]))
+    return _Choice(name, ", ".join(map(shown, part.chosen)), "; ".join(list(reasons)[:4]))
 
 
 def _hca(port: HcaChoice) -> str:
