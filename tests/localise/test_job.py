@@ -419,38 +419,6 @@ def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:
     assert found.classes[0].doing == "was not looked at: attach on its node too"
 
 
-def test_stacks_name_the_rank_where_torch_has_recorded_nothing() -> None:
-    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (IN_LOADER,) * 2}
-    five_later = later(IDLE, 5.0)
-    found = looked(dict.fromkeys(range(3), (IDLE, five_later)), stacks=stacks)
-    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert found.classes[0].doing.endswith("in recv, train.py:12 in step")
-
-
-def test_stacks_in_different_calls_wait_for_each_other_where_all_are_in_one() -> None:
-    gathers = (replace(IN_ALL_REDUCE[0], name="all_gather"), replace(IN_ALL_REDUCE[1], line=50))
-    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (gathers,) * 2, 2: (IN_ALL_REDUCE,) * 2}
-    states = dict.fromkeys(range(3), (IDLE, later(IDLE)))
-    found = looked(states, stacks=stacks)
-    assert classes(found) == {"desync": (1,), "waiting": (0, 2)}
-    assert "rank 1 in all_gather (train.py:50)" in found.answer.message
-    assert looked(states, stacks=stacks, world=6).answer.word == "CANNOT TELL"
-
-
-def test_ranks_that_receive_are_missing_in_the_collective_of_fewer() -> None:
-    receives = (replace(IN_ALL_REDUCE[0], name="recv"), replace(IN_ALL_REDUCE[1], line=50))
-    stacks = {0: (receives,) * 2, 1: (receives,) * 2, 2: (IN_ALL_REDUCE,) * 2}
-    found = looked(dict.fromkeys(range(3), (IDLE, later(IDLE))), stacks=stacks)
-    assert classes(found) == {"desync": (0, 1), "waiting": (2,)}
-
-
-def test_waiting_ranks_that_woke_between_the_looks_prove_nothing_by_their_stacks() -> None:
-    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_LOADER,) * 2}
-    woke = later(IDLE, 5.0, switches=9)
-    found = looked({0: (IDLE, woke), 1: (IDLE, woke)}, stacks=stacks)
-    assert found.answer.word == "CANNOT TELL"
-
-
 def test_without_records_and_stacks_a_stopped_rank_is_named_and_no_other() -> None:
     states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS)), 2: (STOPPED, later(STOPPED))}
     found = looked(states)
@@ -471,97 +439,6 @@ def test_ranks_that_all_do_nothing_outside_of_any_call_are_stuck_after_minutes()
     assert classes(looked(states, recorded(texts))) == {"stuck outside": (0, 1)}
     texts = dict.fromkeys(range(2), "all_reduce@600 all_reduce@800")  # they pause as long now and then
     assert classes(looked(states, recorded(texts))) == {"working": (0, 1)}
-
-
-def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None:
-    idle = Child("S", 3.0, "do_poll", "poll", pipes=("pipe:[9]",), pid=60, name="pt_data_worker")
-    shell = Child("S", 0.1, "do_wait", "wait4", awaits=78, pid=77, name="sh")
-    reader = Child("S", 0.1, "fifo_open", "open", pid=78, name="cat")
-    waits = replace(IDLE, call="wait4", wchan="do_wait", awaits=77, pipes=("pipe:[9]",), children=(idle, shell, reader))
-    (outside, _) = waits_for_2(waits, later(waits)).classes
-    wanted = "waits for a process that it has started (wait4); its process 78 (cat) opens a file (open)"
-    assert outside.doing == wanted
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "named"),
-    [("pt_data_worker", "futex", True), ("pt_data_worker", "poll", False), ("sh", "futex", False)],
-)
-def test_a_worker_of_a_loader_that_waits_for_a_lock_is_named(name: str, call: str, named: bool) -> None:
-    worker = Child("S", 0.1, "", call, pipes=("pipe:[9]",), pid=60, name=name)
-    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
-    (outside, _) = waits_for_2(polls, later(polls)).classes
-    assert ("its process 60" in outside.doing) is named
-
-
-def test_the_line_of_a_worker_that_cannot_go_on_is_told() -> None:
-    worker = Child("D", 3.0, "nfs_wait", "read", "/data/shard", pid=60, name="pt_data_worker")
-    polls = replace(IDLE, call="poll", children=(worker,))
-    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (polls, later(polls))}
-    found = looked(states, recorded(WAIT_OF_51, backend="gloo"), of_children={60: IN_LOADER})
-    wanted = (
-        "its process 60 (pt_data_worker) is in uninterruptible sleep (nfs_wait, /data/shard), in recv, train.py:12 in"
-    )
-    assert wanted in found.classes[0].doing
-
-
-@pytest.mark.parametrize(("call", "named"), [("write", True), ("poll", False)])
-def test_who_does_not_read_the_pipe_that_a_rank_writes_to_is_named(call: str, named: bool) -> None:
-    reader = Child("S", 0.1, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=60, name="tee")
-    writes = replace(IDLE, call=call, file="pipe:[9]", pipes=("pipe:[9]",), children=(reader,))
-    (outside, _) = waits_for_2(writes, later(writes)).classes
-    assert ("its process 60 (tee), which shares a pipe with it, sleeps" in outside.doing) is named
-
-
-def test_a_rank_whose_stack_is_in_another_call_made_another_call() -> None:
-    receives = (FlightFrame("recv", IN_ALL_REDUCE[0].filename, 2000), FlightFrame("step", "/home/u/train.py", 12))
-    for stack, name in ((receives, "desync"), (IN_LOADER, "stuck outside"), (IN_ALL_REDUCE, "stuck outside")):
-        stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
-        found = looked(
-            dict.fromkeys(range(3), (IDLE, later(IDLE))), recorded(WAIT_OF_51, backend="gloo"), stacks=stacks
-        )
-        assert classes(found) == {name: (2,), "waiting": (0, 1)}
-    assert classes(waits_for_2(IDLE, later(IDLE)))["stuck outside"] == (2,)
-
-
-def test_stacks_tell_of_a_call_that_torch_does_not_record() -> None:
-    barrier = (replace(IN_ALL_REDUCE[0], name="monitored_barrier"), IN_ALL_REDUCE[1])
-    texts = dict.fromkeys(range(3), "all_reduce@970 all_reduce@971")
-    states = {0: (IDLE, later(IDLE, still_s=28.0)), 1: (IDLE, later(IDLE, still_s=12.0)), 2: (SLEEPS, later(SLEEPS))}
-    stacks = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
-    found = looked(states, recorded(texts, backend="gloo"), stacks=stacks)
-    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert "wait in monitored_barrier (train.py:40) since 12 s for rank 2" in found.answer.message
-    assert looked(states, recorded(texts, backend="gloo")).answer.word == "CANNOT TELL"
-
-
-@pytest.mark.parametrize(
-    ("function", "still_s", "name"),
-    [
-        ("recv", 1.0, "desync"),
-        ("all_reduce", 40.0, "stuck inside"),
-        ("all_reduce", 5.0, "working"),
-        ("all_reduce", None, "cannot tell"),
-    ],
-)
-def test_all_ranks_in_one_call_by_their_stacks(function: str, still_s: float | None, name: str) -> None:
-    stack = (replace(IN_ALL_REDUCE[0], name=function), IN_ALL_REDUCE[1])
-    states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=still_s)))
-    assert classes(looked(states, stacks=dict.fromkeys(range(2), (stack, stack)))) == {name: (0, 1)}
-
-
-def test_a_rank_for_which_others_wait_no_longer_than_a_step_may_take_is_slow() -> None:
-    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_LOADER,) * 2}
-    for still_s, word in ((5.0, "SLOW"), (10.0, "STUCK")):
-        states = {0: (IDLE, later(IDLE, still_s=still_s)), 1: (IDLE, later(IDLE))}
-        assert looked(states, stacks=stacks).answer.word == word
-
-
-def test_ranks_that_wait_for_a_lock_in_no_call_that_is_known_are_not_accused() -> None:
-    texts = dict.fromkeys(range(2), "all_reduce@600 all_reduce@610")
-    states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS))}
-    found = looked(states, recorded(texts))
-    assert (found.answer.word, set(classes(found))) == ("CANNOT TELL", {"cannot tell"})
 
 
 def counts(*launched: int) -> RasAnswer:
