@@ -33,7 +33,8 @@ from oracle import impossible
 from oracle_gloo_cases import world
 
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.nccl.gloo import Device, Node, Refused, Unseen, calls, devices, partings
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.nccl.gloo import Device, Node, Refused, calls, devices, partings
 
 SERVER = ROOT / "scripts" / "oracle_gloo_server.py"
 REPORT = ROOT / "reports" / "oracle-gloo.md"
@@ -130,7 +131,7 @@ def outcome(nodes: dict[str, Node], case: dict[str, Any]) -> str:
         return "refused"
     if list(partings(nodes)):
         return "parted"
-    if any(isinstance(each, Unseen) for node in nodes.values() for each in node.devices):
+    if any(isinstance(each, Absent) for node in nodes.values() for each in node.devices):
         return "unknown"
     pairs = [(one, other) for one in nodes.values() for other in nodes.values() if one is not other]
     ways = [way(one, other) for one, other in pairs]
@@ -173,7 +174,7 @@ def reaches(interfaces: Interfaces, target: Device, running: bool) -> bool:
 def _devices_differ(nodes: dict[str, Node], said: list[dict[str, Any]]) -> list[str]:
     found = []
     for (name, node), one in zip(nodes.items(), said, strict=True):
-        if any(isinstance(each, Unseen) for each in node.devices):
+        if any(isinstance(each, Absent) for each in node.devices):
             continue
         refused = next((each for each in node.devices if isinstance(each, Refused)), None)
         ours = "refused" if refused else [d.address.partition("%")[0] for d in node.devices if isinstance(d, Device)]

@@ -10,7 +10,7 @@ from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu import blanks, gpu_job, most_frequent, named, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.expect.tables.gpus import NvlinkProduct, nvlink_products
+from ncclprobe.expect.tables.gpus import GpuProduct, nvlink_products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
@@ -162,12 +162,12 @@ def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
     if len(gpu.up) < siblings:
         yield _unlike_siblings(gpu, product, f"{message}; its siblings have {siblings}", seen)
-    elif product and len(gpu.up) < product.links:
-        expected = f"{message}; every {gpu.product} has {product.links}"
+    elif product and len(gpu.up) < product.nvlinks:
+        expected = f"{message}; every {gpu.product} has {product.nvlinks}"
         yield from _unlike_its_kind(gpu, product, expected, seen, virtual)
 
 
-def _unlike_siblings(gpu: _Linked, product: NvlinkProduct | None, message: str, seen: _Box) -> Finding:
+def _unlike_siblings(gpu: _Linked, product: GpuProduct | None, message: str, seen: _Box) -> Finding:
     """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
     bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
     paired = product is not None or not any(other.meshed for other in seen.like(gpu))
@@ -177,11 +177,9 @@ def _unlike_siblings(gpu: _Linked, product: NvlinkProduct | None, message: str, 
     return tell(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
 
 
-def _unlike_its_kind(
-    gpu: _Linked, product: NvlinkProduct, message: str, seen: _Box, virtual: bool
-) -> Iterator[Finding]:
+def _unlike_its_kind(gpu: _Linked, product: GpuProduct, message: str, seen: _Box, virtual: bool) -> Iterator[Finding]:
     """Report that all siblings have equally few: certain where the board decides, not with bridges or part of one."""
-    evidence = (seen.evidence, Evidence(product.source, text=f"{product.links} links"))
+    evidence = (seen.evidence, Evidence(product.nvlink_source, text=f"{product.nvlinks} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
         yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
@@ -224,8 +222,10 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
             worst = min(slow.values()) / 1000
             message = f"{_listed(tuple(slow))} at {worst:.5g} GB/s, the others at {usual / 1000:.5g}"
             yield fail(gpu.name, message, blame="link", action="repair", evidence=seen.evidence)
-        elif product and gpu.up and usual < _ON_THE_WIRE * product.link_GBps * 1000:
-            message = f"its links run at {usual / 1000:.5g} GB/s, {product.link_GBps:g} expected ({product.source})"
+        elif product and gpu.up and usual < _ON_THE_WIRE * product.nvlink_GBps * 1000:
+            message = (
+                f"its links run at {usual / 1000:.5g} GB/s, {product.nvlink_GBps:g} expected ({product.nvlink_source})"
+            )
             yield warn(gpu.name, message, **NODE, evidence=seen.evidence)
     unknown = {**seen.unknown, **silent}
     if unknown and not told:

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 from itertools import combinations
 
 from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 _LONGEST_NAME = 63  # torch's buffer is HOST_NAME_MAX, 64, with the NUL: gethostname(2) refuses one more
@@ -49,13 +50,8 @@ class Refused(Struct, frozen=True):
     why: str
 
 
-class Unseen(Struct, frozen=True):
-    """Whether the kernel lets gloo have an address cannot be seen from outside: `why`."""
-
-    why: str
-
-
-Chosen = Device | Refused | Unseen
+Chosen = Device | Refused | Absent
+"""Absent: whether the kernel lets gloo have the address cannot be seen from outside."""
 
 
 def named(ifname: str) -> tuple[str, ...]:
@@ -132,13 +128,13 @@ def _device(interfaces: Interfaces, address: str) -> Chosen:
 _LOOPBACKS = ip_interface("127.0.0.0/8").network
 
 
-def _unsure(interfaces: Interfaces, own: Address) -> Unseen | None:
+def _unsure(interfaces: Interfaces, own: Address) -> Absent | None:
     """Return why the kernel may refuse one of this host's own addresses; None where it does not."""
     interface = interfaces.by_name[own.name]
     if "up" not in interface.flags:
-        return Unseen(f"{own.name} is down: its address may or may not be bound to")
+        return Absent(f"{own.name} is down: its address may or may not be bound to")
     if own.family == "inet6" and not own.running:
-        return Unseen(f"{own.name} has no carrier: its IPv6 address may not be ready")
+        return Absent(f"{own.name} has no carrier: its IPv6 address may not be ready")
     return None
 
 

@@ -22,6 +22,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.facts.software import Version, reaches
+from ncclprobe.model.nccl_selection import NvlsChoice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.paths import PathType, Topology
@@ -258,13 +259,6 @@ class PeerTransport(Struct, frozen=True):
     broken: bool = False
 
 
-class Nvls(Struct, frozen=True):
-    """Whether NCCL reduces inside the NVSwitches. None: not known."""
-
-    available: bool | None
-    why: str
-
-
 def maker(cpus: Cpus, machine: str) -> Maker:
     """Return who made the processors, as far as NCCL cares; `machine` is uname's. Empty: none that NCCL knows."""
     if machine.startswith(("aarch64", "arm")):
@@ -351,32 +345,32 @@ def _otherwise(settings: Settings) -> Transport:
     return "NET" if read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1 else "SHM"
 
 
-def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> Nvls:
+def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> NvlsChoice:
     """Return whether NVLS can be used, and the first reason why not, for one rank per GPU.
 
     A plain "yes" is what the files and NVML can tell: NCCL also asks CUDA for multicast, which fails where the fabric
     manager is not well.
     """
     if not reaches(version, _NVLS):
-        return Nvls(False, f"NCCL {'.'.join(map(str, version or ()))} has none: it came with 2.17")
+        return NvlsChoice(False, f"NCCL {'.'.join(map(str, version or ()))} has none: it came with 2.17")
     if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0:
-        return Nvls(False, f"NCCL_NVLS_ENABLE={settings.get('NCCL_NVLS_ENABLE')} turns it off")
+        return NvlsChoice(False, f"NCCL_NVLS_ENABLE={settings.get('NCCL_NVLS_ENABLE')} turns it off")
     alive = [gpu for gpu in gpus.all if not gpu.lost]
     least = 2 if reaches(version, _NVLS_FOR_TWO) else 3
     if len(alive) < least:
-        return Nvls(False, f"{len(alive)} GPU{'s' * (len(alive) != 1)}: it takes {least} of one node")
+        return NvlsChoice(False, f"{len(alive)} GPU{'s' * (len(alive) != 1)}: it takes {least} of one node")
     if gpus.cuda < _MULTICAST_CUDA:
-        return Nvls(False, f"the driver is for CUDA {gpus.cuda[0]}.{gpus.cuda[1]}: multicast came with 12.1")
+        return NvlsChoice(False, f"the driver is for CUDA {gpus.cuda[0]}.{gpus.cuda[1]}: multicast came with 12.1")
     if any(gpu.mig is True for gpu in alive):
-        return Nvls(False, "MIG is on")
+        return NvlsChoice(False, "MIG is on")
     capabilities = [gpu.compute for gpu in alive if not isinstance(gpu.compute, Absent)]
     if any(capability < _HOPPER for capability in capabilities):
-        return Nvls(False, f"compute capability {'.'.join(map(str, min(capabilities)))}: it takes 9.0")
+        return NvlsChoice(False, f"compute capability {'.'.join(map(str, min(capabilities)))}: it takes 9.0")
     switched = _switched(links, [gpu.index for gpu in alive])
     if switched is False:
-        return Nvls(False, "no NVSwitch joins the GPUs")
+        return NvlsChoice(False, "no NVSwitch joins the GPUs")
     if switched is None or len(capabilities) < len(alive):
-        return Nvls(None, "NVML does not say which GPUs these are, or where their links lead")
+        return NvlsChoice(None, "NVML does not say which GPUs these are, or where their links lead")
     return _by_fabric([gpu.fabric for gpu in alive])
 
 
@@ -391,11 +385,11 @@ def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
     return bool(active) and all(any(link.remote == "switch" for link in row) for row in active)
 
 
-def _by_fabric(fabrics: Sequence[GpuFabric | Absent]) -> Nvls:
+def _by_fabric(fabrics: Sequence[GpuFabric | Absent]) -> NvlsChoice:
     """Return NVLS by the fabric: GPUs that have not joined it have no multicast."""
     for fabric in fabrics:
         if isinstance(fabric, GpuFabric) and fabric.state in ("not-started", "in-progress"):
-            return Nvls(False, f"a GPU's registration with the NVLink fabric is {fabric.state}")
+            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric is {fabric.state}")
         if isinstance(fabric, GpuFabric) and fabric.state == "completed" and fabric.status:
-            return Nvls(False, f"a GPU's registration with the NVLink fabric failed (NVML error {fabric.status})")
-    return Nvls(True, "NVSwitches, compute capability 9.0 or more, and a driver with multicast")
+            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric failed (NVML error {fabric.status})")
+    return NvlsChoice(True, "NVSwitches, compute capability 9.0 or more, and a driver with multicast")

@@ -412,10 +412,9 @@ def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
 
 def _nvls(known: Known) -> NvlsChoice:
     try:
-        found = nvls(known.need(Gpus), known.maybe(NvLinks), known.settings, known.version)
+        return nvls(known.need(Gpus), known.maybe(NvLinks), known.settings, known.version)
     except Unlearned as gap:
         return NvlsChoice(None, str(gap))
-    return NvlsChoice(found.available, found.why)
 
 
 _TIMEOUTS: tuple[tuple[Version, int], ...] = (((2, 23, 4), 20), ((2, 14, 3), 18))

@@ -134,7 +134,7 @@ def test_speeds_that_nobody_tells_do_not_pass() -> None:
     [("Tesla V100-SXM2-32GB", 25781), ("NVIDIA A100-SXM4-80GB", 25000), ("NVIDIA B200", 53125)],
 )
 def test_raw_and_payload_rates_are_both_right(name: str, speed: int) -> None:
-    row = links_of(nvlink_products()[name].links, speed=speed)
+    row = links_of(nvlink_products()[name].nvlinks, speed=speed)
     assert list(rate.run(named(name, 2), NvLinks((row, row)), UNSAID)) == []
 
 
@@ -198,6 +198,6 @@ def test_trays_whose_gpus_are_in_different_cliques_are_told() -> None:
 def test_every_product_of_the_table_has_links_and_a_source() -> None:
     assert nvlink_products()
     for product in nvlink_products().values():
-        assert product.links > 0
-        assert product.link_GBps > 0
-        assert product.source
+        assert product.nvlinks > 0
+        assert product.nvlink_GBps > 0
+        assert product.nvlink_source

@@ -51,7 +51,7 @@ def test_every_gpu_of_the_zoo_is_in_the_table() -> None:
 
 def test_products_with_nvlink_are_those_of_which_somebody_says_who_decides() -> None:
     assert set(gpus.nvlink_products()) == {gpu.name for gpu in gpus.products() if gpu.wiring}
-    assert gpus.nvlink_products()["NVIDIA H200"].link_GBps == 25
+    assert gpus.nvlink_products()["NVIDIA H200"].nvlink_GBps == 25
 
 
 def test_no_gpu_of_the_collected_facts_is_missing() -> None:

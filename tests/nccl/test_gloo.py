@@ -15,12 +15,12 @@ import pytest
 from ncclprobe.checks.env.fixtures import DOCKER_HOST, ETH0, interface
 from ncclprobe.checks.launch.names import LO
 from ncclprobe.facts.interfaces import Address, Interfaces
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gloo import (
     Device,
     Node,
     Refused,
-    Unseen,
     calls,
     devices,
     named,
@@ -54,7 +54,7 @@ def nodes_of(row: dict[str, Any]) -> dict[str, Node]:
 def test_every_rank_listens_where_torch_did(number: int) -> None:
     row = vectors()[number]
     for node, said in zip(nodes_of(row).values(), row["said"], strict=True):
-        if any(isinstance(each, Unseen) for each in node.devices):
+        if any(isinstance(each, Absent) for each in node.devices):
             continue
         if any(isinstance(each, Refused) for each in node.devices):
             assert "refused" in said
@@ -139,8 +139,8 @@ def test_without_a_loopback_address_there_is_no_fallback() -> None:
 
 def test_an_interface_that_is_down_is_not_known_to_serve() -> None:
     down = Interfaces((LO, replace(ETH0, flags=frozenset())))
-    assert isinstance(of_interface(down, "eth0"), Unseen)
-    assert any(isinstance(each, Unseen) for each in devices(down, "eth0", "n0", ()))
+    assert isinstance(of_interface(down, "eth0"), Absent)
+    assert any(isinstance(each, Absent) for each in devices(down, "eth0", "n0", ()))
 
 
 def test_the_greater_address_calls_so_that_one_loopback_node_may_join_a_lower_network() -> None:

@@ -32,7 +32,7 @@ from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.nccl.gloo import Chosen, Device, Node, Unseen, devices, named, partings
+from ncclprobe.nccl.gloo import Chosen, Device, Node, devices, named, partings
 
 _LARGEST_BACKLOG = 4096  # the kernel's own default of somaxconn since Linux 5.4
 _PORTS_PER_PEER = 4
@@ -263,7 +263,7 @@ def gloo_group(
     if culprits:
         return
     yield from _some_only(nodes, environments, job)
-    unknown = [node for node, found in chosen.items() if not found or any(isinstance(d, Unseen) for d in found)]
+    unknown = [node for node, found in chosen.items() if not found or any(isinstance(d, Absent) for d in found)]
     if unknown:
         raise Unlearned(f"what gloo would listen on is not known of {fold(unknown)}")
 

@@ -132,23 +132,7 @@ def _number(cell: str) -> float | None:
     return float(cell) if cell else None
 
 
-class NvlinkProduct(Struct, frozen=True):
-    """One kind of GPU with NVLink; `link_GBps` is 1e9 bytes of payload per second, link and direction."""
-
-    name: str
-    links: int
-    link_GBps: float
-    wiring: Wiring
-    source: str
-
-
 @cache
-def nvlink_products() -> Mapping[str, NvlinkProduct]:
+def nvlink_products() -> Mapping[str, GpuProduct]:
     """Return every product whose NVLinks are known, by its name."""
-    return MappingProxyType(
-        {
-            gpu.name: NvlinkProduct(gpu.name, gpu.nvlinks, gpu.nvlink_GBps, gpu.wiring, gpu.nvlink_source)
-            for gpu in products()
-            if gpu.wiring is not None
-        }
-    )
+    return MappingProxyType({gpu.name: gpu for gpu in products() if gpu.wiring is not None})
