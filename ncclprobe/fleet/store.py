@@ -29,7 +29,7 @@ import msgspec
 
 from ncclprobe.fleet import drift as drifts
 from ncclprobe.fleet import standing as standings
-from ncclprobe.fleet.tables import read, recognise, text_of, transaction, value
+from ncclprobe.fleet.schema import read, recognise, text_of, transaction, value
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError

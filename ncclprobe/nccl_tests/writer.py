@@ -18,8 +18,8 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
+from ncclprobe.nccl_tests.reader import OURS, VERSION
 from ncclprobe.nccl_tests.rows import DTYPES, program
-from ncclprobe.nccl_tests.texts import OURS, VERSION
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
 _HEAD = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}  {:>7}  {:>6}  {:>6}  {:>6}"
