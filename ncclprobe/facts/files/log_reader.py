@@ -109,9 +109,11 @@ _LEAST_WIDTH, _MOST_WIDTH = 60, 260
 """Characters of a window's width."""
 _HEADED, _ANY = 2, 3
 """How many lines a window must have cut: of NCCL's and torch's own, and of different ones of any program."""
+_MOST = 0.8
+"""The share of lines after one of full width that must go on with it."""
 _HEAD = r"[\w.-]{1,64}:\d{1,10}:\d{1,10} \[|\[?[IWEFC] ?\d{3,4} \d\d:|\[(?:rank|default)\d{1,6}\]:"
 _BEGINS = r"Traceback \(|  File \"|(?:srun|slurmstepd|mpirun): |[\w.]{3,60}(?:Error|Exception|Warning)\b"
-_BEGINNING = r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)"
+_WORD, _BEGINNING = 26, r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)"
 
 
 def _unwrapped(data: bytes) -> bytes:
@@ -146,22 +148,25 @@ def _continued(lines: Sequence[str], width: int) -> dict[int, int]:
     A line that begins as others do that follow a shorter one is a line of its own: so rows of a table are.
     """
     after = [number for number in range(1, len(lines)) if len(lines[number - 1]) == width and lines[number]]
-    begun = {_beginning(lines[0]), *(_beginning(line) for before, line in pairwise(lines) if len(before) != width)}
+    bare = [number for number in after if not (re.match(_HEAD, lines[number]) or re.match(_BEGINS, lines[number]))]
+    if _MOST * len(after) > len(bare):
+        return {}
+    forms = {start: _beginning(start) for start in {line[:_WORD] for line in lines}}
+    begun = {forms[lines[0][:_WORD]], *(forms[now[:_WORD]] for before, now in pairwise(lines) if len(before) != width)}
     first: dict[int, int] = {}
-    for number in after:
-        line = lines[number]
-        if not (_beginning(line) in begun or re.match(_HEAD, line) or re.match(_BEGINS, line)):
+    for number in bare:
+        if forms[lines[number][:_WORD]] not in begun:
             first[number] = first.get(number - 1, number - 1)
     within = sum(not (lines[number - 1][-1].isspace() or lines[number][0].isspace()) for number in first)
     texts = {"".join(filter(str.isalpha, lines[number - 1])) for number in first}
     headed = len(first) >= _HEADED and all(re.match(_HEAD, lines[number]) for number in first.values())
     is_cut = headed or (len(texts) >= _ANY and 2 * within >= len(first))
-    return first if is_cut and 5 * len(first) >= 4 * len(after) else {}
+    return first if is_cut and len(first) >= _MOST * len(after) else {}
 
 
-def _beginning(line: str) -> str:
-    """Return the form of a line's first word, by which lines of one program are alike."""
-    found = re.match(_BEGINNING, line)
+def _beginning(start: str) -> str:
+    """Return the form of the first word of a line that starts so, by which lines of one program are alike."""
+    found = re.match(_BEGINNING, start)
     return re.sub(r"\d+", "0", f"{bool(found[1])}{found[2]}") if found else ""
 
 
