@@ -59,6 +59,16 @@ class Gid(Struct, frozen=True):
         """Return an IPv4 address in IPv6's clothes, ``::ffff:a.b.c.d``: what NCCL looks for first."""
         return self.address.ipv4_mapped is not None
 
+    @property
+    def text(self) -> str:
+        """Return its address as show_gids and NCCL write it."""
+        return gid_text(self.address)
+
+
+def gid_text(address: IPv6Address) -> str:
+    """Return a GID as an address: ``::ffff:10.0.0.1``, which Python writes so since 3.13."""
+    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
 
 class Port(Struct, frozen=True):
     """One port. Absent in a field: could not be read. `name` is as NCCL writes it, ``mlx5_0:1``.

@@ -82,7 +82,7 @@ def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["
     with _explained(path, patience_s):
         uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
         wait_s = min(patience_s, _LONGEST_S)
-        with contextlib.closing(sqlite3.connect(uri, wait_s, isolation_level=None, uri=True)) as connection:
+        with contextlib.closing(sqlite3.connect(uri, timeout=wait_s, isolation_level=None, uri=True)) as connection:
             store = Store(connection, patience_s)
             if sys.version_info >= (3, 11):
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, bounds.FLEET_TEXT)

@@ -271,7 +271,7 @@ def _gid(port: Port, found: Pick | None, known: Known) -> GidChoice:
     if found.gid is None:
         return GidChoice(port.name, found.index, None, None, f"{reasons[found.by]}; the entry is empty")
     better = "" if found.gid.ipv4 or found.by != "search" else ", which found no better one"
-    return GidChoice(port.name, found.index, str(found.gid.address), found.gid.type, reasons[found.by] + better)
+    return GidChoice(port.name, found.index, found.gid.text, found.gid.type, reasons[found.by] + better)
 
 
 def choose_rails(snapshot: Snapshot) -> Part[RailPort]:

@@ -265,7 +265,7 @@ def interrupted(*_: Any) -> None:
 
 def test_a_timeout_may_be_very_long(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, connect = [], sqlite3.connect
-    monkeypatch.setattr("sqlite3.connect", lambda path, wait_s, **more: seen.append(wait_s) or connect(path, **more))
+    monkeypatch.setattr("sqlite3.connect", lambda path, timeout, **more: seen.append(timeout) or connect(path, **more))
     fleet("add", *fleet.files(day_of("n1", 0)), "--timeout", "5e8")
     assert 1e6 < seen[0] < 2_147_483
 

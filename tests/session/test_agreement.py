@@ -166,7 +166,8 @@ def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
 ) -> None:
     """The only one of ``CUDA_VISIBLE_DEVICES=GPU-8a31-2``, or the one of a MIG instance, is 0 to CUDA."""
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(ctypes, "CDLL", {"libcuda.so.1": Driver()}.__getitem__)
+    real = ctypes.CDLL  # torch with CUDA counts NVML's GPUs
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **how: Driver() if name == "libcuda.so.1" else real(name, **how))
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", {0: SimpleNamespace(name="NVIDIA H100", **properties)}.__getitem__
     )

@@ -110,7 +110,7 @@ def _gids(here: Answers, nic: Nic, number: int, folder: str) -> None:
     link_local = f"fe80:0000:0000:0000:{_port_guid(number)}"
     table = [(link_local, "IB/RoCE v1")]
     if nic.layer == "Ethernet":
-        address = IPv6Address(f"::ffff:{nic.address.partition('/')[0]}").exploded
+        address = IPv6Address(f"::ffff:{nic.address.partition('/')[0]}").packed.hex(":", -2)
         table = [(gid, kind) for gid in (link_local, address) for kind in ("IB/RoCE v1", "RoCE v2")]
     for index, (gid, kind) in enumerate(table):
         here.write(f"{folder}/gids/{index}", gid)

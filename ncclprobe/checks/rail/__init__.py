@@ -1,5 +1,6 @@
 """The rails between nodes: RDMA ports, connected as NCCL would, in the words of what both ends chose."""
 
+from ncclprobe.facts.infiniband import gid_text
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Broken, Seen, Tried, gid_address
@@ -85,8 +86,7 @@ def choices(seen: Seen) -> str:
 
 def written(gid: str) -> str:
     """Return a GID as an address: ``::ffff:10.0.0.1``."""
-    address = gid_address(gid)
-    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+    return gid_text(gid_address(gid))
 
 
 def named(suspect: Suspect[End], rails: Every[Rails]) -> str:
