@@ -21,7 +21,7 @@ from ncclprobe.facts.files import log_ranks
 from ncclprobe.facts.files.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
 from ncclprobe.facts.files.log_paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
 from ncclprobe.facts.files.log_prefix import Habit, cleaned, habit_of
-from ncclprobe.facts.files.log_sieve import Sieve, Whole
+from ncclprobe.facts.files.log_sieve import Whole, sieve
 from ncclprobe.facts.files.texts import (
     ERROR,
     advises,
@@ -250,7 +250,7 @@ class Reader:
     def __init__(self, signs: Collection[str] = (), most: int = MOST_EVENTS) -> None:
         self.most = most
         self.signs = Whole((*signs, *_OWN))
-        self.sieve = Sieve((*signs, *FAILURES, *_AGAIN, *_OWN))
+        self.sieve = sieve((*signs, *FAILURES, *_AGAIN, *_OWN))
         self.any = Whole((*signs, *FAILURES, *_OWN))
         self.shapes = Whole(sign.encode().translate(None, _DIGITS).decode() for sign in (*signs, *_OWN))
 

@@ -9,8 +9,9 @@ the characters. A line that is found is then tested for the whole texts.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, reduce
 from heapq import heapify, heapreplace
+from operator import or_
 
 _PER_MILLE = {
     " ": 128, "s": 48, "e": 48, "t": 41, "o": 42, "n": 42, "a": 33, ":": 30, "i": 33, "r": 28, "l": 26, ".": 23,
@@ -80,30 +81,36 @@ class Sieve:
                 yield found.start()
 
 
+@lru_cache(maxsize=2)
+def sieve(texts: tuple[str, ...]) -> Sieve:
+    """Return the sieve of `texts`: made once in a process, because it takes as long as reading some 30 MB."""
+    return Sieve(texts)
+
+
 def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
     """Return pieces, each cut before the character that it begins at, and literals: every text holds one of them.
 
     Which characters and which literals is a weighted cover: what is cheapest for each text that it adds comes first.
     """
     cuts = {text: _cuts(text) for text in texts}
-    covers: dict[_Choice, set[str]] = {}
-    for text, found in cuts.items():
+    covers: dict[_Choice, int] = {}  # a bit for each text
+    for at, (text, found) in enumerate(cuts.items()):
         for choice in (*((char, "") for char in found), *(("", literal) for literal in _literals(text))):
-            covers.setdefault(choice, set()).add(text)
+            covers[choice] = covers.get(choice, 0) | 1 << at
     chosen: list[_Choice] = []
-    waiting = set(texts)
+    waiting = (1 << len(cuts)) - 1
     cost = {choice: _NS_A_LITERAL if choice[1] else _cost(choice[0]) for choice in covers}
-    best_first = [(-len(held) / cost[choice], choice) for choice, held in covers.items()]
+    best_first = [(-held.bit_count() / cost[choice], choice) for choice, held in covers.items()]
     heapify(best_first)
     while waiting:  # a choice only ever gets worse: one that is still the best when it is looked at again is the best
         _, choice = best_first[0]
-        worth = -len(covers[choice] & waiting) / cost[choice], choice
+        worth = -(covers[choice] & waiting).bit_count() / cost[choice], choice
         if heapreplace(best_first, worth) == worth:
             chosen.append(choice)
-            waiting -= covers[choice]
+            waiting &= ~covers[choice]
     for choice in sorted(chosen, key=cost.__getitem__, reverse=True):  # what came early may be covered by a later one
-        others = [covers[other] for other in chosen if other != choice]
-        if covers[choice] <= set().union(*others):
+        others = reduce(or_, (covers[other] for other in chosen if other != choice), 0)
+        if not covers[choice] & ~others:
             chosen.remove(choice)
     literals = [literal for _, literal in chosen if literal]
     begin = {char for char, _ in chosen if char}
