@@ -110,7 +110,7 @@ class Redactor:
         self._domains: set[str] = set()
         self._devices: set[str] = set()  # /etc/hosts may call a host ib0
         self._of_files = False  # the sources of a report are files, whose names the site chose
-        self._longest = 9  # pieces of the longest name known, or of ip-10-0-0-5
+        self._longest = {"i": 9}  # by how names begin: pieces of the longest one known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
@@ -307,7 +307,7 @@ class Redactor:
         if name.lower() in _COMMON or name.isdigit() or len(pieces) > 64 or not name:
             return
         self._names.setdefault(name.lower(), pseudonym)
-        self._longest = max(self._longest, len(pieces))
+        self._longest[_begin(name)] = max(self._longest.get(_begin(name), 0), len(pieces))
 
     # Where they stand.
 
@@ -420,13 +420,15 @@ class Redactor:
         pieces, at = _pieces(value), 0
         new: list[str] = []
         while at < len(pieces):
-            longest = min(self._longest, len(pieces) - at)
+            longest = min(self._longest.get(_begin(pieces[at]), 0), len(pieces) - at)
             for length in range(longest, 0, -1):
-                run = "".join(pieces[at : at + length])
-                if pseudonym := self._pseudonym(run):
+                if pseudonym := self._pseudonym("".join(pieces[at : at + length])):
+                    new.append(pseudonym)
+                    at += length
                     break
-            new.append(pseudonym or pieces[at])
-            at += length if pseudonym else 1
+            else:
+                new.append(pieces[at])
+                at += 1
         return "".join(new)
 
     def _pseudonym(self, name: str) -> str:
@@ -501,6 +503,11 @@ def _mapped(value: Any, renamed: Callable[[str], str], key: Callable[[str], str]
     if isinstance(value, dict):
         return {key(name): _mapped(item, renamed, key) for name, item in value.items()}
     return value
+
+
+def _begin(name: str) -> str:
+    """Return the first character, its case folded: that of all names that are one in lower case."""
+    return name[0].casefold()[0]
 
 
 def _pieces(name: str) -> list[str]:
