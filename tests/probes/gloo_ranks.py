@@ -1,7 +1,8 @@
 """Starting the ranks of a gloo_*.py program beside this file, and reading the JSON that each prints.
 
 Run by itself as ``python gloo_ranks.py COUNT FOLDER PROGRAM ARGUMENTS…`` it is the process of which all ranks are
-forked: torch is imported once and not by each of them. What a rank prints goes to FOLDER/rank-N.
+forked: torch, and what else PROGRAM imports, is imported once and not by each of them. What a rank prints goes to
+FOLDER/rank-N.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 DEADLINE_S = 60
 TESTS = Path(__file__).parents[1]
@@ -40,22 +41,22 @@ def printed(program: str, count: int, who: str, store: Path, *more: object) -> l
     return [json.loads((store.parent / f"rank-{rank}").read_text()) for rank in range(count)]
 
 
-def _become(rank: int, folder: str, program: str, argv: list[str]) -> None:
+def _become(rank: int, folder: str, program: str, argv: list[str]) -> NoReturn:
     """Play `program` as this rank, in a process of its own."""
     os.dup2(os.open(f"{folder}/rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     sys.argv = [program, str(rank), *argv]
     runpy.run_path(program, run_name="__main__")
+    sys.stdout.flush()
+    os._exit(0)  # to take torch apart costs twice what the ranks here compute
 
 
 def _main(count: str, folder: str, program: str, *argv: str) -> int:
-    import torch.distributed  # before the fork
-
-    assert torch.distributed.is_available()
+    sys.argv = [program, "0", *argv]
+    runpy.run_path(program)  # what it imports is there before the fork
     ranks = []
     for rank in range(int(count)):
         if not (pid := os.fork()):
             _become(rank, folder, program, list(argv))
-            return 0
         ranks.append(pid)
     return max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in ranks)
 
