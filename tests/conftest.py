@@ -29,6 +29,7 @@ _STARTS_SEVERAL = re.compile(
 )
 """A test file that starts ranks, nodes or a browser, or plays on while a process of its own runs."""
 
+gc.set_threshold(200_000)  # as the program does: searching for cycles was a sixth of what tests take
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and then in every process that a test starts
         signal.signal(number, usual)
