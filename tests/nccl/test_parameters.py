@@ -36,8 +36,12 @@ def test_the_table_cannot_be_changed() -> None:
         table()["NCCL_DEBUG"] = None  # type: ignore[index]
 
 
-@pytest.mark.parametrize("row", table().values(), ids=list(table()))
-def test_every_row_makes_sense(row: Parameter) -> None:
+def test_every_row_makes_sense() -> None:
+    for row in table().values():
+        makes_sense(row)
+
+
+def makes_sense(row: Parameter) -> None:
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", row.name)
     assert row.type in TYPES
     assert row.scope in ("job", "rank", "")
@@ -51,24 +55,21 @@ def test_every_row_makes_sense(row: Parameter) -> None:
     assert row.gone is None or row.since is None or row.since < row.gone
 
 
-@pytest.mark.parametrize("row", [row for row in table().values() if row.low is not None], ids=lambda row: row.name)
-def test_writing_out_the_default_is_never_out_of_range(row: Parameter) -> None:
-    match = re.match(r"(-?\d+)(?![\w.])", row.default)
-    if match:
-        assert row.low is not None
-        assert row.low <= int(match[1]) <= (row.high if row.high is not None else int(match[1]))
+def test_writing_out_the_default_is_never_out_of_range() -> None:
+    numbered = [(row, re.match(r"(-?\d+)(?![\w.])", row.default)) for row in table().values() if row.low is not None]
+    assert len(numbered) > 100
+    for row, match in numbered:
+        if match:
+            assert row.low is not None
+            assert row.low <= int(match[1]) <= (row.high if row.high is not None else int(match[1])), row.name
 
 
-@pytest.mark.parametrize("row", [row for row in table().values() if row.owner == "none"], ids=lambda row: row.name)
-def test_a_name_that_never_was_bounds_nothing_and_is_not_read(row: Parameter) -> None:
-    assert (row.low, row.high, row.words, row.since, row.gone, row.is_read) == (
-        None,
-        None,
-        (),
-        None,
-        None,
-        False,
-    )
+def test_a_name_that_never_was_bounds_nothing_and_is_not_read() -> None:
+    never = [row for row in table().values() if row.owner == "none"]
+    assert never
+    for row in never:
+        bounds = (row.low, row.high, row.words, row.since, row.gone, row.is_read)
+        assert bounds == (None, None, (), None, None, False), row.name
 
 
 @pytest.mark.parametrize(
