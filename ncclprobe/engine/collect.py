@@ -33,7 +33,7 @@ from ncclprobe.lifetime import NO_MEMORY
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.registry import Check, Collector, Need, modules
+from ncclprobe.model.registry import MACHINE, Check, Collector, Need, modules
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import Struct, field, replace
 
@@ -390,7 +390,8 @@ def recordable() -> set[str]:
     """Return the variables whose value may be recorded: those of the table, and those that a module of facts READS."""
     from ncclprobe.nccl.parameters import table
 
-    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in modules("ncclprobe.facts", {"machine"})))
+    of_machines = modules("ncclprobe.facts", frozenset({MACHINE}))
+    read: set[str] = set().union(*(getattr(module, "READS", ()) for module in of_machines))
     return {*table(), *read} - {"SLURM_EXPORT_ENV"}  # what `srun --export=ALL,TOKEN=…` was given
 
 

@@ -141,22 +141,25 @@ MACHINE: Source = "machine"
 EVERY_SOURCE: frozenset[Source] = frozenset(get_args(Source))
 
 
-def modules(package: str, sources: Collection[Source] = EVERY_SOURCE) -> Iterator[ModuleType]:
-    """Yield every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
+@cache  # as Python keeps what it imported: a process looks into the folders once
+def modules(package: str, sources: frozenset[Source] = EVERY_SOURCE) -> tuple[ModuleType, ...]:
+    """Return every module of `package` by name, but for its folders whose ``SOURCE`` is none of `sources`.
 
     A folder of another source is never looked into: the doctor imports no reader of logs.
     """
     root = importlib.import_module(package)
     of_root = _source_around(package) or MACHINE
+    found: list[ModuleType] = []
     for path in sorted(Path(root.__path__[0]).iterdir()):  # pkgutil would say the same, with Python's parser imported
         name = f"{package}.{path.stem}"
         if (path / "__init__.py").exists():
             module = importlib.import_module(name)
             if getattr(module, "SOURCE", of_root) in sources:
-                yield module
-            yield from modules(name, sources)
+                found.append(module)
+            found += modules(name, sources)
         elif of_root in sources and path.suffix == ".py" and path.stem != "__init__":
-            yield importlib.import_module(name)
+            found.append(importlib.import_module(name))
+    return tuple(found)
 
 
 def source_of(fact: type) -> Source | None:
@@ -180,7 +183,7 @@ def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SO
     """Return the objects of `kind` that modules of `package` define for `sources`, by module name, then as written."""
     return tuple(
         value
-        for module in modules(package, sources)
+        for module in modules(package, frozenset(sources))
         for value in vars(module).values()
         if isinstance(value, kind) and value.run.__module__ == module.__name__  # type: ignore[attr-defined]
     )
