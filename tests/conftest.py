@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take the 19,000 collected tests out of what every later collection of garbage looks through."""
+    """Take the 18,000 collected tests out of what every later collection of garbage looks through."""
     gc.collect()
     gc.freeze()
 

@@ -172,3 +172,16 @@ def test_a_report_hides_a_plugin_and_a_project_too() -> None:
     text = as_json.render(Redactor(KEY).report(report))
     for secret in ("acmefast", "zebra", "giraffe", "pbsqueen"):
         assert secret not in text
+
+
+@pytest.mark.parametrize(("known", "written"), [("ΑΣ-1", "ας-1"), ("gpu-001", "GPU-001")])
+def test_a_name_is_known_in_capitals_and_in_small_letters(known: str, written: str) -> None:
+    redactor = Redactor(KEY)
+    redactor._learn(known, redactor._new.host)
+    assert written not in redactor.text(f"x {written} y")
+
+
+def test_words_that_begin_as_no_known_name_does_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most words of a log are such, and looking up all runs of nine was most of the work."""
+    monkeypatch.setattr(Redactor, "_pseudonym", lambda self, name: pytest.fail(name))
+    assert Redactor(KEY).text("a.b-c_d " * 9) == "a.b-c_d " * 9

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.facts.files.job_log import JobLog, LogEvent, SignIndex
 from ncclprobe.facts.files.log_prefix import cleaned, habit_of
-from ncclprobe.facts.files.log_reader import LEAST, MOST_ALIKE, Chunks, read
+from ncclprobe.facts.files.log_reader import LEAST, MOST_ALIKE, Chunks, Reader, read
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.host.job_files import Blocks, JobFile, named
 
@@ -309,6 +309,11 @@ def test_a_sieve_finds_every_line_that_holds_a_text(block: str, texts: list[str]
         holds = any(text.encode() in line for text in texts)
         assert Whole(texts).holds(line) == holds
         assert line in found or not holds
+
+
+def test_readers_of_the_same_signs_share_their_sieve() -> None:
+    """To make one takes longer than to read a megabyte."""
+    assert Reader(["x is gone"]).sieve is Reader(["x is gone"]).sieve is not Reader(["y is gone"]).sieve
 
 
 def test_chunks_hold_every_byte_once() -> None:
