@@ -7,7 +7,7 @@ sees its own veth, and neither the NICs nor the bond below it.
 import contextlib
 import json
 import re
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from ncclprobe.facts.field import learn
@@ -22,8 +22,10 @@ _OF_MEMBERS = ("bond", "team")  # virtual interfaces with a speed: the sum of th
 _FAMILIES = {2: "inet", 10: "inet6"}  # AF_INET and AF_INET6 on Linux
 _ENDS_HERE = (
     r"(virbr|vmnet|lxcbr|lxdbr|podman|nerdctl|cbr|tmfifo_net|kube-ipvs|nodelocaldns)\d*"
-    r"|docker.*|cni[\d-].*|br-[0-9a-f]{12}|(veth|cali|lxc).+|usb\d+|lo"
+    r"|docker.*|cni[\d-].*|br-[0-9a-f]{12}|(veth|cali|lxc).+|lo"
 )
+_OVER_USB = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")  # a management board's, or an adapter's
+_HPES_BOARD = ip_network("16.1.15.0/30")  # of iLO's virtual NIC, on every machine (iLO, The Redfish Host Interface)
 
 
 class Address(Struct, frozen=True):
@@ -81,11 +83,20 @@ class Interface(Struct, frozen=True):
 
     @property
     def ends_here(self) -> bool:
-        """Return whether by its name it is a container engine's, a hypervisor's, a DPU's or a management board's.
+        """Return whether it is a container engine's, a hypervisor's or a DPU's by its name, or a management board's.
 
-        A container's own end of a veth pair is called eth0; one that is called veth or cali is the machine's.
+        A container's own end of a veth pair is called eth0; one that is called veth or cali is the machine's. A board's
+        goes over USB, and its addresses are link-local ones or HPE's; an adapter has others, and is a network.
         """
-        return bool(re.fullmatch(_ENDS_HERE, self.name))
+        if re.fullmatch(_ENDS_HERE, self.name):
+            return True
+        own = (ip_address(each.address) for each in self.addresses)
+        return self.driver in _OVER_USB and all(each.is_link_local or each in _HPES_BOARD for each in own)
+
+    @property
+    def leads_out(self) -> bool:
+        """Return whether other nodes may be reached by it."""
+        return not (self.loopback or self.kind == "dummy" or self.ends_here)
 
 
 class Interfaces(Struct, frozen=True):

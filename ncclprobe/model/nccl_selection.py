@@ -122,6 +122,11 @@ class Choices(Struct, frozen=True):
     fast_nics: Part[HcaChoice] = NOT_CHOSEN
 
     @property
+    def over_sockets(self) -> bool:
+        """Return whether NCCL's sockets carry the data; with another network they serve its bootstrap alone."""
+        return any(network.name == "Socket" for network in self.network.chosen or ())
+
+    @property
     def refused(self) -> tuple[tuple[str, Part[Any]], ...]:
         """Return the parts because of which NCCL does not start, by name."""
         parts = ((name, getattr(self, name)) for name in self.__struct_fields__)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ncclprobe.checks.env.fixtures import over
 from ncclprobe.checks.gpu.siblings import METAL, TREE, TWO
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.pci.links import FULL, HALF, cards, gpu_at, gpu_gen, gpu_width, nic, nic_fits, nic_link, node
@@ -20,7 +21,6 @@ from ncclprobe.checks.pci.tree import (
     topology_agree,
     with_errors,
 )
-from ncclprobe.checks.sync.settings import _BLANK
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
@@ -184,7 +184,7 @@ def test_a_lost_gpu_does_not_disagree_with_anybody() -> None:
 
 def between_gpus(*ways: tuple[str, str]) -> Choices:
     pairs = (("GPU0", "GPU1"), ("GPU2", "GPU3"))
-    return replace(_BLANK, p2p=Part(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
+    return replace(over(""), p2p=Part(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
 
 
 def test_what_nccl_does_between_gpus_without_nvlink_and_what_keeps_it_from_that_is_said() -> None:

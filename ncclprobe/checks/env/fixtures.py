@@ -10,6 +10,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import NcclLibrary, Software
+from ncclprobe.model.nccl_selection import Choices, NetworkChoice, NvlsChoice, Part
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import replace
 
@@ -68,6 +69,16 @@ def fabric(*ports: Port) -> Fabric:
 def hcas(count: int) -> Fabric:
     """mlx5_0, mlx5_1 …, each with one port that is up."""
     return fabric(*(port(f"mlx5_{n}") for n in range(count)))
+
+
+_UNKNOWN: Part[Any] = Part(None, "not looked at")
+
+
+def over(network: str) -> Choices:
+    """Return choices of which no more is known than the network; empty: nor that."""
+    parts = dict.fromkeys(("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p"), _UNKNOWN)
+    taken = Part((NetworkChoice(network, "", ("eth0",), None, ""),), "") if network else _UNKNOWN
+    return Choices(nccl=None, nvls=NvlsChoice(None, ""), network=taken, **parts)
 
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"

@@ -14,11 +14,10 @@ from ncclprobe.checks.env.fixtures import (
     TWO_NETS,
     TWO_NODES,
     having,
-    hcas,
+    over,
     setting,
 )
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import CommIdHost, comm_id_host
@@ -26,14 +25,16 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.gloo import Device, named, of_interface
-from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector, select
+from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
 _OVERLAY = r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*"
 """Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
+_USES = ("the interface of NCCL's bootstrap", "one of NCCL's socket devices")
 
 
 @applies
@@ -142,50 +143,40 @@ def comm_id(
 
 @check(
     slows=True,
-    bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, hcas(8), NO_NCCL)],
-    good=lambda: [(PLAIN, DOCKER_HOST, hcas(8), NO_NCCL)],
+    bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, over("IB"), NO_NCCL)],
+    good=lambda: [(PLAIN, DOCKER_HOST, over("IB"), NO_NCCL)],
     required=True,
     requires="env.ifname-match",
     applies=in_several_nodes,
 )
 def ifname_virtual(
-    settings: Settings, interfaces: Interfaces, fabric: Fabric | Absent, software: Software | Absent
+    settings: Settings, interfaces: Interfaces, choices: Choices, software: Software | Absent
 ) -> Iterator[Finding]:
     """NCCL uses an interface that does not lead to the other nodes, or only slowly.
 
-    Right: NCCL uses no virtual interface for its sockets.
+    Right: NCCL uses only interfaces for its sockets that lead to other nodes.
     Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
     of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
-    pytorch-operator#332). A list of one's own replaces NCCL's: ^docker0 lets lo in, which comes first
-    (src/os/linux.cc:411 leaves out ::1 alone).
+    pytorch-operator#332), and a network over USB to the management board reaches no other node. A list of one's own
+    replaces NCCL's: ^docker0 lets lo in, which comes first (src/os/linux.cc:411 leaves out ::1 alone). The bootstrap
+    takes the first alone (src/bootstrap.cc:124), sockets that carry data take all.
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
     every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
-    if names and interfaces.by_name[names[0]].loopback:
-        others = " before every other" if len(names) > 1 else ": no other is up with an address"
-        yield jobs_fail(names[0], f"is the interface of NCCL's bootstrap{others}, and it leads to no other node", shown)
-    made = {name for name, each in interfaces.by_name.items() if each.virtual is not False}
-    outward = [name for name in names if not (interfaces.by_name[name].ends_here or interfaces.by_name[name].loopback)]
+    overlays = {name for name in names if re.fullmatch(_OVERLAY, name)}
+    outward = [name for name in names if interfaces.by_name[name].leads_out and name not in overlays]
     remedy = f"NCCL_SOCKET_IFNAME=={outward[0]}" if outward else ""
     for position, name in enumerate(names):
-        if name not in made:
+        here = interfaces.by_name[name].loopback or interfaces.by_name[name].ends_here
+        if not here and name not in overlays:
             continue
-        here, overlay = interfaces.by_name[name].ends_here, re.fullmatch(_OVERLAY, name)
-        if position == 0 and here:
-            yield jobs_fail(name, "is the interface of NCCL's bootstrap, and it does not leave this node", shown)
-        elif position == 0 and overlay:
-            yield jobs_warn(name, "is the interface of NCCL's bootstrap, and it is an overlay network", shown)
-        elif here or overlay:  # other nodes connect to each socket device that carries data
-            tell = jobs_note if _has_hcas(fabric, settings) else jobs_fail if here else jobs_warn
-            reach = "does not leave this node" if here else "is an overlay network"
-            yield tell(name, f"is one of NCCL's socket devices, and it {reach}", shown, remedy if here else "")
-
-
-def _has_hcas(fabric: Fabric | Absent, settings: Settings) -> bool:
-    """With HCAs only the first interface matters."""
-    return isinstance(fabric, Fabric) and bool(select(fabric, settings.get("NCCL_IB_HCA") or "").taken)
+        tell = jobs_fail if here else jobs_warn
+        if position and not choices.over_sockets:  # another network's data goes elsewhere
+            tell = jobs_note
+        reach = "does not leave this node" if here else "is an overlay network"
+        yield tell(name, f"is {_USES[position > 0]}, and it {reach}", shown, remedy)
 
 
 @check(

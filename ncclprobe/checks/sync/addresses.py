@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 from ncclprobe.checks import FABRIC, several
 from ncclprobe.checks.env import loaded
-from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, over
 from ncclprobe.checks.ib import taken
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -15,37 +15,29 @@ from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note
 from ncclprobe.model.hostlist import fold
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.interfaces import find_by
-
-_TO_MANAGEMENT = ("cdc_ether", "cdc_eem", "cdc_ncm", "cdc_subset", "rndis_host")
-"""Drivers of networks over USB: a board management controller's, with the same address on every machine."""
-
-
-def leads_out(interface: Interface) -> bool:
-    """Return whether other nodes may be reached by it."""
-    inward = interface.loopback or interface.kind == "dummy" or interface.driver in _TO_MANAGEMENT
-    return not (inward or interface.ends_here)
 
 
 def sockets(found: Interfaces, settings: Settings, software: Software | Absent) -> tuple[Interface, ...]:
     """Return the interfaces that NCCL's sockets use and that lead to other nodes, in NCCL's order."""
     by_name = found.by_name
     chosen = find_by(found.addresses, settings, loaded(software)).interfaces
-    return tuple(by_name[each.name] for each in chosen if leads_out(by_name[each.name]))
+    return tuple(by_name[each.name] for each in chosen if by_name[each.name].leads_out)
 
 
 def data_interfaces(
-    found: Interfaces, settings: Settings, software: Software | Absent, fabric: Fabric | Absent | None
+    found: Interfaces, settings: Settings, software: Software | Absent, fabric: Fabric | Absent | None, choices: Choices
 ) -> dict[str, Interface]:
     """Return the interfaces that carry a job's data on this node, by use: NCCL's sockets, and those of RoCE ports.
 
-    With HCAs only the first of the sockets matters: the bootstrap's.
+    With another network only the first of the sockets matters: the bootstrap's.
     """
     ports = taken(fabric, settings) if isinstance(fabric, Fabric) else ()
-    chosen = sockets(found, settings, software)[: 1 if ports else None]
+    chosen = sockets(found, settings, software)[: None if choices.over_sockets else 1]
     by_name = found.by_name
     owners = {p.name: gid.netdev for p in ports if isinstance(p.gids, tuple) for gid in p.gids if gid.netdev}
     return {
@@ -75,11 +67,12 @@ _TOGETHER: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(1)})
 _PLAIN: Every[Settings | Absent] = Every({})
 _ANY: Every[Software | Absent] = Every({})
 _NO_FABRICS: Every[Fabric | Absent] = Every({})
+OVER_SOCKETS = Every({f"n{i}": over("Socket") for i in range(4)})
 
 
 @check(
-    bad=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS)],
-    good=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS)],
+    bad=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+    good=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
     applies=several,
 )
 def address_twice(
@@ -89,6 +82,7 @@ def address_twice(
     settings: Every[Settings | Absent],
     software: Every[Software | Absent],
     fabrics: Every[Fabric | Absent],
+    choices: Every[Choices],
 ) -> Iterator[Finding]:
     """Two nodes have the same address.
 
@@ -100,8 +94,8 @@ def address_twice(
     holders: dict[str, list[_Holder]] = {}
     for node, found in interfaces.items():
         stack = stack_of(systems.by_node.get(node), processes.by_node.get(node))
-        used = _used(node, found, settings, software, fabrics)
-        for each in filter(leads_out, found.all):
+        used = _used(node, found, settings, software, fabrics, choices.by_node[node])
+        for each in (each for each in found.all if each.leads_out):
             for address in {a.address for a in each.addresses if not _anybodys(a.address)}:
                 holders.setdefault(address, []).append(_Holder(node, each.name, stack, each.name in used))
     for address, twice in holders.items():
@@ -139,11 +133,12 @@ def _used(
     settings: Every[Settings | Absent],
     software: Every[Software | Absent],
     fabrics: Every[Fabric | Absent],
+    choices: Choices,
 ) -> set[str]:
     """Return the interfaces that NCCL, or RoCE for it, would use on a node."""
     given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
-    here = data_interfaces(found, given if isinstance(given, Settings) else PLAIN, known, fabrics.by_node.get(node))
-    return {each.name for each in here.values()}
+    plain = given if isinstance(given, Settings) else PLAIN
+    return {each.name for each in data_interfaces(found, plain, known, fabrics.by_node.get(node), choices).values()}
 
 
 def _anybodys(address: str) -> bool:

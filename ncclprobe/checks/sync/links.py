@@ -11,7 +11,7 @@ from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interfa
 from ncclprobe.checks.ib import active, listed, taken
 from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
-from ncclprobe.checks.sync.addresses import data_interfaces
+from ncclprobe.checks.sync.addresses import OVER_SOCKETS, data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex
 from ncclprobe.facts.infiniband import Fabric, Gid, Port, Rate, RoceMarks, RoceQos
@@ -22,6 +22,7 @@ from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.layout import first_of
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
 from ncclprobe.model.values import grouped, replace
@@ -151,8 +152,8 @@ _NO_FABRICS: Every[Fabric | Absent] = Every({})
 
 @check(
     slows=True,
-    bad=lambda: [(Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS)],
-    good=lambda: [(Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS)],
+    bad=lambda: [(Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+    good=lambda: [(Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
     applies=several,
 )
 def mtu(
@@ -160,6 +161,7 @@ def mtu(
     settings: Every[Settings],
     software: Every[Software | Absent],
     fabrics: Every[Fabric | Absent],
+    choices: Every[Choices],
 ) -> Iterator[Finding]:
     """The interfaces between the nodes have different MTUs.
 
@@ -172,8 +174,8 @@ def mtu(
     ends: dict[str, dict[str, Interface]] = {}
     for node, found in interfaces.items():
         known = software.by_node.get(node, Absent("not asked"))
-        here = data_interfaces(found, settings.by_node.get(node, PLAIN), known, fabrics.by_node.get(node))
-        for use, each in here.items():
+        given, fabric = settings.by_node.get(node, PLAIN), fabrics.by_node.get(node)
+        for use, each in data_interfaces(found, given, known, fabric, choices.by_node[node]).items():
             ends.setdefault(use, {})[node] = each
     reported = set()
     for use, every in ends.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env import as_evidence, loaded
-from ncclprobe.checks.env.fixtures import gpus, having, hcas, nccl, setting
+from ncclprobe.checks.env.fixtures import gpus, having, hcas, nccl, over, setting
 from ncclprobe.checks.env.values import default_of
 from ncclprobe.checks.sync import differing, named, several_with_gpus, unlike
 from ncclprobe.facts.infiniband import Fabric
@@ -19,7 +19,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import first_of
-from ncclprobe.model.nccl_selection import NOT_CHOSEN, Choices, NetworkChoice, NvlsChoice, Part
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
@@ -194,10 +194,6 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
             yield fail("NCCL_HOSTID", message, nodes=tuple(machines), evidence=as_evidence(entry), **JOB)
 
 
-def _network(name: str) -> NetworkChoice:
-    return NetworkChoice(name, "", ("eth0",), None, "")
-
-
 _SHOWN = 4  # nodes whose library is named as evidence
 
 _NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
@@ -313,16 +309,10 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
         yield from unlike(vote(said), say, f"{board}: firmware", subject=board, evidence=seen, **IMAGE)
 
 
-_PARTS = ("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p")
-_BLANK = Choices(nccl=None, nvls=NvlsChoice(None, ""), **dict.fromkeys(_PARTS, NOT_CHOSEN))
-_ON_IB = replace(_BLANK, network=Part((_network("IB"),), "every active port"))
-_ON_TCP = replace(_ON_IB, network=Part((_network("Socket"),), "the loader finds no libnccl-net.so"))
-
-
 @check(
     slows=True,
-    bad=lambda: [(Every({"n0": _ON_IB, "n1": _ON_IB, "n2": _ON_TCP}),)],
-    good=lambda: [(Every({"n0": _ON_IB, "n1": _ON_IB}),)],
+    bad=lambda: [(Every({"n0": over("IB"), "n1": over("IB"), "n2": over("Socket")}),)],
+    good=lambda: [(Every({"n0": over("IB"), "n1": over("IB")}),)],
     applies=several_with_gpus,
 )
 def transport(choices: Every[Choices]) -> Iterator[Finding]:

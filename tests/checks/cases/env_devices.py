@@ -24,6 +24,7 @@ from ncclprobe.checks.env.fixtures import (
     interface,
     linked,
     nccl,
+    over,
     port,
     roce,
     setting,
@@ -32,20 +33,25 @@ from ncclprobe.checks.env.hcas import _BY_ETH0, _MANAGED, _TEN, _down
 from ncclprobe.checks.env.transports import _EFA, _OFI
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
 from ncclprobe.model.snapshot import Job
+from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 from tests.checks.cases.env_values import ON_IB, bare
 
 BOND0 = interface("bond0", 6, "10.2.0.5", virtual=True, kind="bond")
 POD = Interfaces((LO, interface("eth0", 2, "10.244.0.9", virtual=True)))
 _BARE = roce("mlx5_3", (LINK_LOCAL, V1), (LINK_LOCAL, V2))
-_NO_HCAS = Fabric()
+
+
+def _board(name: str, address: str) -> Interface:
+    """Return a network over USB."""
+    return replace(interface(name, 2, address), driver="cdc_ether")
 
 
 CASES = {
@@ -153,23 +159,29 @@ CASES = {
     ),
     "env.ifname-virtual": Cases(
         bad=[
-            (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
-            (PLAIN, Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)), hcas(8), NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, hcas(8), NO_NCCL),
-            (PLAIN, Interfaces((LO,)), hcas(8), NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
             (
                 PLAIN,
-                Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2", virtual=True), ETH0)),
-                _NO_HCAS,
+                Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)),
+                over("IB"),
                 NO_NCCL,
             ),
+            (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB"), NO_NCCL),
+            (PLAIN, Interfaces((LO,)), over("IB"), NO_NCCL),
+            (PLAIN, Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0)), over("Socket"), NO_NCCL),
+            (PLAIN, Interfaces((LO, _board("usb0", "169.254.3.1"), ETH0)), over("IB"), NO_NCCL),
+            (PLAIN, Interfaces((LO, _board("enp0s20u1", "16.1.15.2"), ETH0)), over("IB"), NO_NCCL),
+            (PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("Socket"), NO_NCCL),
         ],
         good=[
-            (PLAIN, PLAIN_HOST, _NO_HCAS, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, _NO_HCAS, NO_NCCL),
-            (PLAIN, POD, _NO_HCAS, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), _NO_HCAS, NO_NCCL),
+            (PLAIN, PLAIN_HOST, over("Socket"), NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "=eth0"), DOCKER_HOST, over("Socket"), NO_NCCL),
+            (PLAIN, POD, over("Socket"), NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "bond0"), Interfaces((LO, ETH0, BOND0)), over("Socket"), NO_NCCL),
+            (PLAIN, DOCKER_HOST, over("AWS Libfabric"), NO_NCCL),
+            (PLAIN, DOCKER_HOST, over(""), NO_NCCL),
+            (PLAIN, Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0)), over("Socket"), NO_NCCL),
         ],
     ),
     "env.ifname-ambiguous": Cases(

@@ -1,8 +1,30 @@
 """What the checks that addresses, racks and settings agree must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import DOCKER0, LO, NO_NCCL, PLAIN, having, interface, nccl, setting
+from ncclprobe.checks.env.fixtures import (
+    DOCKER0,
+    ETH0,
+    ETH1,
+    LO,
+    NO_NCCL,
+    PLAIN,
+    having,
+    interface,
+    nccl,
+    over,
+    setting,
+)
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync.addresses import _ANY, _HOST, _NO_FABRICS, _ONE, _PLAIN, _TOGETHER, _TWO, _within
+from ncclprobe.checks.sync.addresses import (
+    _ANY,
+    _HOST,
+    _NO_FABRICS,
+    _ONE,
+    _PLAIN,
+    _TOGETHER,
+    _TWO,
+    OVER_SOCKETS,
+    _within,
+)
 from ncclprobe.checks.sync.links import _HOSTS, _PLAINS, _UNSEEN
 from ncclprobe.checks.sync.settings import _NODE, _RING, _SYSTEMS, _booted
 from ncclprobe.facts.driver import Imex
@@ -32,9 +54,9 @@ _ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted(
 
 CASES = {
     "sync.address-twice": Cases(
-        bad=[(Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS)],
+        bad=[(Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
         good=[
-            (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS),
+            (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
             (
                 Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))),
                 _TWO,
@@ -42,6 +64,16 @@ CASES = {
                 _PLAIN,
                 _ANY,
                 _NO_FABRICS,
+                OVER_SOCKETS,
+            ),
+            (
+                Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
+                _TWO,
+                _TOGETHER,
+                _PLAIN,
+                _ANY,
+                _NO_FABRICS,
+                Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric"))),
             ),
         ],
     ),

@@ -1,6 +1,7 @@
 """What the checks that the links of all nodes are equal must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import DOCKER0, having
+from ncclprobe.checks.env.fixtures import DOCKER0, ETH1, having, over
+from ncclprobe.checks.sync.addresses import OVER_SOCKETS
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.checks.sync.links import (
     _ANY,
@@ -24,6 +25,14 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
+
+_OVER_EFA = Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric")))
+
+
+def _second(mtu: int) -> Interfaces:
+    """Return a second interface with this MTU."""
+    return Interfaces((*_JUMBO.all, replace(ETH1, mtu=mtu)))
+
 
 _OPEN = _changed(_FAST, pkeys={0: 0xFFFF})
 _APART = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF})
@@ -50,8 +59,11 @@ CASES = {
         ],
     ),
     "sync.mtu": Cases(
-        bad=[(Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS)],
-        good=[(Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS)],
+        bad=[(Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+        good=[
+            (Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
+            (Every({"n0": _second(1500), "n1": _second(9000)}), _PLAIN, _ANY, _NO_FABRICS, _OVER_EFA),
+        ],
     ),
     "sync.pkey": Cases(
         bad=[

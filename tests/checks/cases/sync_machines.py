@@ -1,6 +1,6 @@
 """What the checks that machines, their software and clocks are equal must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, nccl, port
+from ncclprobe.checks.env.fixtures import PLAIN_HOST, TWO_NETS, fabric, gpus, hcas, nccl, over, port
 from ncclprobe.checks.gpu.state import CAPPED, FULL, PACED, box
 from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.launch import TWO_NODES
@@ -36,8 +36,6 @@ from ncclprobe.checks.sync.settings import (
     _HUB,
     _NEW,
     _OLD,
-    _ON_IB,
-    _ON_TCP,
     _ONE,
     _SELF,
     _TORCH,
@@ -184,7 +182,8 @@ CASES = {
         bad=[(Every({"n0": _FW, "n1": _flashed("28.36.1010")}),)], good=[(Every({"n0": _FW, "n1": Fabric()}),)]
     ),
     "sync.transport": Cases(
-        bad=[(Every({"n0": _ON_IB, "n1": _ON_TCP}),)], good=[(Every({"n0": _ON_TCP, "n1": _ON_TCP}),)]
+        bad=[(Every({"n0": over("IB"), "n1": over("Socket")}),)],
+        good=[(Every({"n0": over("Socket"), "n1": over("Socket")}),)],
     ),
     "sync.gpu-limits": Cases(
         good=[
