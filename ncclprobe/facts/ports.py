@@ -22,10 +22,11 @@ from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.process import Process
 from ncclprobe.host import Host
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct, field, replace
 
 LISTENING = r"^ *(sl|\d+: [0-9A-F]+:[0-9A-F]{4} [0-9A-F]+:[0-9A-F]{4} 0A) "  # the header, and state TCP_LISTEN
 _ROW = re.compile(r"\s*\d+: ((?:[0-9A-F]{8}){1,4}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0A .*")
@@ -94,22 +95,23 @@ def time_wait(text: str) -> int:
 
 
 LEGACY = {"ipv4": "/proc/net/ip_tables_names", "ipv6": "/proc/net/ip6_tables_names"}
+_INWARD = ("ingress", "prerouting", "input")
 
 
 class Chain(Struct, frozen=True):
-    """One base chain of nftables: where it sits (``inet/filter/input``), its hook, and what happens without a rule."""
+    """One base chain of nftables that filters what comes in: where it sits (``inet/filter/input``).
+
+    `otherwise`: what happens to what no rule decides on, ``accept``, ``drop`` or ``reject``: by its policy, or by its
+    last rule where that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead to.
+    """
 
     name: str
-    hook: str
-    policy: str = "accept"
+    otherwise: str = "accept"
+    rules: int | Absent = 0
 
 
 class Firewall(Struct, frozen=True):
-    """What filters. `chains` are nftables' base chains, `legacy` the tables iptables has loaded, as ``ipv4/filter``.
-
-    That there is a chain says no more than that packets are filtered: its rules are not read. A policy of ``drop``
-    closes every port that no rule opens.
-    """
+    """What filters what comes in: base chains of nftables, and the tables iptables has loaded, as ``ipv4/filter``."""
 
     chains: tuple[Chain, ...] | Absent
     legacy: tuple[str, ...] | Absent
@@ -117,11 +119,15 @@ class Firewall(Struct, frozen=True):
 
 @collector
 def firewall(host: Host, process: Process) -> Firewall:
-    """Read one command and two files. Needs CAP_NET_ADMIN (root)."""
+    """Read two files and start one command, and again for each chain. Needs CAP_NET_ADMIN (root)."""
     if "net_admin" not in process.capabilities:
         raise Denied("firewall: only root (CAP_NET_ADMIN) may see the rules")
     legacy = attempt(lambda: _legacy(host))
-    return Firewall(attempt(lambda: chains(host.ask("run", "nft", "-j", "list", "chains"))), legacy)
+    found = attempt(lambda: chains(host.ask("run", "nft", "-j", "list", "chains")))
+    if isinstance(found, Absent):
+        return Firewall(found, legacy)
+    asked = tuple(_with_rules(host, each) for each in found[: bounds.FIREWALL_CHAINS])
+    return Firewall((*asked, *found[bounds.FIREWALL_CHAINS :]), legacy)
 
 
 def _legacy(host: Host) -> tuple[str, ...]:
@@ -134,19 +140,49 @@ def _legacy(host: Host) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _with_rules(host: Host, chain: Chain) -> Chain:
+    """Return the chain with its rules. nft reads its arguments as one text: of an odd name it is not asked."""
+    if not re.fullmatch(r"[a-z0-9]+(/[A-Za-z_][\w.-]*){2}", chain.name, re.ASCII):
+        return chain
+    found = attempt(lambda: rules(host.ask("run", "nft", "-j", "list", "chain", *chain.name.split("/"))))
+    if isinstance(found, Absent):
+        return replace(chain, rules=found)
+    count, verdict = found
+    return replace(chain, otherwise=verdict or chain.otherwise, rules=count - bool(verdict))
+
+
 def chains(text: str) -> tuple[Chain, ...]:
-    """Return the base chains of ``nft -j list chains`` (libnftables-json(5)). Raises ParseError."""
+    """Return those of the base chains of ``nft -j list chains`` (libnftables-json(5)) that filter what comes in.
+
+    Their rules are not known yet. Raises ParseError.
+    """
     try:
-        items = json.loads(text)["nftables"]
-        found = [item["chain"] for item in items if "chain" in item]
-        return tuple(_chain(row) for row in found if "hook" in row)
+        found = [item["chain"] for item in json.loads(text)["nftables"] if "chain" in item]
+        return tuple(_chain(row) for row in found if row.get("hook") in _INWARD and row.get("type") == "filter")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ParseError(f"nft -j list chains: {text[:80]!r}") from None
 
 
 def _chain(row: dict[str, Any]) -> Chain:
     name = "/".join(str(row[key]) for key in ("family", "table", "name"))
-    return Chain(name, str(row["hook"]), str(row.get("policy", "accept")))
+    return Chain(name, str(row.get("policy", "accept")), Absent(f"{name}: rules not read"))
+
+
+def rules(text: str) -> tuple[int, str]:
+    """Return how many rules ``nft -j list chain`` lists, and ``drop`` or ``reject`` where the last refuses the rest.
+
+    Raises ParseError.
+    """
+    try:
+        found = [item["rule"]["expr"] for item in json.loads(text)["nftables"] if "rule" in item]
+        last = [word for part in (found[-1] if found else ()) for word in part.items()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ParseError(f"nft -j list chain: {text[:80]!r}") from None
+    verdict, of = last[-1] if last else ("", None)
+    if verdict == "xt" and isinstance(of, dict):  # of iptables-nft
+        verdict = str(of.get("name")).lower()
+    holds_for_all = {name for name, _ in last[:-1]} <= {"counter", "log"}
+    return len(found), verdict if holds_for_all and verdict in ("drop", "reject") else ""
 
 
 T = TypeVar("T")

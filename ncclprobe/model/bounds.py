@@ -131,6 +131,8 @@ SHM_SEGMENTS = 64
 IMEX_CHANNELS = 16
 """Of those that are tried: an IMEX domain may have 2048."""
 CGROUP_LEVELS = 16
+FIREWALL_CHAINS = 32
+"""Whose rules are asked for, with a command each."""
 JSON_LEVELS = 64
 """Nested lists and objects of JSON that is read as such in a capture that is redacted."""
 LISTED_NUMBERS = 65_536

@@ -12,7 +12,7 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.names import HostsEntry, Master, Names
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.ports import Firewall, Listener, Ports
+from ncclprobe.facts.ports import Chain, Firewall, Listener, Ports
 from ncclprobe.facts.routes import Rule
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Status, Verdict
@@ -203,13 +203,15 @@ def test_two_families_on_one_socket_are_one_listener() -> None:
         Firewall(Absent("no nft here"), ()),
         Firewall((), ("ipv4/filter",)),
         Firewall((), Absent("not readable")),
+        ports.RULED,  # a chain that its rules lead to may refuse all
+        Firewall((Chain("inet/firewalld/filter_INPUT", "accept", Absent("rules not read")),), ()),
     ],
 )
 def test_a_firewall_that_was_not_seen_whole_is_none_that_lets_in(unread: Firewall | Absent) -> None:
     with pytest.raises(Unlearned, match="n1"):
-        list(ports.firewall.run(Every({"n0": ports.OPEN, "n1": unread}), Every({})))
+        list(ports.firewall.run(Every({"n0": ports.OPEN, "n1": unread}), Every({}), Every({})))
 
 
 def test_a_firewall_that_drops_is_told_beside_one_that_was_not_seen() -> None:
     nodes: Every[Firewall | Absent] = Every({"n0": ports.DROPS, "n1": Absent("only root may see the rules")})
-    assert say(ports.firewall, nodes, Every({})) == [("warn", "ip/filter/INPUT"), ("note", "firewall")]
+    assert say(ports.firewall, nodes, Every({}), Every({})) == [("warn", "ip/filter/INPUT"), ("note", "firewall")]

@@ -256,21 +256,59 @@ NFT = {
         {"chain": {"family": "inet", "table": "filter", "name": "input", "handle": 1, "type": "filter",
                    "hook": "input", "prio": 0, "policy": "drop"}},
         {"chain": {"family": "inet", "table": "filter", "name": "helper", "handle": 2}},
-        {"chain": {"family": "ip", "table": "nat", "name": "post", "hook": "postrouting", "policy": "accept"}},
+        {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "handle": 2, "type": "filter",
+                   "hook": "forward", "prio": 0, "policy": "drop"}},
+        {"chain": {"family": "ip", "table": "nat", "name": "PREROUTING", "handle": 1, "type": "nat",
+                   "hook": "prerouting", "prio": -100, "policy": "accept"}},
+        {"chain": {"family": "ip", "table": "raw", "name": "PREROUTING", "handle": 1, "type": "filter",
+                   "hook": "prerouting", "prio": -300, "policy": "accept"}},
+        {"chain": {"family": "inet", "table": "odd; flush ruleset", "name": "input", "handle": 1, "type": "filter",
+                   "hook": "input", "prio": 0, "policy": "accept"}},
     ]
 }  # fmt: skip
+ESTABLISHED = [
+    {"match": {"op": "==", "left": {"ct": {"key": "state"}}, "right": {"set": ["established", "related"]}}},
+    {"accept": None},
+]
 
 
-def test_a_chain_that_drops_by_default_is_seen_with_the_right_to_see_it() -> None:
+def in_chain(*rules: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``nft -j list chain`` of nftables 1.0.6 says of a chain with these rules."""
+    chain = {"family": "inet", "table": "t", "name": "c", "handle": 2, "type": "filter", "hook": "input", "prio": 10}
+    listed = ({"family": "inet", "table": "t", "chain": "c", "handle": n, "expr": e} for n, e in enumerate(rules, 5))
+    return {"nftables": [{"metainfo": {}}, {"chain": chain}, *({"rule": rule} for rule in listed)]}
+
+
+def test_chains_that_filter_what_comes_in_are_seen_with_the_right_to_see_them() -> None:
     said: dict[Question, Any] = {
         ("run", "nft", "-j", "list", "chains"): NFT,
+        ("run", "nft", "-j", "list", "chain", "inet", "filter", "input"): in_chain(ESTABLISHED),
+        ("run", "nft", "-j", "list", "chain", "ip", "raw", "PREROUTING"): in_chain(),
         ("read", "/proc/net/ip_tables_names"): "nat\nfilter\n",
         ("read", "/proc/net/ip6_tables_names"): NOTHING,
     }
     seen = learn(ports.firewall, said, holding("net_admin"))
-    chains = [(c.name, c.hook, c.policy) for c in seen.chains]
-    assert chains == [("inet/filter/input", "input", "drop"), ("ip/nat/post", "postrouting", "accept")]
+    drops, raw, odd = seen.chains
+    assert drops == ports.Chain("inet/filter/input", "drop", 1)
+    assert raw == ports.Chain("ip/raw/PREROUTING", "accept", 0)
+    assert isinstance(odd.rules, Absent)
     assert seen.legacy == ("ipv4/nat", "ipv4/filter")
+
+
+@pytest.mark.parametrize(
+    ("last", "verdict"),
+    [
+        ([{"reject": {"type": "icmpx", "expr": "admin-prohibited"}}], "reject"),  # firewalld's
+        ([{"counter": {"packets": 0, "bytes": 0}}, {"log": {"prefix": "a"}}, {"drop": None}], "drop"),
+        ([{"counter": {"packets": 0, "bytes": 0}}, {"xt": {"type": "target", "name": "REJECT"}}], "reject"),
+        ([{"counter": {"packets": 0, "bytes": 0}}, {"xt": None}], ""),  # iptables-nft, by nft before 1.0.7
+        ([{"xt": {"type": "match", "name": "tcp"}}, {"xt": {"type": "target", "name": "REJECT"}}], ""),
+        ([{"jump": {"target": "KUBE-FIREWALL"}}], ""),
+        ([], ""),
+    ],
+)
+def test_a_last_rule_that_refuses_all_is_told(last: list[dict[str, Any]], verdict: str) -> None:
+    assert ports.rules(json.dumps(in_chain(ESTABLISHED, last))) == (2, verdict)
 
 
 def test_without_that_right_nothing_is_asked_and_nothing_is_known() -> None:
@@ -305,8 +343,10 @@ PARSERS: list[Callable[[str], object]] = [
     ports.listening,
     ports.time_wait,
     ports.chains,
+    ports.rules,
 ]
-damaged = st.sampled_from([ROUTE, ROUTE6, RULES, HOSTS, TCP, TCP6, json.dumps(NFT), "1\t2\n", "1-3,5"]).flatmap(
+CHAIN = json.dumps(in_chain(ESTABLISHED, [{"xt": {"type": "target", "name": "REJECT"}}]))
+damaged = st.sampled_from([ROUTE, ROUTE6, RULES, HOSTS, TCP, TCP6, json.dumps(NFT), CHAIN, "1\t2\n", "1-3,5"]).flatmap(
     lambda text: st.builds(
         lambda at, new: text[:at] + new + text[at + len(new) :],
         st.integers(0, len(text)),
@@ -328,13 +368,16 @@ def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text:
         lambda x: (
             st.lists(x)
             | st.dictionaries(
-                st.sampled_from(["priority", "src", "srclen", "dst", "table", "dev", "nftables", "chain", "hook"]), x
+                st.sampled_from(
+                    ["priority", "src", "srclen", "dst", "table", "dev", "nftables", "chain", "hook", "rule", "expr"]
+                ),
+                x,
             )
         ),
     )
 )
 def test_any_json_of_a_command_is_understood_or_refused(value: Any) -> None:
-    for parse in (routes.rules, routes.tables, ports.chains):
+    for parse in (routes.rules, routes.tables, ports.chains, ports.rules):
         with suppress(ParseError):
             parse(json.dumps(value))
 

@@ -10,7 +10,7 @@ CPU: checkpoints, barriers, monitored barriers, schedulers.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, several
@@ -29,6 +29,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import first_of
+from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import Struct, field, replace
@@ -159,43 +160,64 @@ def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
         yield warn("net.core.somaxconn", message, **IMAGE, evidence=evidence)
 
 
-DROPS = Firewall((Chain("ip/filter/INPUT", "input", "drop"),), ())
-OPEN = Firewall((Chain("ip/filter/INPUT", "input"), Chain("ip/filter/FORWARD", "forward", "drop")), ())
+DROPS = Firewall((Chain("ip/filter/INPUT", "drop", 3),), ())
+REJECTS = Firewall((Chain("inet/firewalld/filter_INPUT", "reject", 5),), ())
+RULED = Firewall((Chain("ip/filter/INPUT", "accept", 2),), ())
+OPEN = Firewall((Chain("ip/filter/INPUT"),), ())
 _UNTRIED: Every[Paths | Absent] = Every({})
+UNCHOSEN: Every[Choices] = Every({})
 
 
 @check(
-    bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), _UNTRIED)],
-    good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), _UNTRIED)],
+    bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, UNCHOSEN)],
+    good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), _UNTRIED, UNCHOSEN)],
     applies=several,
 )
-def firewall(firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent]) -> Iterator[Finding]:
-    """A node's firewall drops what comes in, but for what its rules let in.
+def firewall(
+    firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent], choices: Every[Choices]
+) -> Iterator[Finding]:
+    """A node's firewall refuses what comes in, but for what its rules let in.
 
-    Right: No node's firewall drops what comes in, or nodes were seen to connect to each other.
+    Right: No node's firewall filters what comes in, or nodes were seen to connect to each other.
     Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413); a rule for ssh, or for
     MASTER_PORT, leaves those closed, and the other ranks wait until they time out. Rules are not read here: whether
     they let the job's nodes in, launch.tcp-mesh finds out, where the doctor runs on all nodes at once.
-    Fix: let TCP from the job's nodes in on all ports (`ufw allow from 10.0.0.0/24`, with their network).
+    Fix: let TCP from the job's nodes in on all ports (`ufw allow from 10.0.0.0/24`, or `firewall-cmd --zone=trusted
+    --add-source=10.0.0.0/24`, with their network).
     """
     if any(isinstance(each, Paths) for _, each in paths.items()):
         return  # the nodes have tried, and launch.tcp-mesh says how it went
-    unread, drops = [], False
+    unread, refuses = [], False
     for node, each in firewalls.items():
+        ours = _families(choices.by_node.get(node))
         chains = each if isinstance(each, Absent) else each.chains
         for chain in () if isinstance(chains, Absent) else chains:
-            if chain.hook == "input" and chain.policy == "drop":
-                drops, message = True, "drops what no rule lets in; whether rules let in the other nodes is not known"
-                yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains: policy drop")
-        if isinstance(chains, Absent):
-            unread.append(f"{node}: {chains.why}")
-        elif isinstance(each, Firewall) and each.legacy != ():
-            why = each.legacy.why if isinstance(each.legacy, Absent) else "nft shows no rules of iptables-legacy"
-            unread.append(f"{node}: {why}")
-    if unread and not drops:  # what was found stands, and is not all that there may be
+            if chain.name.partition("/")[0] not in ours:
+                continue
+            if chain.otherwise in ("drop", "reject"):
+                refuses, letting_in = True, "whether rules let in the other nodes is not known"
+                message = f"{chain.otherwise}s what no rule lets in; {letting_in}"
+                yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains; nft list chain")
+            elif chain.rules != 0:
+                why = chain.rules.why if isinstance(chain.rules, Absent) else f"{chain.name} has rules, not read here"
+                unread.append(f"{node}: {why}")
+        legacy = each if isinstance(each, Absent) else each.legacy
+        if isinstance(chains, Absent) or isinstance(legacy, Absent):
+            unread.append(f"{node}: {next(gap.why for gap in (chains, legacy) if isinstance(gap, Absent))}")
+        elif ours & {table.partition("/")[0] for table in legacy}:
+            unread.append(f"{node}: nft shows no rules of iptables-legacy")
+    if unread and not refuses:  # what was found stands, and is not all that there may be
         raise Unlearned(first_of(unread, 3, "; "))
     if unread:
         yield note("firewall", f"not seen whole: {first_of(unread, 3, '; ')}", evidence="nft list chains")
+
+
+def _families(choices: Choices | None) -> set[str]:
+    """Return the families of tables through which a job's packets pass: by the address that NCCL's bootstrap takes."""
+    found = choices.bootstrap.chosen if choices else None
+    versions = {ip_address(each.address).version for each in found or ()} or {4, 6}
+    every = {"inet": {4, 6}, "netdev": {4, 6}, "ip": {4}, "ipv4": {4}, "ip6": {6}, "ipv6": {6}}
+    return {family for family, of in every.items() if of & versions}
 
 
 VARIABLE = "GLOO_SOCKET_IFNAME"

@@ -1,6 +1,6 @@
 """What the checks of how ranks meet must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import ETH0, LO, interface
+from ncclprobe.checks.env.fixtures import ETH0, LO, interface, over
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
 from ncclprobe.checks.launch.meeting import (
     _AT,
@@ -14,12 +14,28 @@ from ncclprobe.checks.launch.meeting import (
     _THERE,
 )
 from ncclprobe.checks.launch.mesh import _ALL_STAYED, _CALM, _CROWD, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
-from ncclprobe.checks.launch.ports import _ANY, _HOSTS, _SYSTEMS, DROPS, HERE, MASTER, TAKEN, USUAL, _named, _with
+from ncclprobe.checks.launch.ports import (
+    _ANY,
+    _HOSTS,
+    _SYSTEMS,
+    _UNTRIED,
+    DROPS,
+    HERE,
+    MASTER,
+    OPEN,
+    REJECTS,
+    TAKEN,
+    UNCHOSEN,
+    USUAL,
+    _named,
+    _with,
+)
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
-from ncclprobe.facts.ports import Ports
+from ncclprobe.facts.ports import Chain, Firewall, Ports
 from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
+from ncclprobe.model.nccl_selection import InterfaceChoice, Part
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -41,6 +57,10 @@ _LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trou
 _DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
 _ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
 _ONLY_GLOO = _example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
+_AT_ETH0 = [Part((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
+_OVER_IPV4, _OVER_IPV6 = (
+    Every(dict.fromkeys(("n0", "n1"), replace(over("Socket"), bootstrap=bootstrap))) for bootstrap in _AT_ETH0
+)
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 
@@ -117,9 +137,18 @@ CASES = {
         ]
     ),
     "launch.firewall": Cases(
+        bad=[
+            (Every({"n0": OPEN, "n1": REJECTS}), _UNTRIED, UNCHOSEN),
+            (Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV4),
+            (Every({"n0": REJECTS, "n1": DROPS}), _UNTRIED, _OVER_IPV6),
+        ],
         good=[
-            (Every({"n0": DROPS, "n1": DROPS}), HEALTHY),  # they have tried, and connect
-            (Every({"n0": DROPS, "n1": Absent("not root")}), HEALTHY),
+            (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
+            (Every({"n0": DROPS, "n1": Absent("not root")}), HEALTHY, UNCHOSEN),
+            (Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV6),
+            (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), _UNTRIED, UNCHOSEN),
+            (Every({"n0": OPEN, "n1": Firewall((Chain("ip6/filter/INPUT", "drop"),), ())}), _UNTRIED, _OVER_IPV4),
+            (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), _UNTRIED, _OVER_IPV4),
         ],
     ),
     "launch.port-free": Cases(
