@@ -9,6 +9,8 @@ from conftest import answers
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import conclude, judge, selected, suppress
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import System
+from ncclprobe.facts.process import Process, ResourceLimit
 from ncclprobe.host import Host
 from ncclprobe.model.errors import Denied, Missing, NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
@@ -300,8 +302,20 @@ def test_what_follows_from_a_graver_finding_on_its_subject_names_that_and_has_no
     ]  # fmt: skip
 
 
+@check(bad=tuple, good=tuple)
+def spans(launch: Launch) -> Iterator[Finding]:
+    """The node is of a job of several.
+
+    Right: The node is alone.
+    Why: reasons.
+    Fix: none.
+    """
+    if launch.several_nodes:
+        yield note("job", f"spans {launch.nnodes} nodes")
+
+
 @pytest.mark.parametrize(
-    ("launches", "spans"),
+    ("launches", "several"),
     [
         ([Launch()], [False]),
         ([Launch(), Launch()], [True, True]),
@@ -310,18 +324,26 @@ def test_what_follows_from_a_graver_finding_on_its_subject_names_that_and_has_no
     ],
 )
 def test_nodes_that_are_judged_together_are_of_one_job_unless_a_launcher_says_otherwise(
-    launches: list[Launch], spans: list[bool]
+    launches: list[Launch], several: list[bool]
 ) -> None:
-    @check(bad=tuple, good=tuple)
-    def alone(launch: Launch) -> Iterator[Finding]:
-        """The node is of a job of several.
+    snapshots = [Snapshot(f"n{at}", {Launch: each}) for at, each in enumerate(launches)]
+    assert [bool(each.findings) for each in judge(snapshots, [spans], Job())] == several
+    apart = judge(snapshots, [spans], Job(local=True))
+    assert [bool(each.findings) for each in apart] == [each.several_nodes for each in launches]
 
-        Right: The node is alone.
-        Why: reasons.
-        Fix: none.
-        """
-        if launch.several_nodes:
-            yield note("job", f"spans {launch.nnodes} nodes")
 
-    found = judge([Snapshot(f"n{at}", {Launch: each}) for at, each in enumerate(launches)], [alone], Job())
-    assert [bool(each.findings) for each in found] == spans
+@pytest.mark.parametrize(("machines", "count"), [("aa", 0), ("aab", 2), ("ab", 2), ("aA", 2)])
+def test_a_machine_that_was_captured_twice_is_one_node(machines: str, count: int) -> None:
+    """A capital is a container with a network of its own on that machine."""
+    limit = ResourceLimit(None, None)
+    facts = [
+        {
+            Launch: Launch(),
+            System: System("node", "6.8.0", "x86_64", "Ubuntu 22.04", each.lower()),
+            Process: Process(limit, limit, (0,), (0,), frozenset(), True, {"net": ord(each)}),
+        }
+        for each in machines
+    ]
+    snapshots = [Snapshot(f"n{at}", each) for at, each in enumerate(facts)]
+    said = {finding.message for each in judge(snapshots, [spans], Job()) for finding in each.findings}
+    assert said == ({f"spans {count} nodes"} if count else set())

@@ -151,5 +151,5 @@ def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:
     traces, checks = Traces(), [c for c in every_check() if not c.compares]
     snapshots = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces) for n in range(3)]
     alone = [Snapshot(s.node, collect(parse(capture(MODEL, n), s.node), COLLECTORS)) for n, s in enumerate(snapshots)]
-    apart = [v for snapshot in of_one_job(alone) for v in judge_node(snapshot, checks, Job())]
+    apart = [v for snapshot in of_one_job(alone, Job()) for v in judge_node(snapshot, checks, Job())]
     assert list(judge(snapshots, checks, Job())) == apart

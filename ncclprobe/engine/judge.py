@@ -11,8 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import System
+from ncclprobe.facts.process import Process
 from ncclprobe.model.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
 from ncclprobe.model.hostlist import fold
@@ -46,24 +49,39 @@ def judge(
     """
     snapshots = with_choices(snapshots, checks)
     known = Judged()
-    own = [verdict for snapshot in of_one_job(snapshots) for verdict in judge_node(snapshot, checks, job, known)]
+    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in judge_node(snapshot, checks, job, known)]
     by_id = {check.id: check for check in checks}
     return _followed((*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run))))
 
 
-def of_one_job(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together."""
-    several, one = len(snapshots), len(snapshots) == 1
+def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
+    """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together.
+
+    With --local it is not. Snapshots of one machine's network are one node, looked at more than once.
+    """
+    networks = {each.node: _network(each) for each in snapshots}
+    several = len({network if None not in network else node for node, network in networks.items()})
     together: dict[int, Launch] = {}  # equal facts stay one, so that what a check said of them is known
     found = []
     for each in snapshots:
         launch = each.facts.get(Launch)
-        if one or not isinstance(launch, Launch) or launch.nnodes is not None or launch.world_size is not None:
+        if (
+            several == 1
+            or job.local
+            or not isinstance(launch, Launch)
+            or launch.nnodes is not None
+            or launch.world_size is not None
+        ):
             found.append(each)
             continue
         widened = together.setdefault(id(launch), replace(launch, nnodes=several))
         found.append(replace(each, facts={**each.facts, Launch: widened}))
     return found
+
+
+def _network(snapshot: Snapshot) -> Stack:
+    gap = Absent("not asked")
+    return stack_of(snapshot.facts.get(System, gap), snapshot.facts.get(Process, gap))
 
 
 def _followed(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
