@@ -27,13 +27,21 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
+from ncclprobe.nccl.selection import visible
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
-    """Return the ranks that this node gets: as many as the launcher said, else one per GPU of an NCCL job, else one."""
+    """Return the ranks that this node gets: as many as the launcher said, else one per GPU that CUDA shows to an NCCL
+    job, else one.
+    """
     if launch.local_world_size:
         return launch.local_world_size
-    return len(gpus.all) if isinstance(gpus, Gpus) and job.backend == "nccl" else 1
+    if job.backend != "nccl" or isinstance(gpus, Absent):
+        return 1
+    listed = launch.visible_gpus
+    if listed is None or "MIG-" in listed.upper():  # parts of GPUs, which are not counted here
+        return len(gpus.all)
+    return max(1, len(visible(listed, gpus)))
 
 
 @applies
@@ -109,25 +117,25 @@ def threads(
 
     Right: The ranks of this node may start as many threads as they need.
     Why: a thread that cannot be started ends its rank, in NCCL's proxy ("Resource temporarily unavailable"), in
-    OpenBLAS or in a data loader, minutes into the job. RLIMIT_NPROC counts all threads of the user on the host and does
-    not hold for root; pids.max counts those of the container or the job.
+    OpenBLAS or in a data loader, minutes into the job. RLIMIT_NPROC counts all threads of the user on the host. It does
+    not hold for root, CAP_SYS_RESOURCE or CAP_SYS_ADMIN of the machine's first user namespace (copy_process in
+    kernel/fork.c); pids.max counts those of the container or the job.
     Fix: ulimit -u unlimited, or LimitNPROC and TasksMax=infinity in the unit of slurmd or containerd; --pids-limit=-1
     for docker, podPidsLimit of the kubelet.
     """
     ranks = ranks_here(launch, gpus, job)
     needed, least = _THREADS_PER_RANK * ranks, _LEAST_PER_RANK * ranks
-    asked = f"{plural(ranks, 'rank')} take {least} threads to start, and may need {needed}"
-    soft, free = process.nproc.soft, process.first_user_namespace and "sys_resource" in process.capabilities
-    if soft is not None and soft < needed and not free:
+    asked = f"starting {plural(ranks, 'rank')} takes {least} threads, and up to {needed} later"
+    mighty = process.uid == 0 or process.capabilities & {"sys_resource", "sys_admin"}
+    soft, exempt = process.nproc.soft, process.first_user_namespace and mighty
+    if soft is not None and soft < needed and not exempt:
         message = f"soft limit {soft}; {asked}"
         yield (fail if soft < least else warn)("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
     limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
-    if isinstance(limit, PidsLimit):
-        left = limit.most - (0 if isinstance(limit.used, Absent) else limit.used)
-        if left < needed:
-            message = f"{left} of {limit.most} are left; {asked}"
-            tell = fail if left < least else warn
-            yield tell("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
+    if isinstance(limit, PidsLimit) and limit.left < needed:
+        message = f"{limit.left} of {limit.most} are left; {asked}"
+        tell = fail if limit.left < least else warn
+        yield tell("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
 
 
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)

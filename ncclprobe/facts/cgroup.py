@@ -46,15 +46,20 @@ class MemoryLimit(Struct, frozen=True):
 
 
 class PidsLimit(Struct, frozen=True):
-    """The narrowest limit on processes and threads, and how many there are."""
+    """The limit on processes and threads that leaves the fewest, and how many there are."""
 
     most: int
     group: str
     used: int | Absent
 
+    @property
+    def left(self) -> int:
+        """Return how many more may start, as far as is known: a group may hold more than a limit that came later."""
+        return max(0, self.most - (0 if isinstance(self.used, Absent) else self.used))
+
 
 class Cgroup(Struct, frozen=True):
-    """`cpu`, `memory` and `pids`: the narrowest limits that can be seen from here; None: no level has one."""
+    """`cpu`, `memory` and `pids`: the limits of what can be seen from here that bind first; None: no level has one."""
 
     cpu: Quota | Absent | None
     memory: MemoryLimit | Absent | None
@@ -201,32 +206,31 @@ def counters(text: str) -> Mapping[str, int]:
 def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
     """Return the level with the least memory, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "memory")
-    found = _narrowest(host, place, place.names.memory)
+    found = min(_limits(host, place, place.names.memory), default=None)
     return found and MemoryLimit(*found, _used(host, f"{found[1]}/{place.names.used}"))
 
 
 def _pids(host: Host, place: CgroupFolders) -> PidsLimit | None:
-    """Return the level with the fewest processes, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level that leaves the fewest, if any has a limit. Raises Missing where none can be seen."""
     _demand(place, "pids")
-    found = _narrowest(host, place, "pids.max")
-    return found and PidsLimit(*found, _used(host, f"{found[1]}/pids.current"))
+    limits = _limits(host, place, "pids.max")
+    found = (PidsLimit(most, folder, _used(host, f"{folder}/pids.current")) for most, folder in limits)
+    return min(found, key=lambda limit: limit.left, default=None)
 
 
 def _used(host: Host, path: str) -> int | Absent:
     return attempt(lambda: nbytes(host.ask("read", path)) or 0)
 
 
-def _narrowest(host: Host, place: CgroupFolders, name: str) -> tuple[int, str] | None:
-    """Return the least limit of all levels and its folder; None: no level has one."""
-    found = []
+def _limits(host: Host, place: CgroupFolders, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the limit of each level that has one, and its folder."""
     for folder in place.folders:
         try:
             limit = nbytes(host.ask("read", f"{folder}/{name}"))
         except Missing:  # as above
             continue
         if limit is not None:
-            found.append((limit, folder))
-    return min(found, default=None)
+            yield limit, folder
 
 
 def nbytes(text: str) -> int | None:

@@ -188,7 +188,8 @@ class Launch(Struct, frozen=True):
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
     (--nnodes …) or single. `elastic`: both of torchrun's --nnodes=MIN:MAX; `nnodes` is then how many came. `names` are
     the nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for
-    all ranks. `origins` says for each member that is known the variable or the rule that it comes from.
+    all ranks. `origins` says for each member that is known the variable or the rule that it comes from. `visible_gpus`
+    is CUDA_VISIBLE_DEVICES: ranks that are started from here find no other GPUs.
     """
 
     kind: str = "single"
@@ -207,6 +208,7 @@ class Launch(Struct, frozen=True):
     run_id: str = ""
     origins: tuple[tuple[str, str], ...] = ()
     elastic: tuple[int, int] | None = None
+    visible_gpus: str | None = None
 
     @property
     def several_nodes(self) -> bool:
@@ -304,7 +306,11 @@ def _of_environment(variables: Variables) -> Launch:
     numbers: dict[str, Any] = {member: _integer(variables[name]) for member, name in given.items()}
     origins = dict(given) | dict.fromkeys(source.fixed, "one process per pod")
     launch = replace(
-        Launch(source.kind, variables=tuple(dict.fromkeys(given.values()))),
+        Launch(
+            source.kind,
+            variables=tuple(dict.fromkeys(given.values())),
+            visible_gpus=variables.get("CUDA_VISIBLE_DEVICES"),
+        ),
         **(dict(source.fixed) | {member: n for member, n in numbers.items() if n is not None}),
     )
     if source.kind == "slurm" and launch.local_world_size is None and launch.node_rank is not None:

@@ -58,7 +58,7 @@ class Process(Struct, frozen=True):
     (``ipc_lock``).
 
     `first_user_namespace`: its capabilities count for the whole machine, and not for a container only. `namespaces` are
-    inode numbers by kind: equal numbers on one boot of one kernel are one namespace.
+    inode numbers by kind: equal numbers on one boot of one kernel are one namespace. `uid` is the real one.
     """
 
     nofile: ResourceLimit
@@ -68,6 +68,7 @@ class Process(Struct, frozen=True):
     capabilities: frozenset[str]
     first_user_namespace: bool
     namespaces: dict[str, int | Absent]
+    uid: int | None = None
 
 
 class Container(Struct, frozen=True):
@@ -83,7 +84,8 @@ class Container(Struct, frozen=True):
 @collector
 def process(host: Host) -> Process:
     """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may look at itself."""
-    cpus, nodes, capabilities = status(host.ask("read", "/proc/self/status"))
+    said = host.ask("read", "/proc/self/status")
+    cpus, nodes, capabilities = status(said)
     return Process(
         nofile=_limit(host, "RLIMIT_NOFILE"),
         nproc=_limit(host, "RLIMIT_NPROC"),
@@ -92,6 +94,7 @@ def process(host: Host) -> Process:
         capabilities=capabilities,
         first_user_namespace=host.ask("read", "/proc/self/uid_map").split() == _WHOLE_RANGE,
         namespaces={kind: learn(host, namespace, "link", f"/proc/self/ns/{kind}") for kind in _NAMESPACES},
+        uid=real_user(said),
     )
 
 
@@ -116,6 +119,12 @@ def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]
         raise ParseError(f"/proc/self/status: no Cpus_allowed_list or CapEff: {text[:80]!r}") from None
     held = frozenset(name for bit, name in _CAPABILITIES.items() if capabilities >> bit & 1)
     return cpu_list(cpus), cpu_list(fields.get("Mems_allowed_list", "")), held
+
+
+def real_user(text: str) -> int | None:
+    """Return the real user of /proc/self/status; None: it is not among the lines that were recorded."""
+    found = re.search(r"^Uid:\t(\d{1,10})\t", text, re.MULTILINE | re.ASCII)
+    return int(found[1]) if found else None
 
 
 def namespace(link: str) -> int:

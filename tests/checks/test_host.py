@@ -56,6 +56,10 @@ def judge(check: Check, *facts: Any, job: Job | None = None) -> Verdict:
     [
         (TORCHRUN, NO_GPUS, Job(), 4),
         (Launch(), FOUR, Job(), 4),
+        (Launch(visible_gpus="1,3"), FOUR, Job(), 2),
+        (Launch(visible_gpus=""), FOUR, Job(), 1),
+        (Launch(visible_gpus="MIG-1,MIG-2"), FOUR, Job(), 4),
+        (replace(TORCHRUN, visible_gpus="1"), FOUR, Job(), 4),
         (Launch(), FOUR, Job("gloo"), 1),
         (Launch(), NO_GPUS, Job(), 1),
     ],

@@ -27,7 +27,7 @@ def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -
     return collect(answers(said), [collector, *others])[collector.produces]
 
 
-STATUS = "Name:\tx\nCapEff:\t0000000000004000\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"
+STATUS = "Name:\tx\nUid:\t1000\t0\t0\t0\nCapEff:\t0000000000004000\nCpus_allowed_list:\t0-3,8\nMems_allowed_list:\t0\n"
 PROCESS: dict[Question, Any] = {
     ("read", "/proc/self/status"): STATUS,
     ("read", "/proc/self/uid_map"): "         0          0 4294967295\n",
@@ -43,6 +43,7 @@ def test_a_process_knows_its_limits_processors_and_namespaces() -> None:
     assert (seen.nofile, seen.nproc) == ((1024, 1048576), (None, None))
     assert (seen.cpus, seen.memory_nodes, seen.capabilities) == ((0, 1, 2, 3, 8), (0,), frozenset({"ipc_lock"}))
     assert seen.first_user_namespace
+    assert seen.uid == 1000
     assert seen.namespaces["net"] == 4026531832
     assert isinstance(seen.namespaces["pid"], Absent)
 
@@ -326,6 +327,9 @@ def test_the_fewest_threads_that_any_level_allows_hold() -> None:
     said |= levels({f"{STEP} pids": "1024\n", f"{STEP.rsplit('/', 1)[0]} pids": "4096\n"})
     said[("read", f"{STEP}/pids.current")] = "1000\n"
     assert learn(cgroup.cgroup, said).pids == cgroup.PidsLimit(1024, STEP, 1000)
+    said[("read", f"{STEP.rsplit('/', 1)[0]}/pids.current")] = "4090\n"
+    fuller = learn(cgroup.cgroup, said).pids
+    assert (fuller.most, fuller.left) == (4096, 6)
 
 
 @pytest.mark.parametrize("said", [["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"])

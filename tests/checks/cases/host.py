@@ -1,6 +1,7 @@
 """What the checks of the node itself must object to, and what they must accept."""
 
 from ncclprobe.checks.host import (
+    _FREE,
     DOCKER,
     EIGHT,
     FOUR,
@@ -27,8 +28,9 @@ from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Memlock, Segment, SharedMemory
+from ncclprobe.facts.process import Memlock, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
 ONE = Gpus((Gpu(0, "NVIDIA H200"),), driver="570.86.15", cuda=(12, 8))
@@ -41,6 +43,12 @@ BUSY = Throttling(1000, 400, 12.0)
 
 def _pids(most: int, used: int = 0) -> Cgroup:
     return Cgroup(None, None, PidsLimit(most, "/sys/fs/cgroup", used))
+
+
+def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
+    """Return a process with a low RLIMIT_NPROC."""
+    low = files(65536, 65536)
+    return replace(low, nproc=ResourceLimit(200, 200), uid=uid, capabilities=capabilities, first_user_namespace=first)
 
 
 _ROOM = Memory(256 * GIB, 200 * GIB)
@@ -58,8 +66,13 @@ CASES = {
         bad=[
             (files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
             (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
+            (_few(1000, frozenset()), Launch(), _FREE, EIGHT, Job()),
+            (_few(0, frozenset({"sys_admin"}), first=False), Launch(), _FREE, EIGHT, Job()),
         ],
         good=[
+            (_few(0, frozenset()), Launch(), _FREE, EIGHT, Job()),  # root in docker
+            (_few(1000, frozenset({"sys_admin"})), Launch(), _FREE, EIGHT, Job()),
+            (files(65536, 65536), Launch(visible_gpus="3"), _pids(300, used=20), EIGHT, Job()),
             (files(65536, 65536), Launch(), _pids(1024), Absent("no NVML"), Job()),
             (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job("gloo")),
             (files(65536, 65536), LARGE, _pids(4096), EIGHT, Job()),
