@@ -31,7 +31,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.nccl_selection import Choices, Part, PeerChoice
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
-from tests.checks.cases.pci import GUEST, LINKED, UNTOLD
+from tests.checks.cases.pci import GUEST, LINKED, UNTOLD, _below_switches
 
 GRACE = Absent("NVML nvmlDeviceGetCurrPcieLinkWidth: Not Supported", "Failed")
 
@@ -50,6 +50,11 @@ def test_a_guests_gpus_that_are_all_as_narrow_are_a_note() -> None:
     assert grave(list(gpu_width.run(gpus, pci, GUEST))) == {}
     assert len(grave(list(gpu_width.run(gpus, pci, METAL)))) == 2
     assert grave(list(gpu_width.run(*node(gpu_at(1, 8)), GUEST))) == {}
+
+
+def test_switches_that_all_have_half_their_lanes_are_noted() -> None:
+    found = list(gpu_width.run(*_below_switches(8, 8, 8), METAL))
+    assert [(each.severity, each.subject) for each in found] == [(Severity.NOTE, f"0000:4{n}:00.0") for n in range(3)]
 
 
 def test_a_slot_of_8_lanes_is_no_fault_where_nvml_says_that_8_is_the_most() -> None:

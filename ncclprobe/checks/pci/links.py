@@ -85,12 +85,15 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
             yield tell(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkWidth")
-    yield from _switches(devices, pci)
+    yield from _switches(devices, pci, is_virtual(machine))
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkWidth")
 
 
-def _switches(gpus: Mapping[str, Device], pci: Pci | Absent) -> Iterator[Finding]:
-    """Yield the switches above GPUs that have fewer lanes to the processor than other switches of their kind."""
+def _switches(gpus: Mapping[str, Device], pci: Pci | Absent, virtual: bool) -> Iterator[Finding]:
+    """Yield the switches above GPUs that have fewer lanes to the processor than they could.
+
+    Where as many of their kind have no more, or a hypervisor shows them, the board is taken to be built so.
+    """
     below = grouped(
         (address, name)
         for name, device in gpus.items()
@@ -103,10 +106,14 @@ def _switches(gpus: Mapping[str, Device], pci: Pci | Absent) -> Iterator[Finding
         if not isinstance(link, PcieLink) or (link.width or 0) >= (link.max_width or 0) or not link.width:
             continue
         alike = [other.link for other in bridges.values() if other.identity == bridge.identity]
-        usual = max(other.width or 0 for other in alike if isinstance(other, PcieLink))
-        if usual > link.width:
-            message = f"the switch above {', '.join(below[address])} is x{link.width}, others of its kind are x{usual}"
-            evidence = f"/sys/bus/pci/devices/{address}/current_link_width"
+        widths = [other.width or 0 for other in alike if isinstance(other, PcieLink)]
+        wider = sum(width > link.width for width in widths)
+        message = f"the switch above {', '.join(below[address])} is x{link.width} and could be x{link.max_width}"
+        message += f"; {wider} of {len(widths)} of its kind have more lanes"
+        evidence = f"/sys/bus/pci/devices/{address}/current_link_width"
+        if virtual or 2 * wider <= len(widths):
+            yield note(address, message, evidence=evidence)
+        else:
             remedy = (
                 "reseat the board or the riser that the switch is on, or have it repaired; then compare lspci's LnkSta"
             )

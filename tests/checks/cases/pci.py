@@ -87,6 +87,8 @@ CASES = {
         ],
         good=[
             (*_below_switches(8, 8, 8), METAL),
+            (*_below_switches(8, 8, 16, 16), METAL),
+            (*_below_switches(8, 16, 16), GUEST),
             (*_below_switches(16, 16, 16), METAL),
             (*node(gpu_at(1, 8, _SCREEN), gpu_at(2, 8, _SCREEN)), METAL),
             (EQUAL[0], Pci(), GUEST),
