@@ -163,12 +163,25 @@ def test_efa_is_left_out_and_its_plugin_named() -> None:
     assert network.plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
 
 
-@pytest.mark.parametrize(("interface", "network"), [("v4", "Socket"), ("v6", "AWS Libfabric"), ("", "AWS Libfabric")])
-def test_a_plugin_whose_interface_this_nccl_has_dropped_is_passed_over(interface: str, network: str) -> None:
-    found = snapshot("aws-p4d").facts[Plugins].all
-    made = choose(changed("aws-p4d", plugins=Plugins(tuple(replace(each, interface=interface) for each in found))))
-    assert [each.name for each in chosen(made.network)] == [network]
-    assert ("offers ncclNetPlugin_v4" in made.network.why) is (network == "Socket")
+@pytest.mark.parametrize(
+    ("version", "interfaces", "refusal"),
+    [
+        ((2, 27, 3), (4,), "v4, and NCCL 2.27.3 takes v6 to v10"),
+        ((2, 27, 3), (6,), ""),
+        ((2, 27, 3), (), ""),
+        ((2, 21, 5), (10, 9), "v10, v9, and NCCL 2.21.5 takes v5 to v8"),
+        ((2, 21, 5), (10, 9, 8), ""),
+        ((2, 24, 3), (10, 9), ""),
+        ((2, 30, 7), (13,), ""),  # what a later release takes is not known
+    ],
+)
+def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over(
+    version: Any, interfaces: tuple[int, ...], refusal: str
+) -> None:
+    found = tuple(replace(each, interfaces=interfaces) for each in snapshot("aws-p4d").facts[Plugins].all)
+    made = choose(changed("aws-p4d", plugins=Plugins(found), software=nccl(*version)))
+    assert [each.name for each in chosen(made.network)] == ["Socket" if refusal else "AWS Libfabric"]
+    assert refusal in made.network.why
 
 
 @pytest.mark.parametrize(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])

@@ -71,8 +71,8 @@ class Plugin(Struct, frozen=True):
     """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … where its path tells.
 
     `reachable`: the loader finds it by its bare name, so that NCCL does. Of one that NCCL opens, by its usual name or a
-    variable's: `names` and `interface` (``v8``) as the file gives them to NCCL, the newest first, and `version`, where
-    it is among the file's constants.
+    variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and `version`,
+    where it is among the file's constants.
     """
 
     path: str
@@ -80,13 +80,14 @@ class Plugin(Struct, frozen=True):
     flavour: str
     reachable: bool
     names: tuple[str, ...] = ()
-    interface: str = ""
+    interfaces: tuple[int, ...] = ()
     version: str = ""
 
     def told(self) -> str:
         """Return what the file says of itself, in one line; of a name only what is no site's own."""
         name = self.names[0] if self.flavour and self.names else ""
-        return ", ".join(filter(None, (f"{name} {self.interface}".strip(), self.version)))
+        newest = f"v{self.interfaces[0]}" if self.interfaces else ""
+        return ", ".join(filter(None, (f"{name} {newest}".strip(), self.version)))
 
 
 class Plugins(Struct, frozen=True):
@@ -120,14 +121,13 @@ def _described(host: Host, plugin: Plugin) -> Plugin:
     said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
     known = said if isinstance(said, dict) else {}
     kinds = {name: _kind_of(name) for name in map(str, known)}
-    own = [(name, str(known[name])) for name, kind in kinds.items() if kind and plugin.kind in ("", kind)]
-    own.sort(key=lambda each: -int(each[0].rpartition("_v")[2]))
-    names = tuple(dict.fromkeys(text for _, text in own))
+    of = {int(n.rpartition("_v")[2]): n for n, kind in kinds.items() if kind and plugin.kind in ("", kind)}
+    interfaces = tuple(sorted(of, reverse=True))
+    names = tuple(dict.fromkeys(str(known[of[number]]) for number in interfaces))
     by_name = (flavour for mark, flavour in _BY_NAME.items() if any(mark in name.lower() for name in names))
     flavour = plugin.flavour or next(by_name, "")
-    interface = own[0][0].rpartition("_")[2] if own else ""
-    kind = plugin.kind or (_kind_of(own[0][0]) if own else "")
-    return Plugin(plugin.path, kind, flavour, plugin.reachable, names, interface, _version(host, plugin.path, flavour))
+    kind = plugin.kind or (kinds[of[interfaces[0]]] if interfaces else "")
+    return Plugin(plugin.path, kind, flavour, plugin.reachable, names, interfaces, _version(host, plugin.path, flavour))
 
 
 def _kind_of(symbol: str) -> str:

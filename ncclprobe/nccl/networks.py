@@ -15,6 +15,7 @@ give (``*``: any), over all their editions. `must`: it stands in every edition, 
 """
 
 import csv
+import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -253,22 +254,37 @@ def _asked(name: str, known: Known) -> Asked:
     if found is None:
         usual = "/" not in name and (name.startswith("libnccl") or not name.endswith(".so"))
         return Asked(name, anywhere=not usual or name.lower() == _STATIC)
-    return Asked(name, found, _broken(found, known.maybe(Linking)) or _too_old(found, known.version))
+    return Asked(name, found, _broken(found, known.maybe(Linking)) or _unfit(found, known.version))
 
 
-_OLDEST: dict[tuple[int, ...], int] = {(2, 26, 2): 6, (2, 19): 5, (2, 8): 4, (2, 6): 3}
-"""Since which release NCCL takes no interface of a plugin before this one (src/net.cc, src/plugin/net.cc: what it looks
-for by dlsym, in every release's source)."""
+_TAKES: dict[tuple[int, ...], tuple[int, float]] = {
+    (2, 30, 3): (6, math.inf),  # 12, and what later releases add
+    (2, 28, 3): (6, 11),
+    (2, 26, 2): (6, 10),
+    (2, 24, 3): (5, 9),
+    (2, 20, 3): (5, 8),
+    (2, 19): (5, 7),
+    (2, 13, 4): (4, 6),
+    (2, 12, 7): (4, 5),
+    (2, 8): (4, 4),
+    (2, 6): (3, 3),
+}
+"""Since which release NCCL takes which interfaces of a network plugin, the oldest and the newest (src/net.cc,
+src/plugin/net.cc: what it looks for by dlsym, in every release's source)."""
 
 
-def _too_old(plugin: Plugin, version: Version | None) -> str:
-    """Return that this NCCL knows none of the interfaces that the plugin offers, the newest of which is too old."""
-    number = plugin.interface.removeprefix("v")
-    oldest = next((each for since, each in _OLDEST.items() if reaches(version, since)), 0)
-    if not number.isdecimal() or int(number) >= oldest:
+def _unfit(plugin: Plugin, version: Version | None) -> str:
+    """Return that this NCCL takes none of the interfaces that the plugin offers; empty: it does, or none is known."""
+    oldest, newest = next((each for since, each in _TAKES.items() if reaches(version, since)), (0, math.inf))
+    if not plugin.interfaces or any(oldest <= each <= newest for each in plugin.interfaces):
         return ""
     library = f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
-    return f"it offers ncclNetPlugin_v{number}, and {library} takes v{oldest} and later"
+    offered = ", ".join(f"v{each}" for each in plugin.interfaces)
+    return f"it offers ncclNetPlugin {offered}, and {library} takes v{oldest} {_up_to(newest)}"
+
+
+def _up_to(newest: float) -> str:
+    return "and later" if newest == math.inf else f"to v{newest}"
 
 
 def _broken(plugin: Plugin, linking: Linking | Absent) -> str:

@@ -39,7 +39,7 @@ def test_a_plugin_is_called_as_its_file_calls_it_the_newest_interface_first() ->
     }
     (net,) = found(("libnccl-net.so",), said)
     assert (net.kind, net.flavour, net.names) == ("net", "ofi", ("Libfabric", "AWS Libfabric"))
-    assert (net.interface, net.version) == ("v10", "1.14.0-aws")
+    assert (net.interfaces, net.version) == ((10, 8), "1.14.0-aws")
     asked = Asked("libnccl-net.so", net)
     assert [asked.may_be(name) for name in ("libfabric", "AWS Libfabric", "ofi", "IB")] == [True, True, False, False]
 
@@ -52,9 +52,9 @@ def test_tuner_and_env_plugin_are_told_too_and_what_nccl_does_not_open_is_not_re
         objects("libnccl-net-other.so"): {"ncclNetPlugin_v8": "never asked"},
     }
     by_kind = {each.kind: each for each in found(files, said, NCCL_ENV_PLUGIN="site")}
-    assert (by_kind["tuner"].names, by_kind["tuner"].interface) == (("acme",), "v4")
+    assert (by_kind["tuner"].names, by_kind["tuner"].interfaces) == (("acme",), (4,))
     assert by_kind["env"].names == ("site",)
-    assert (by_kind["net"].names, by_kind["net"].interface) == ((), "")
+    assert (by_kind["net"].names, by_kind["net"].interfaces) == ((), ())
 
 
 @pytest.mark.parametrize(
