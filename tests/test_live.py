@@ -188,6 +188,23 @@ def test_what_nvidia_smi_says_of_other_users_and_of_boards_stays_behind(
     assert host.ask("run", "nvidia-smi", "-q", "-x").strip() == "<gpu><used>1 MiB</used></gpu>"
 
 
+def test_of_a_firewalls_rules_no_address_and_no_comment_enters_a_capture(
+    host: LiveHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expr = [{"match": {"op": "==", "left": {"payload": {}}, "right": "10.9.8.7"}}, {"xt": {"name": "REJECT"}}]
+    rule = {"family": "ip", "handle": 4, "comment": "the boss", "expr": expr}
+    said = json.dumps({"nftables": [{"metainfo": {}}, {"chain": {"name": "INPUT"}}, {"rule": rule}]})
+    (tmp_path / "nft").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "nft").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    answer = host.ask("run", "nft", "-j", "list", "chain", "ip", "filter", "INPUT")
+    kept = [{"match": None}, {"xt": {"name": "REJECT"}}]
+    assert json.loads(answer) == {"nftables": [{"rule": {"expr": kept}}]}
+    (tmp_path / "nft").write_text("#!/bin/sh\necho no\n")
+    with pytest.raises(Failed, match="not understood"):
+        host.ask("run", "nft", "-j", "list", "chain", "ip", "filter", "INPUT")
+
+
 def test_a_command_that_fails_says_its_code_and_words() -> None:
     with pytest.raises(Failed, match="exit code 9: no devices"):
         run(["sh", "-c", "echo no devices >&2; exit 9"], 10)
