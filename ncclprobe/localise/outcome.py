@@ -2,7 +2,8 @@
 
 A program that catches an error goes on making steps; one that prints data prints what looks like errors. What a
 launcher or a watchdog writes ends a process. Standard output that is written in blocks stands after an exception that
-was earlier: so steps count only where some stand before it too; a block that ends there would cut a line.
+was earlier: so after a traceback steps count only where some stand before it too; a block that ends there would cut a
+line. What is no traceback may stand before the first step: many steps after it show that it ended nothing.
 
 The last words of a process say what it lacks, in whatever program's wording, where no check and no row knows the line.
 Projects word their errors each in their own way, but what they lack has few names: memory, a file, a permission, an
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from ncclprobe.facts.files import messages
 from ncclprobe.facts.files.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
 from ncclprobe.facts.files.log_ranks import of_launcher
-from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, begins_anew, form_of_failure
+from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.units import whole_words
@@ -139,6 +140,8 @@ def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
 _GOES_ON_S = 300.0
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
+_SOME, _MANY = 2, 10
+"""Steps that show that a job had begun to work, and that it went on: each is a line at least."""
 _LAUNCHERS = (
     "srun: error",
     "ChildFailedError",
@@ -158,13 +161,57 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
         step, line, more = own.step, own.step_line, 0
     else:
         step, line, more = stream.step, stream.step_line, 0 if stream.rank is not None else _OTHERS_STEPS
-    went_on = event.step is not None and step is not None and step > event.step + more and line > event.line
+    if event.step is None:
+        went_on = step is not None and min(step, line - event.line) >= _MANY and _may_stand_before_steps(event)
+    else:
+        went_on = step is not None and step > event.step + more and line > event.line
     if event.level in TALK and _is_talk(event) and stream.nlines > event.line:
         return True
     if event.level in ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
         return False
     finished = stream.finished is not None and stream.finished.line > event.line
     return went_on or (finished and event.level not in ENDINGS and _is_talk(event))
+
+
+def _may_stand_before_steps(event: LogEvent) -> bool:
+    """Return whether steps after a line tell that it ended nothing: not of the kernel's, which are of any time, nor of
+    those that state what is set or chosen, which may matter later; and steps after a traceback may be earlier ones.
+    """
+    raised = event.level == "EXCEPTION" and not event.place
+    return event.level not in TALK and not _of_kernel(event) and (raised or event.level not in ENDINGS)
+
+
+def worked_before(log: JobLog, event: LogEvent | None) -> bool:
+    """Return whether the job had done work together before a line: what it does that with had worked until then.
+
+    Work is a step that is not the first, of this log or, as all make steps together, of another; a progress bar of
+    training; a request that a server answered. None: at any time.
+    """
+    if event is not None and event.step is not None and event.step >= _SOME:
+        return True
+    for number, stream in enumerate(log.streams):
+        until = event.line if event is not None and number == event.stream else stream.nlines + 1
+        made = stream.step is not None and stream.step >= _SOME and stream.over < stream.step_line < until
+        if made or 0 < stream.served < until or any(bar.line < until and _trains(bar) for bar in stream.bars):
+            return True
+    counts = (counted(each.text) for each in log.having(*EPOCHS) if event is None or _is_before(each, event))
+    return any(count is not None and count >= _SOME for count in counts)
+
+
+EPOCHS = ("Train: ", "Epoch: [")
+"""Of lines that count within an epoch, as timm's and those of torch's examples."""
+
+
+def _trains(event: LogEvent) -> bool:
+    bar = bar_of(event.text)
+    return bar is not None and bar.done >= _SOME and (not bar.title or _OF_TRAINING.search(bar.title) is not None)
+
+
+_OF_TRAINING = re.compile(r"train|epoch|step|iter|it$", re.IGNORECASE)
+
+
+def _is_before(one: LogEvent, other: LogEvent) -> bool:
+    return one.stream != other.stream or one.line < other.line
 
 
 def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:

@@ -19,6 +19,7 @@ from ncclprobe.facts.files.nccl_lines import (
     used,
 )
 from ncclprobe.facts.files.texts import address_of, between
+from ncclprobe.localise.outcome import worked_before
 from ncclprobe.model.findings import Finding
 
 _USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")
@@ -41,9 +42,11 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
 
 
 def _unconnected(log: JobLog) -> bool:
-    """Return whether a connection failed, so that a strange interface is why and not just strange."""
+    """Return whether a connection failed before the job had worked, so that a strange interface is why and not just
+    strange.
+    """
     lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
-    return any(event.level != "INFO" and not warned(event) for event in lines)
+    return any(event.level != "INFO" and not warned(event) and not worked_before(log, event) for event in lines)
 
 
 _NO_FAMILY = ("is neither AF_INET",)
@@ -310,7 +313,9 @@ def _connections(log: JobLog, *errors: str) -> Iterator[tuple[LogEvent, FailedCo
     """Yield NCCL's connections that ended with one of these errors."""
     for event in log.having(*_CONNECT):
         found = failed_connection(event.text) if _nccls(event) else None
-        if found and found.final and found.error in errors and not _explained(found.peer, found.error):
+        if not found or not found.final or found.error not in errors:
+            continue
+        if not _explained(found.peer, found.error) or worked_before(log, event):
             yield event, found
 
 

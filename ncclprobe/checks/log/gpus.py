@@ -90,7 +90,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
 
 def _gpu(log: JobLog, event: LogEvent) -> str:
     """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first line of its message; else nothing."""
-    before = [other.text for other in preceding(log, event, _OF_ONE_MESSAGE)]
+    before = [each.text for each in preceding(log, event, _OF_ONE_MESSAGE) if each.host == event.host]
     places = [(event.text, "(PCI:", ")"), (event.text, "NVRM: GPU ", ": ")]
     places += [(text, _NAMED_BEFORE, " ") for text in (event.text, *reversed(before))]
     found = next((bus for text, start, end in places if (bus := between(text, start, end).strip())), "")
@@ -384,7 +384,7 @@ def no_peer_access(log: JobLog) -> Iterator[Finding]:
     --disable-custom-all-reduce; TensorRT-LLM: an engine built without custom all_reduce), or take GPUs that have it.
     """
     for event in log.having(*_NO_PEERS):
-        if not demoted(event) and _asked_in_vain(event):
+        if not demoted(event) and event.level != "WARN" and _asked_in_vain(event):  # who warns of it goes on without
             yield said(log, event, "the program asks for peer access between GPUs that have none", **JOB)
 
 

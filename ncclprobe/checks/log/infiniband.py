@@ -3,10 +3,11 @@
 Queue pairs that could not be made: GIDs, rails, link layers, devices that differ between nodes.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, failed, of_peer
+from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, failed, of_hosts, of_peer
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.nccl_lines import (
     STATUS_NAMES,
@@ -20,8 +21,8 @@ from ncclprobe.facts.files.nccl_lines import (
     without_address,
 )
 from ncclprobe.facts.files.texts import between
+from ncclprobe.localise.outcome import EPOCHS, worked_before
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import replace
 
 _COMPLETION = ("Got completion",)
 _ROCE, _GID_INDEX = ("NET/IB : Using",), "NCCL_IB_GID_INDEX set by environment"
@@ -95,7 +96,8 @@ _CHOOSE = (
 
 
 def _gids_without_address(log: JobLog) -> tuple[str, ...]:
-    """Return the codes of a RoCE job all whose GIDs are link-local, which is sure where somebody chose their index.
+    """Return the codes of a RoCE job all whose GIDs are link-local, which is sure where somebody chose their index;
+    none if it had worked over them.
 
     InfiniBand's GIDs begin so too; RoCE's do where an index without an address is taken, and lead as far as one switch.
     NCCL prints the two halves of a GID as the processor reads them: ``GID 0 (80FE/…``.
@@ -104,7 +106,7 @@ def _gids_without_address(log: JobLog) -> tuple[str, ...]:
     own = [event.text for event in log.having(" mtu ") if " GID " in event.text]
     ends = [f for _, f in _completions(log, _RETRY_EXCEEDED) if f.local_gid]
     bare = all("(80FE/" in text for text in own) and all(without_address(f.local_gid, f.remote_gid) for f in ends)
-    if not roce or not bare or not (own or ends):
+    if not roce or not bare or not (own or ends) or any(worked_before(log, e) for e in log.having(*_COMPLETION)):
         return ()
     forced = any(True for _ in log.having(_GID_INDEX))
     return ("ib-gid",) if forced else ("ib-gid", "ib-no-path", "ib-link-error", "rank-crashed")
@@ -146,7 +148,8 @@ def flushed(log: JobLog) -> Iterator[Finding]:
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
-_ACS, _BEGUN, _P2P_OFF = "ACSCtl:", "- Init COMPLETE", "NCCL_P2P_DISABLE=1"
+_ACS, _BEGUN = "ACSCtl:", "- Init COMPLETE"
+_P2P_OFF, _P2P_SET = "NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE set by environment to 1"
 _REDIRECTED = "ACS sends what GPUs write to each other through the processor: a job over P2P stands still, or is slow"
 """As `lspci -vvv` shows a bridge; to those who see a job fail for another reason it is no cause."""
 _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
@@ -154,7 +157,7 @@ _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enable
 
 @cause(
     code="p2p-broken-acs-iommu",
-    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: ", _ACS, _BEGUN, _P2P_OFF),
+    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: ", _ACS, _BEGUN, _P2P_OFF, _P2P_SET, *EPOCHS),
     doctor="pci.acs",
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=4 "
@@ -184,19 +187,44 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
 
 
 def _redirected(log: JobLog) -> Iterator[Finding]:
-    """Yield the bridges whose ACS is on, of a job that came to its first call and of which no line says that it failed.
+    """Yield the bridges whose ACS is on, on hosts of a job that came to its first call and made no step.
 
-    That it came further without P2P makes it sure.
+    That it came further without P2P makes it sure; that it did not, or that P2P was off, clears them.
     """
-    bridges = [event for event in log.having(_ACS) if "ReqRedir+" in event.text]
-    if not bridges or failed(log) or any(stream.finished for stream in log.streams):
+    begun = [event for event in log.having(_BEGUN) if event.host]
+    if not begun or failed(log) or any(stream.finished for stream in log.streams) or worked_before(log, None):
         return
-    hosts = [event.host for event in log.having(_BEGUN) if event.host]
-    sure = any(True for _ in log.having(_P2P_OFF))
-    for event in bridges if hosts else ():
-        details = {**NODE, "codes": () if sure else ("p2p-broken-acs-iommu", "timeout-straggler")}
-        found = said(log, event, _REDIRECTED, nodes=(hosts[0],), **details)
-        yield replace(found, occurrence=found.occurrence and replace(found.occurrence, hosts=found.nodes))
+    tried = [_came_further(event, begun) for event in log.having(_P2P_OFF, _P2P_SET)]
+    if False in tried:
+        return
+    hosts = list(dict.fromkeys(event.host for event in begun))
+    for event in log.having(_ACS):
+        named = event.host or event.text.partition(":")[0].strip()
+        host = named if named in hosts else hosts[0] if len(hosts) == 1 else ""
+        if "ReqRedir+" in event.text and event.host in ("", *hosts):
+            codes = () if True in tried else ("p2p-broken-acs-iommu", "timeout-straggler")
+            found = said(log, event, _REDIRECTED, nodes=(host,) if host else (), codes=codes, **NODE)
+            yield of_hosts(found, *found.nodes, ranks=())
+
+
+_HELPED = re.compile(r"\b(?:works?|worked|runs?|ran|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b", re.IGNORECASE)
+_DID_NOT = re.compile(
+    r"\b(?:hangs?|hung|stuck|freezes?|same|still|neither|no (?:change|difference|effect|help)|not|fails?)\b|n't\b",
+    re.IGNORECASE,
+)
+
+
+def _came_further(event: LogEvent, begun: Sequence[LogEvent]) -> bool | None:
+    """Return whether a line in which P2P is off tells that a second run came further; None: it tells nothing.
+
+    One before the run's first communicator is of that very run, and so is NCCL's own word of its setting.
+    """
+    if _P2P_SET in event.text or (event.stream, event.line) < (begun[0].stream, begun[0].line):
+        return False
+    helped, did_not = _HELPED.search(event.text), _DID_NOT.search(event.text)
+    if helped or did_not:
+        return None if helped and did_not else bool(helped)
+    return True
 
 
 @cause(

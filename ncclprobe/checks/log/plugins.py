@@ -17,6 +17,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between
+from ncclprobe.localise.outcome import EPOCHS, worked_before
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
 
@@ -101,7 +102,7 @@ _NEVER_MET = "Peer host id: N/A"
 
 
 @cause(
-    signs=(*_OFI_COMPLETION, _NEVER_MET),
+    signs=(*_OFI_COMPLETION, _NEVER_MET, *EPOCHS),
     echoes=("rank-crashed", "efa-security-group", "gpu-hw-error", "oom"),
     bad=lambda: [
         "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 "
@@ -138,12 +139,10 @@ _TIMED_OUT = ("RC: 20.", "err: 20,")
 
 def _first_unanswered(log: JobLog) -> bool:
     """Return whether hosts complain of each other before a step was made: both live, and nothing came over."""
-    begun = any(stream.step is not None for stream in log.streams) or any(
-        r.step is not None for r in log.ranks.values()
-    )
     failed_ones = [event for event in log.having(*_OFI_COMPLETION) if "OFI" in event.text]
     unanswered = [event for event in failed_ones if any(text in event.text for text in _TIMED_OUT)]
-    return not begun and len(unanswered) == len(failed_ones) and len({event.host for event in unanswered}) > 1
+    both_live = len(unanswered) == len(failed_ones) and len({event.host for event in unanswered}) > 1
+    return both_live and not any(worked_before(log, event) for event in failed_ones)
 
 
 _NOT_FOUND = ("Error: network ", "Failed to initialize any NET plugin")

@@ -264,7 +264,7 @@ _BARRIER_RANK = re.compile(
 joins the others (Lightning, TensorRT-LLM)."""
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
-_COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION")
+_COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION", "TRAIN", "TEST")
 _NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC"}
 """What stands before a colon and is no host: a level, a launcher, what is counted."""
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
@@ -294,9 +294,12 @@ def habit_of(head: bytes) -> Habit:
 
 
 def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
-    """Return how many lines begin with a name, if it is a few names over and over and none of them is a level."""
-    found = [match["host"] for line in lines if (match := form.match(line))]
-    few = len(set(found)) <= max(1, len(found) // 3)
+    """Return how many lines begin with a name, if it is a few names over and over and none of them is a level, nor the
+    title of progress bars.
+    """
+    named = [(match["host"], line) for line in lines if (match := form.match(line))]
+    found = [name for name, _ in named]
+    few = len(set(found)) <= max(1, len(found) // 3) and not all("%|" in line for _, line in named)
     return len(found) if few and not any(name.upper() in _NO_HOSTS for name in {*found}) else 0
 
 

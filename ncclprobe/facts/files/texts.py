@@ -276,6 +276,20 @@ class Bar(NamedTuple):
     of: str
     elapsed: str
 
+    @property
+    def seconds(self) -> int:
+        """Return how long it had been drawn, of ``1:02:03``."""
+        parts = [int(part) for part in self.elapsed.split(":") if part.isdecimal()]
+        return sum(part * 60**power for power, part in enumerate(reversed(parts)))
+
+    def is_like(self, other: "Bar") -> bool:
+        """Return whether another bar counts the same."""
+        return (self.title, self.of) == (other.title, other.of)
+
+    def goes_on(self, other: "Bar") -> bool:
+        """Return whether an earlier bar is this one, some time before."""
+        return self.is_like(other) and self.done > other.done and self.seconds > other.seconds
+
 
 def bar_of(text: str) -> Bar | None:
     """Return the progress bar that a line is; None: it is none."""
@@ -285,3 +299,12 @@ def bar_of(text: str) -> Bar | None:
     if not found or found[2].count(".") > 1 or found[2] == ".":
         return None
     return Bar(found[1].rstrip(": "), float(found[2]) * _TIMES[found[3]], found[4], found[5])
+
+
+_COUNTED = re.compile(r"(?:Train: |Epoch: \[)\d{1,9}\]? ?\[ {0,8}(\d{1,9})/ {0,8}\d")
+
+
+def counted(text: str) -> int | None:
+    """Return how far a line counts within an epoch, as ``Train: 0 [ 250/1251``; None: it does not."""
+    found = _COUNTED.search(text[:_WITHIN])
+    return int(found[1]) if found else None

@@ -1,0 +1,88 @@
+"""What steps tell of lines that stand before the first of them, and of what a job had done its work over until then."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.log.test_outcome import CLOSING, TRACE, explained, first_cause, steps
+from tests.log.test_pastes import BARE, EFA, GAVE_UP, INDEX, NO_ANSWER, ROCE, STARTED, cause
+
+AT_START = [
+    "Host key verification failed.\n",
+    "git@github.com: Permission denied (publickey).\n",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that it is running.\n",
+    "Failed to initialize NVML: Driver Not Loaded\n",
+    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\nretrying in 10 s\n",
+    "UserWarning: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n",
+    "WARNING custom_all_reduce.py:113] Custom allreduce is disabled: peer access is not supported between these two "
+    "devices\n",
+    "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n",
+]
+
+
+@pytest.mark.parametrize("said", AT_START)
+def test_what_stands_before_many_steps_ended_nothing(tmp_path: Path, said: str) -> None:
+    assert explained(tmp_path, said + steps(0, 60))["causes"] == []
+    found = cause(tmp_path, said + steps(0, 30) + GAVE_UP)
+    assert (found["confidence"], "ALLREDUCE" in found["message"]) == ("unknown", True)
+
+
+@pytest.mark.parametrize("said", [each for each in AT_START if not each.startswith(("UserWarning", "WARNING"))])
+def test_without_a_step_or_with_few_it_may_have(tmp_path: Path, said: str) -> None:
+    assert explained(tmp_path, said)["causes"]
+    assert cause(tmp_path, said + steps(0, 3))["code"] != "unknown"
+
+
+def test_steps_do_not_outlive_a_traceback_the_kernel_or_what_is_set(tmp_path: Path) -> None:
+    assert explained(tmp_path, f"{TRACE}FooError: x\n{steps(0, 30)}")["causes"]
+    xid = "Nov 28 02:11:01 n1 kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=9, GPU has fallen off the bus.\n"
+    assert cause(tmp_path, xid + steps(0, 30) + GAVE_UP)["code"] == "gpu-hw-error"
+    wanted = "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\nn1:7:7 [0] NCCL INFO Failed to open libibverbs.so[.1]\n"
+    assert cause(tmp_path, wanted + steps(0, 30))["code"] == "libibverbs-missing"
+
+
+def test_who_warns_that_it_goes_on_without_peer_access_asks_for_none(tmp_path: Path) -> None:
+    assert cause(tmp_path, AT_START[6] + "RuntimeError: x\n")["code"] != "p2p-unsupported"
+
+
+def test_what_cublas_says_after_an_assertion_follows_from_it(tmp_path: Path) -> None:
+    asserted = "Indexing.cu:1290: f: block: [10,0,0], thread: [0,0,0] Assertion `i < n` failed.\n"
+    blas = "[rank1]: RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`\n"
+    (found,) = explained(tmp_path, asserted + blas)["causes"]
+    assert (found["code"], "`i < n`" in found["message"]) == ("rank-crashed", True)
+    assert cause(tmp_path, blas)["could_be"][0] == "oom"
+
+
+TIMM = "".join(
+    f"Train: 0 [{done:4d}/1251 ({done // 13:3d}%)]  Loss: 6.9 (6.93)  Time: 0.4s\n" for done in (0, 250, 500)
+)
+TORCHS = "".join(f"Epoch: [0][{done:5d}/5005]\tTime  0.4 ( 0.4)\tLoss 6.9e+00\n" for done in (0, 10, 20))
+BARS = "".join(f"{done:3d}%|##   | {done}/100 [01:{done}<05:00, 1.0s/it]\n" for done in (10, 20, 30))
+SERVED = '10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n'
+WORK = [steps(0, 20), TIMM, TORCHS, BARS, SERVED]
+NO_WORK = ["", steps(0, 1), BARS.replace("10%", "Loading weights: 10%").replace("20%", "Loading weights: 20%").replace(
+    "30%", "Loading weights: 30%"), "Train: 0 [   0/1251 (  0%)]  Loss: 6.9\n"]  # fmt: skip
+LINK_LOCAL = "n2:7:9 [0] misc/socket.cc:4 NCCL WARN socketStartConnect: Connect to fe80::20d:1%eth0<4> failed : {}\n"
+FIRST = [
+    (EFA.format(host=1) + EFA.format(host=2), "efa-security-group"),
+    (INDEX + ROCE.format(link="RoCE") + "{}" + NO_ANSWER.format(**BARE), "ib-gid"),
+    (STARTED.format(1) + STARTED.format(2) + "{}" + LINK_LOCAL.format("Connection timed out"), "iface-wrong-veth"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), FIRST)
+def test_over_what_a_job_has_worked_it_is_not_to_blame(tmp_path: Path, text: str, code: str) -> None:
+    between = text if "{}" in text and "WARN" in text.partition("{}")[2] else "{}" + text
+    for work in WORK:
+        assert cause(tmp_path, between.replace("{}", work, 1))["code"] != code, work
+    for work in NO_WORK:
+        assert cause(tmp_path, between.replace("{}", work, 1))["code"] == code, work
+
+
+def test_steps_of_another_log_are_of_the_same_job(tmp_path: Path) -> None:
+    files = {"a.log": steps(0, 20), "b.log": EFA.format(host=1), "c.log": EFA.format(host=2)}
+    assert first_cause(tmp_path, files)["code"] == "rank-crashed"
+
+
+def test_an_end_is_still_an_end(tmp_path: Path) -> None:
+    assert explained(tmp_path, AT_START[0] + steps(0, 30) + CLOSING)["outcome"] == "ended-well"
