@@ -3,11 +3,13 @@
 And memory that cannot be registered for a device, most often for the limit on what may be locked.
 """
 
+import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
+    FAILED,
     IMAGE,
     JOB,
     NODE,
@@ -17,6 +19,7 @@ from ncclprobe.checks.log.lines import (
     each,
     failed,
     following,
+    hosts,
     of_hosts,
     of_no_rank,
     of_process,
@@ -24,7 +27,8 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.files.texts import between, number
-from ncclprobe.localise.outcome import lived_on
+from ncclprobe.facts.files.torch_lines import TIMED_OUT
+from ncclprobe.localise.outcome import EPOCHS, lived_on, worked_before
 from ncclprobe.model.errors import NCCL_NO_MEMORY
 from ncclprobe.model.findings import Finding
 
@@ -169,7 +173,9 @@ _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
 _OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
         "RESOURCE_EXHAUSTED: Out of memory", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
-_BEGIN_BLAS, _BLAS = ("CUBLAS_STATUS_NOT_INITIALIZED",), ("oom", "cuda-driver-mismatch")
+_BEGIN_BLAS = ("CUBLAS_STATUS_NOT_INITIALIZED",)
+_BLAS = ("oom", "cuda-driver-mismatch", "rank-crashed")
+"""The last of a rank one of whose kernels failed before: nothing runs any more in its process."""
 
 
 @cause(
@@ -308,6 +314,8 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
     placed = {pod: event.text.rpartition(" to ")[2] for event in log.having(_PLACED) if (pod := _pod(event.text))}
     for event in log.having(*_EVICTED) if failed(log) else ():
         pod = _pod(event.text)
+        if _of_another_job(log, pod):
+            continue
         host = event.host or placed.get(pod, "").strip()
         what = between(event.text, "low on resource: ", ". ").rstrip(".")
         message = f"Kubernetes evicted {pod or 'a pod'}" + (f": its node was low on {what}" if what else "")
@@ -341,26 +349,54 @@ def storage_stalled(log: JobLog) -> Iterator[Finding]:
     """
     if not failed(log):
         return
-    back = {between(event.text, _ANSWERS, " ") for event in log.having(_ANSWERS) if event.text.rstrip().endswith(" OK")}
     for event in log.having(_SILENT):
         server = between(event.text, _ANSWERS, " ")
-        if server and server not in back:
+        if server and not _answered(log, event, server) and not _long_over(log, event):
             yield said(log, event, f"the file server {server} does not answer", **UNPROVEN)
     for event in log.having(_BLOCKED):
         name = between(event.text, "task ", ":")
-        if name and "seconds" in event.text:
-            codes = ("timeout-straggler", "rank-crashed")
+        if name and "seconds" in event.text and not _long_over(log, event):
+            codes = ("timeout-straggler", "rank-crashed", "gpu-hw-error")
             yield said(
                 log, event, f"{name} is stuck in the kernel, as for a disk or a file server", codes=codes, **UNPROVEN
             )
 
 
+_A_DAY_S = 86_400.0
+"""No rank waits longer than so for another; and clocks of several zones differ by less."""
+
+
+def _answered(log: JobLog, event: LogEvent, server: str) -> bool:
+    """Return whether a server answered the same host again, after it had not."""
+    back = (e for e in log.having(f"{_ANSWERS}{server} ") if e.text.rstrip().endswith(" OK"))
+    return any(_same_host(each, event) and not _earlier(each, event) for each in back)
+
+
+def _same_host(one: LogEvent, other: LogEvent) -> bool:
+    return one.host == other.host or not (one.host and other.host)
+
+
+def _earlier(one: LogEvent, other: LogEvent) -> bool:
+    """Return whether one of two lines is known to be earlier: by its place in their log, else by their times."""
+    if one.stream == other.stream:
+        return one.line < other.line
+    return one.time_s is not None and other.time_s is not None and one.time_s < other.time_s
+
+
+def _long_over(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a line is of so long before the first failure that who was stuck then had been missed before."""
+    failures = [e.time_s for e in log.having(*FAILED) if e.time_s is not None and e.level != "INFO"]
+    return event.time_s is not None and bool(failures) and event.time_s < min(failures) - _A_DAY_S
+
+
 _UNPLACED = (" nodes are available: ", "FailedScheduling")
+_MET = (TIMED_OUT, "- Init COMPLETE")
+"""What ranks say when all were there: torch's watchdog watches no collective before (init_process_group)."""
 
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_UNPLACED, _PLACED),
+    signs=(*_UNPLACED, _PLACED, *_MET, *EPOCHS),
     bad=lambda: [
         "2m  Warning  FailedScheduling  pod/w-1  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
         "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."
@@ -379,12 +415,13 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     Fix: `kubectl describe pod` says what is short on each node (GPUs, memory, a taint, an affinity); free it or ask for
     less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
     """
-    if not failed(log):
+    if not failed(log) or any(True for _ in log.having(*_MET)) or worked_before(log, None):
         return
-    placed = {_pod(event.text) for event in log.having(_PLACED)}
+    placed = [*log.having(_PLACED)]
     for event in log.having(*_UNPLACED):
         pod = _pod(event.text)
-        if "nodes are available: " in event.text and pod not in placed:
+        later = any(_pod(each.text) == pod or (not pod and not _earlier(each, event)) for each in placed)
+        if "nodes are available: " in event.text and not later and not _of_another_job(log, pod):
             short = event.text.partition("nodes are available: ")[2].partition(". preemption")[0].strip(". ")
             message = f"Kubernetes found no node for {pod or 'a pod'}: {short}"
             yield of_no_rank(said(log, event, message, **JOB))
@@ -396,12 +433,30 @@ def _pod(text: str) -> str:
     return name.rpartition("/")[2]
 
 
+def _of_another_job(log: JobLog, pod: str) -> bool:
+    """Return whether a pod is none of the job's: its ranks name their pods as their hosts, all of another set."""
+    known = hosts(log) & {_pod(event.text) for event in log.having(_PLACED, *_UNPLACED, *_EVICTED)}
+    return bool(pod and known) and pod.rpartition("-")[0] not in {each.rpartition("-")[0] for each in known}
+
+
 _REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")
 _CREATE = ("Call to ibv_create_cq failed", "Call to ibv_create_qp failed", "Call to ibv_alloc_pd failed")
 _ENOMEM = "Cannot allocate memory"
-_LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", "ulimit -l")
-_LIMIT = ("ax locked memory", "unlimited")
-"""As ``ulimit -a``, ``/proc/PID/limits`` and ``ulimit -l`` answer."""
+_ULIMIT = "ulimit -l"
+_LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", _ULIMIT)
+_LIMIT = ("locked memory", "locked-in-memory", "unlimited")
+_IN_TABLE = re.compile(
+    r"\s{0,8}(?:max |MEMLOCK {1,8}max |-l: )?locked(?:-in-| )memory(?: address space| size)?"
+    r"(?: {0,16}\(kbytes(?:, -l)?\))? {1,32}(unlimited|\d{1,20})\b",
+    re.IGNORECASE,
+)
+"""As ``ulimit -a`` of several shells, ``/proc/PID/limits`` and prlimit have it; of two the first is in force."""
+_IN_A_LINE = re.compile(r"\W{0,4}ulimit -l ?[:=] ?(unlimited|\d{1,20})\b")
+_RAISED = re.compile(r"ulimit -\w{1,8} (?:unlimited|hard)\b")
+_ASKED = re.compile(r"\bssh (?:-\S{1,64} ){0,4}(?:[\w.-]{1,64}@)?([\w.-]{1,253}) |^\[?[\w.-]{1,64}@([\w.-]{1,253})[: ]")
+"""The host on which a command ran, by itself or by its prompt."""
+_AT_ONCE = ("pdsh ", "clush ", "pssh ")
+_MOST_HOSTS = 256
 
 
 def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEvent, str]]:
@@ -413,7 +468,7 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
 
 @cause(
     code="memlock",
-    signs=(*_REGISTER, *_CREATE, *_LOCKED),
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
     doctor="host.memlock",
     bad=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
@@ -429,13 +484,12 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
     slurmd or sshd, and `ulimit -l` from inside a job to confirm.
     """
-    said_low = any(True for _ in log.having(*_LOCKED))
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
             continue
         if error.startswith(_ENOMEM):
             yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
-        elif not error and said_low:
+        elif not error and _said_low(log, event.host):
             yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
         elif not error and any(call in event.text for call in _CREATE):
             yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
@@ -469,14 +523,37 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
 
 
 def _unlimited(log: JobLog, host: str) -> bool:
-    """Return whether a shell, or a process's table of limits, says that locked memory is not limited on this host.
+    """Return whether all that a host answered says that locked memory is not limited; what names no host is its own."""
+    found = [*_answers(log, host)]
+    return bool(found) and all(found)
 
-    What names no host was most likely asked there.
-    """
-    here = ("", host)
-    tables = (e.text for e in log.having(_LIMIT[0]) if e.host in here and e.text[1:].startswith(_LIMIT[0]))
-    answers = (each for e in log.having("ulimit -l") if e.host in here for each in following(log, e, 1))
-    return any(" unlimited" in text for text in tables) or any(each.text.strip() == "unlimited" for each in answers)
+
+def _said_low(log: JobLog, host: str) -> bool:
+    """Return whether an answer of a host, or a program, says that the limit on locked memory is low."""
+    told = (
+        e for e in log.having(*_LOCKED) if not (_asks(e.text) or _IN_A_LINE.match(e.text) or _RAISED.search(e.text))
+    )
+    return any(True for _ in told) or not all(_answers(log, host))
+
+
+def _asks(text: str) -> bool:
+    return text.rstrip(" '\"").endswith(_ULIMIT)
+
+
+def _answers(log: JobLog, host: str) -> Iterator[bool]:
+    """Yield of each answer of a host, or of what runs on it, to what the limit is, whether there is none."""
+    for event in log.having(*_LIMIT, _ULIMIT):
+        if event.host not in ("", host):
+            continue
+        if found := _IN_TABLE.match(event.text) or _IN_A_LINE.match(event.text):
+            yield found[1] == "unlimited"
+        elif _asks(event.text):
+            asked = _ASKED.search(event.text)
+            at_once = any(words in event.text for words in _AT_ONCE)
+            if at_once or not asked or (asked[1] or asked[2]).partition(".")[0] == host.partition(".")[0]:
+                below = following(log, event, _MOST_HOSTS if at_once else 1)
+                wanted = ("unlimited", f"{host}: unlimited") if at_once else ("unlimited",)
+                yield any(each.text.strip() in wanted for each in below)
 
 
 def _call(event: LogEvent) -> str:
@@ -501,11 +578,10 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
     Fix: `lsmod | grep nvidia_peermem` and `modprobe nvidia-peermem` after the NIC's driver; or the open kernel modules
     with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
-    low = any(True for _ in log.having(*_LOCKED))
     for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
         if error and not error.startswith(_ENOMEM):
             yield said(log, event, f"{_call(event)} is refused: {error}", **NODE)
-        elif not error and not low:
+        elif not error and not _said_low(log, event.host):
             yield said(log, event, "memory cannot be registered", codes=("kernel-pin-failure", "memlock"), **NODE)
     if not any(True for _ in log.having("microsoft-standard", "WSL2")):
         signs = ("OS call failed or operation not supported on this OS",)
