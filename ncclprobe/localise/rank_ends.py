@@ -8,6 +8,7 @@ together, after a last exchange with all others (bootstrap.cc, initTransportsRan
 such line is in the logs of two hosts, their times are compared with nothing, and order is known within each log alone.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal
@@ -58,6 +59,13 @@ _OVER = (
     "bye",
 )
 _LAST_ERROR_LINES = 4
+_NO_WORK = re.compile(
+    r"\bSIG[A-Z]{3,6}\b|\bsignal\b|\bshut(?:ting)? ?down\b|terminat|interrupt|\bexit|\bcancel"
+    r"|monitor|heart ?beat|watchdog|\butil(?:i[sz]ation)?\b|\bkeep-?alive\b|\bhealth",
+    re.IGNORECASE,
+)
+_WITHIN = 512
+"""Words of an end that came from outside, and of threads that write whatever their process does."""
 _LATE_S, _LONGEST_S = 3.0, 30 * 86_400.0
 """A rank that learns of the end of others so much later than they say it was not waiting with them."""
 
@@ -139,8 +147,12 @@ class Ends(Struct, frozen=True):
         )
 
     def wrote_on(self, rank: RankEnd) -> bool:
-        """Return whether a rank that does not complain wrote a line when another had: it lived, and was at work."""
-        own, first_s = self.when(rank.last), self.first_s
+        """Return whether a rank that does not complain wrote of its work when another had: it was not stuck."""
+        return self.later_than_others(rank.last) and not (rank.last and _NO_WORK.search(rank.last.text[:_WITHIN]))
+
+    def later_than_others(self, event: LogEvent | None) -> bool:
+        """Return whether a line was written when another rank had complained, by the clock that all share."""
+        own, first_s = self.when(event), self.first_s
         return own is not None and first_s is not None and _LATE_S < own - first_s < _LONGEST_S
 
     @property

@@ -107,6 +107,13 @@ def test_one_that_stops_answering_has_gone(tmp_path: Path, text: str) -> None:
     assert cause(tmp_path, text)["code"] == "rank-crashed"
 
 
+def test_a_drivers_message_is_of_one_host(tmp_path: Path) -> None:
+    lines = ["n1 kernel: NVRM: The NVIDIA GPU 0000:b3:00.0", "n2 kernel: NVRM: The NVIDIA GPU 0000:c3:00.0",
+             "n1 kernel:        NVRM: fallen off the bus and is not responding to commands."]  # fmt: skip
+    found = cause(tmp_path, "".join(f"Oct 25 06:04:11 {line}\n" for line in lines))
+    assert (found["nodes"], "GPU 0000:b3:00.0" in found["message"]) == (["n1"], True)
+
+
 XID = "Nov 28 02:11:01 n1 kernel: NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE {} XC0 i0 Link 13 (0x0 0x8)\n"
 
 
@@ -140,6 +147,32 @@ def test_acs_that_is_off_or_beside_no_job_or_one_that_ended_is_no_cause(tmp_path
     assert explained(tmp_path, text)["causes"] == []
 
 
+HERE, THERE = "n1: \t\tACSCtl:\tSrcValid- ReqRedir-\n", "n2: \t\tACSCtl:\tSrcValid+ ReqRedir+\n"
+
+
+def test_acs_is_of_the_host_that_has_it(tmp_path: Path) -> None:
+    both = PEERS + PEERS.replace("n1", "n2").replace("rank 0", "rank 1")
+    assert cause(tmp_path, both + HERE + THERE)["nodes"] == ["n2"]
+    assert cause(tmp_path, both + ACS.format("+"))["nodes"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [PEERS + steps(0, 20), steps(0, 20) + PEERS, "$ NCCL_P2P_DISABLE=1 torchrun train.py\n" + PEERS,
+     "n1:7:9 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n" + PEERS,
+     PEERS + "I also tried NCCL_P2P_DISABLE=1 and it hangs the same way\n",
+     PEERS + "with NCCL_P2P_DISABLE=1 it's still stuck\n"],
+)  # fmt: skip
+def test_acs_is_not_why_a_job_at_work_or_one_without_p2p_stands(tmp_path: Path, text: str) -> None:
+    assert explained(tmp_path, text + ACS.format("+"))["causes"] == []
+
+
+def test_that_it_works_without_p2p_makes_acs_sure(tmp_path: Path) -> None:
+    for words, confidence in (("works", "named"), ("works, but without it the job hangs", "narrowed")):
+        said = f"with NCCL_P2P_DISABLE=1 it {words}\n"
+        assert cause(tmp_path, PEERS + said + ACS.format("+"))["confidence"] == confidence
+
+
 def test_gpus_without_peer_access_are_no_fault_of_isolation(tmp_path: Path) -> None:
     found = cause(tmp_path, "RuntimeError: CUDA error: peer access is not supported between these two devices\n")
     assert (found["code"], found["confidence"], found["blame"]) == ("p2p-unsupported", "named", "job")
@@ -153,6 +186,31 @@ WAITED = (
 
 def bar(done: int, title: str = "Tokenizing") -> str:
     return f"{title}: {done // 10:3d}%|##        | {done}/1000 [{done // 4}:09<95:01, 1.98it/s]\n"
+
+
+def elapsed(done: int, minutes: int, title: str = "Map") -> str:
+    return f"{title}: {done // 10:3d}%|##        | {done}/1000 [{minutes}:09<95:01, 1.98it/s]\n"
+
+
+BEGUN_ANEW = (
+    "I0301 10:30:10 1 agent/api.py:914] [default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+)
+SEVERAL = [
+    "".join(elapsed(done, 25 + (done > 103)) for done in range(100, 108)) + "{}" + elapsed(300, 75) + elapsed(310, 77),
+    elapsed(500, 25) + elapsed(480, 25) + "{}" + elapsed(520, 26),
+]
+
+
+@pytest.mark.parametrize("bars", SEVERAL)
+def test_bars_of_several_ranks_name_none_of_them(tmp_path: Path, bars: str) -> None:
+    found = cause(tmp_path, bars.format(WAITED.format(1)))
+    assert (found["code"], found["ranks"], found["nodes"]) == ("timeout-straggler", [], [])
+
+
+def test_a_bar_of_another_attempt_or_one_that_did_not_go_on_shows_nothing(tmp_path: Path) -> None:
+    for text in (elapsed(100, 9) + WAITED.format(1) + BEGUN_ANEW + elapsed(200, 12),
+                 elapsed(100, 9) + WAITED.format(1) + elapsed(200, 3)):  # fmt: skip
+        assert "at work of its own" not in cause(tmp_path, text)["message"]
 
 
 NO_ID = (
@@ -192,6 +250,14 @@ def test_who_was_ended_by_its_own_monitor_explains_what_its_peers_say_of_the_net
 
 def test_monitors_after_a_collective_that_timed_out_explain_nothing(tmp_path: Path) -> None:
     assert "monitor" not in cause(tmp_path, WAITED.format(1) + WAITED.format(0) + MONITOR.format(0))["message"]
+
+
+def test_monitors_of_all_ranks_blame_none(tmp_path: Path) -> None:
+    found = cause(tmp_path, "".join(MONITOR.format(rank) for rank in range(8)))
+    assert (found["confidence"], "did not end" in found["message"]) == ("unknown", True)
+    few = steps(0, 3) + "".join(f"[rank{rank}]: loss 2\n" for rank in range(8)) + MONITOR.format(3) + MONITOR.format(5)
+    found = cause(tmp_path, few)
+    assert (found["code"], "ENABLE_MONITORING" in found["remedy"]) == ("rank-crashed", False)
 
 
 OOM = "2026-11-08 23:44:19 | WARNING | trainer | OOM: CUDA out of memory. Tried to allocate 1.95 GiB (GPU 2; 23 GiB)\n"
@@ -241,6 +307,28 @@ def test_stacks_with_the_frames_of_libraries_are_read(tmp_path: Path) -> None:
     assert "cuStreamSynchronize (app/worker.py:61 in sync)" in found["message"]
 
 
+VLLM = (
+    'Process 8{0}: VLLM::{1}\nPython v3.12.3 (/usr/bin/python3.12)\n\nThread 8{0} (idle): "MainThread"\n'
+    "{2}    run (vllm/engine.py:{3})\n\n"
+)
+WAITS = "    wait (multiprocessing/connection.py:1136)\n"
+
+
+def test_a_server_that_waits_for_its_workers_is_no_rank(tmp_path: Path) -> None:
+    keeper = VLLM.format(0, "EngineCore", WAITS, 7)
+    workers = [VLLM.format(rank + 1, f"Worker_TP{rank}", BARRIER, 9) for rank in range(4)]
+    found = cause(tmp_path, keeper + "".join(workers))
+    assert (found["confidence"], "4 of 4 processes" in found["message"]) == ("unknown", True)
+    late = VLLM.format(3, "Worker_TP2", WAITS, 61)
+    found = cause(tmp_path, keeper + "".join([*workers[:2], late, workers[3]]))
+    assert (found["code"], found["ranks"]) == ("timeout-straggler", [2])
+
+
+def test_a_server_that_has_no_workers_is_a_rank(tmp_path: Path) -> None:
+    cores = [VLLM.format(rank, f"EngineCore_{rank}", WAITS if rank == 2 else BARRIER, 9) for rank in range(4)]
+    assert "process 82 stands in wait" in cause(tmp_path, "".join(cores))["message"]
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -265,6 +353,29 @@ WAITING = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting
 def test_a_pod_without_a_node_is_whom_the_others_wait_for(tmp_path: Path) -> None:
     assert "found no node for w-1" in cause(tmp_path, UNPLACED + WAITING)["message"]
     assert explained(tmp_path, UNPLACED + steps(0, 9))["causes"] == []
+
+
+PLACED = "1m  Normal  Scheduled  {}  Successfully assigned default/w-1 to n4\n"
+OF_ONE_POD = (
+    "  Warning  FailedScheduling  9m12s  default-scheduler  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [OF_ONE_POD + PLACED.format("8m  default-scheduler") + WAITING, UNPLACED + PLACED.format("pod/w-1") + WAITING,
+     UNPLACED + WAITED.format(1), UNPLACED + steps(0, 9) + "RuntimeError: x\n",
+     "w-1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n" + PLACED.format("pod/w-1")
+     + UNPLACED.replace("w-1", "other-job-0") + WAITING],
+)  # fmt: skip
+def test_a_pod_that_was_placed_or_of_another_job_or_of_ranks_that_met_is_no_cause(tmp_path: Path, text: str) -> None:
+    found = cause(tmp_path, text)
+    assert "found no node" not in found["message"]
+    assert "FailedScheduling" not in found["evidence"][0]["text"]
+
+
+def test_a_pod_of_which_its_line_tells_no_name_is_a_cause_while_none_is_placed(tmp_path: Path) -> None:
+    assert "found no node for a pod" in cause(tmp_path, OF_ONE_POD + WAITING)["message"]
 
 
 def test_what_the_kernel_says_of_a_host_is_no_cause_of_a_job_that_ended_well(tmp_path: Path) -> None:
@@ -346,6 +457,21 @@ def test_a_rank_that_wrote_on_after_the_others_gave_up_is_late(tmp_path: Path) -
     assert cause(tmp_path, begun + gave_up)["confidence"] == "narrowed"
 
 
+@pytest.mark.parametrize("last", ["Received SIGTERM, shutting down", "INFO gpu_monitor: util 100% mem 71 GiB",
+                                  "KeyboardInterrupt", "process will exit on signal 15"])  # fmt: skip
+def test_last_words_after_the_others_gave_up_that_are_of_no_work_tell_nothing(tmp_path: Path, last: str) -> None:
+    begun = LAST.format(0, "00", "building the index on rank 0")
+    gave_up = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
+    found = cause(tmp_path, begun + gave_up + LAST.format(0, 31, last).replace("INFO ", ""))
+    assert (found["code"], found["confidence"], found["ranks"]) == ("timeout-straggler", "narrowed", [0])
+
+
+def test_an_error_of_a_rank_before_the_others_gave_up_is_its_own(tmp_path: Path) -> None:
+    gave_up = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
+    found = cause(tmp_path, LAST.format(0, "00", "KeyboardInterrupt").replace("INFO ", "") + gave_up)
+    assert (found["code"], found["ranks"]) == ("rank-crashed", [0])
+
+
 GAVE_UP = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
 BLOCKED = "[ 812.1] INFO: task python:4242 blocked for more than 120 seconds.\n"
 STILL, BACK = "[ 812.1] nfs: server 10.0.0.9 not responding, still trying\n", "[ 818.1] nfs: server 10.0.0.9 OK\n"
@@ -355,6 +481,30 @@ def test_a_file_server_that_does_not_answer_keeps_the_others_waiting(tmp_path: P
     found = cause(tmp_path, STILL + GAVE_UP)
     assert (found["code"], "10.0.0.9" in found["message"]) == ("timeout-straggler", True)
     assert "stuck in the kernel" in cause(tmp_path, BLOCKED + GAVE_UP)["message"]
+
+
+NFS = "Mar  1 {} {} kernel: nfs: server nas {}\n"
+MUTE, OK = "not responding, still trying", "OK"
+
+
+def test_a_file_server_comes_back_for_one_host_and_for_a_while(tmp_path: Path) -> None:
+    text = NFS.format("10:00:00", "n1", MUTE) + NFS.format("10:00:01", "n2", MUTE) + NFS.format("10:01:00", "n1", OK)
+    assert cause(tmp_path, text + GAVE_UP)["nodes"] == ["n2"]
+    text = NFS.format("09:00:00", "n1", MUTE) + NFS.format("09:00:30", "n1", OK) + NFS.format("10:01:00", "n1", MUTE)
+    found = cause(tmp_path, text + GAVE_UP)
+    assert (found["nodes"], found["evidence"][0]["line"]) == (["n1"], 3)
+    files = {"kern.log": NFS.format("10:00:00", "n1", MUTE), "later.log": NFS.format("10:01:00", "n1", OK)}
+    assert "nas" not in first_cause(tmp_path, {**files, "train.log": GAVE_UP})["message"]
+
+
+def test_a_file_server_that_was_silent_days_before_is_no_cause(tmp_path: Path) -> None:
+    text = NFS.format("10:00:00", "n1", MUTE).replace("Mar  1", "Feb 27") + "[rank0]: 2025-03-01 10:00:00 start\n"
+    assert "nas" not in cause(tmp_path, text + GAVE_UP)["message"]
+
+
+def test_a_process_that_is_stuck_as_its_gpu_fell_off_the_bus_is_no_second_cause(tmp_path: Path) -> None:
+    (found,) = explained(tmp_path, XID.replace("145", "79").format("Fatal") + BLOCKED + GAVE_UP)["causes"]
+    assert found["code"] == "gpu-hw-error"
 
 
 def test_one_that_came_back_or_of_a_job_at_work_is_no_cause(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
 from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import Bar, bar_of, between, number
+from ncclprobe.facts.files.texts import Bar, bar_of, begins_anew, between, number
 from ncclprobe.facts.files.torch_lines import (
     TIMED_OUT,
     Hang,
@@ -20,7 +21,7 @@ from ncclprobe.facts.files.torch_lines import (
 )
 from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 
 _WATCHDOG = (TIMED_OUT, "last enqueued", "Last enqueued")
 _SAME = (
@@ -388,9 +389,9 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
     Why: torch's watchdog takes turns with the program at the interpreter and at CUDA; a call that keeps either for
     longer than TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and
     the monitor ends the process. Where no collective timed out before, what its peers then say of the network follows.
-    Fix: look at what that rank did in the minutes before (the stack beneath, `py-spy dump`); raise
-    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase, or set TORCH_NCCL_ENABLE_MONITORING=0; let long calls release the
-    interpreter's lock.
+    Where most ranks' monitors fire, all wait for the same, and none of them is to blame.
+    Fix: look at what that rank did in the minutes before (the stack beneath, `py-spy dump`); let long calls release the
+    interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
     """
     for event in log.having(*_MONITOR):
         if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
@@ -404,8 +405,14 @@ def _is_of_monitor(event: LogEvent) -> bool:
 
 
 def _ended_by_monitor(log: JobLog) -> bool:
-    """Return whether a monitor ended its rank in a job in which no collective had timed out: then it is no hang."""
-    return not any(event.level != "INFO" for event in log.having(*_OTHERS_HANG))
+    """Return whether monitors ended some ranks of a job in which no collective had timed out: then it is no hang.
+
+    It is one where most ranks' monitors fire.
+    """
+    if any(event.level != "INFO" for event in log.having(*_OTHERS_HANG)):
+        return False
+    ended = {event.rank for event in log.having(*_MONITOR) if not demoted(event) and event.level != "INFO"}
+    return len(ended) == 1 or 2 * len(ended) < max(log.world_size or 0, len(log.ranks))
 
 
 _LET_WAIT = (TIMED_OUT, "retrieving ncclUniqueId from [", "ms for recv operation to complete", "store based barrier")
@@ -436,14 +443,36 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
         before = [bar for bar in stream.bars if gave_up and bar.line < gave_up[0].line]
         after = [bar for bar in stream.bars if gave_up and bar.line > gave_up[0].line]
         one, other = (bar_of(bars[-1].text) if bars else None for bars in (before, after))
-        if one and other and (one.title, one.of) == (other.title, other.of) and other.done > one.done:
-            yield _at_work(log, after[-1], other, gave_up)
+        if one and other and other.goes_on(one) and not _begun_anew(log, at, before[-1].line, after[-1].line):
+            own = [each for bar in stream.bars if (each := bar_of(bar.text)) and each.is_like(other)]
+            yield _at_work(log, after[-1], other, gave_up, several=_of_several(own))
 
 
-def _at_work(log: JobLog, event: LogEvent, bar: Bar, gave_up: Sequence[LogEvent]) -> Finding:
-    """Return whose bar it is: the rank that says so, else rank 0, which does such work, unless it gave up itself."""
+def _begun_anew(log: JobLog, stream: int, first: int, last: int) -> bool:
+    """Return whether the ranks were started again between two lines of a log: what is drawn then is another's."""
+    return any(e.stream == stream and first < e.line < last and begins_anew(e.text) for e in log.events)
+
+
+_AT_ONCE, _BURST = 2, 4.0
+
+
+def _of_several(bars: Sequence[Bar]) -> bool:
+    """Return whether bars of one title are drawn by several processes: one has done less than another before it, or
+    there are more counts within one second than one process comes to.
+    """
+    falls = any(later.done < earlier.done for earlier, later in pairwise(bars))
+    last = bars[-1]
+    pace = last.done / max(last.seconds, 1)
+    seconds = grouped((bar.seconds, bar.done) for bar in bars).values()
+    return falls or any(len({*done}) > _AT_ONCE and max(done) - min(done) > 1 + _BURST * pace for done in seconds)
+
+
+def _at_work(log: JobLog, event: LogEvent, bar: Bar, gave_up: Sequence[LogEvent], *, several: bool) -> Finding:
+    """Return whose bar it is: the rank that says so, else rank 0, which does such work, unless it gave up itself, or
+    several ranks draw bars.
+    """
     waiting = {rank for e in gave_up if (rank := e.rank if e.rank is not None else watchdog_rank(e.text)) is not None}
-    rank = event.rank if event.rank is not None else None if 0 in waiting else 0
+    rank = event.rank if event.rank is not None else None if several or 0 in waiting else 0
     who = "a rank" if rank is None else f"rank {rank}"
     message = (
         f"{who} was still at work of its own ({bar.title or 'a progress bar'}, for {bar.elapsed}) when others gave up"

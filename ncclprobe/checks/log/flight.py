@@ -308,6 +308,8 @@ def _occurrence(
 
 _AIDES = ("_worker_loop", "_launch_agent", "launch_agent", "_run_once_resource", "_MonitorThread")
 """Functions of processes that are no ranks: workers of a data loader, torchrun's agent."""
+_KEEPERS = ("EngineCore", "APIServer", "DPCoordinator", "detokenizer", "data_parallel_controller")
+"""What such processes of vLLM and SGLang call themselves; an EngineCore without workers is a rank itself."""
 
 
 def _stacks(*frames: str) -> Stacks:
@@ -337,7 +339,8 @@ def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     Fix: look at the line at which the odd rank stands, and why it is there; a second dump, a minute later, tells
     whether it still is.
     """
-    ranks = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
+    processes = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
+    ranks = [each for each in processes if not _keeps_workers(each, processes)]
     places = grouped(((e.call, e.own and (e.own.filename, e.own.line)), e) for e in ranks)
     usual = max(places.values(), key=lambda each: (bool(each[0].call), len(each)), default=[])
     others = [each for place in places.values() if place is not usual for each in place]
@@ -351,6 +354,12 @@ def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     codes = ("timeout-straggler", "collective-desync")
     message = f"{'; '.join(apart)}, while {len(usual)} others are in {usual[0].where}"
     yield _of_stacks(others, codes[::-1] if any(each.call for each in others) else codes, message, log, usual)
+
+
+def _keeps_workers(process: ProcessStack, all_of_them: Sequence[ProcessStack]) -> bool:
+    """Return whether a process of a server only hands work to its workers, which are the ranks, and waits for them."""
+    keeps = any(word in process.title for word in _KEEPERS) and process.rank is None
+    return keeps and any(each.rank is not None or "Worker" in each.title for each in all_of_them)
 
 
 def _of_stacks(

@@ -233,7 +233,7 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
         alone = tuple(each.rank for each in ends.complaining)
         details = {**JOB, "remedy": _ON_ALL}
         return said(log, line, message, ranks=tuple(sorted((*alone, *ranks))), codes=codes, subject=subject, **details)
-    if len(ranks) == 1 and (words := _own_words(log, first.rank)):
+    if len(ranks) == 1 and (words := _own_words(log, ends, first.rank)):
         message, codes, line = f"{subject} {_BY_ITS_WORDS}", (_DIED,), words
     if len(ranks) > 1 and host:
         message, codes = f"no rank of {host} says anything: ranks {names}", (_DIED, "peer-unreachable")
@@ -247,14 +247,15 @@ _ON_ALL = (
 _BY_ITS_WORDS = "failed, by its own words, before the others lost it"
 
 
-def _own_words(log: JobLog, rank: int) -> LogEvent | None:
+def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
     """Return the line of a rank that by its form is an error, after which it did not go on, else its last line if that
-    has words of a failure; None: there is none.
+    has words of a failure; None: there is none, or the others had given up before.
     """
-    own = (event for event in log.events if event.rank == rank and not of_launcher(event))
+    own = (e for e in log.events if e.rank == rank and not of_launcher(e) and not ends.later_than_others(e))
     errors = [event for event in own if form_of_failure(event.text, event.level) >= ERROR]
     last = log.ranks[rank].last if rank in log.ranks else None
-    errors += [last] if last and form_of_failure(last.text, last.level) else []
+    if last and form_of_failure(last.text, last.level) and not ends.later_than_others(last):
+        errors.append(last)
     return next((event for event in errors if not lived_on(log, event) and not harmless(event)), None)
 
 

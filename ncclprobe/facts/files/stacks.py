@@ -43,7 +43,8 @@ _WITHOUT_NAME = ("wrapper", "inner", "_fn")
 class ProcessStack(Struct, frozen=True):
     """One process: the stack of its first thread, or of the thread that is in a call of torch.distributed.
 
-    `line` is where the stack stands in its file; frames are innermost first.
+    `line` is where the stack stands in its file; frames are innermost first. `title`: its command line, or what it
+    calls itself; empty: not known.
     """
 
     source: str
@@ -51,6 +52,7 @@ class ProcessStack(Struct, frozen=True):
     pid: int
     rank: int | None = None
     frames: tuple[FlightFrame, ...] = ()
+    title: str = ""
 
     @property
     def call(self) -> str:
@@ -100,19 +102,20 @@ def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
 
 
 def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
-    pid, rank, said, threads, at = -1, rank_of_name(name), None, list[tuple[str, int, list[FlightFrame]]](), 0
+    pid, title, rank, said, at = -1, "", rank_of_name(name), None, 0
+    threads: list[tuple[str, int, list[FlightFrame]]] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if found := _PROCESS.match(line):
-            yield from _process(name, pid, rank, threads)
-            pid, threads, at = int(found[1]), [], at + 1
+            yield from _process(name, pid, title, rank, threads)
+            pid, title, threads, at = int(found[1]), found[2], [], at + 1
             rank = _first((said, _rank_in(found[2]), rank_of_name(name)))
             said = None
             if at > MOST_PROCESSES:
                 return
         elif thread := _THREAD.match(line):
             if thread[2] == _MAIN and (pid < 0 or any(title == _MAIN for title, _, _ in threads)):
-                yield from _process(name, pid, rank, threads)
-                pid, threads, at = int(thread[1]) if thread[1].isdecimal() else -1, [], at + 1
+                yield from _process(name, pid, title, rank, threads)
+                pid, title, threads, at = int(thread[1]) if thread[1].isdecimal() else -1, "", [], at + 1
                 rank, said = _first((said, rank_of_name(name))), None
                 if at > MOST_PROCESSES:
                     return
@@ -122,7 +125,7 @@ def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
                 threads[-1][2].append(frame)
         elif not line.startswith((" ", "Python v")):
             said = _first((_rank_in(line), said))
-    yield from _process(name, pid, rank, threads)
+    yield from _process(name, pid, title, rank, threads)
 
 
 def _frame(line: str) -> FlightFrame | None:
@@ -135,10 +138,10 @@ def _frame(line: str) -> FlightFrame | None:
 
 
 def _process(
-    name: str, pid: int, rank: int | None, threads: Sequence[tuple[str, int, list[FlightFrame]]]
+    name: str, pid: int, title: str, rank: int | None, threads: Sequence[tuple[str, int, list[FlightFrame]]]
 ) -> Iterator[ProcessStack]:
     """Yield the process whose threads these are."""
-    made = [ProcessStack(name, line, pid, rank, tuple(frames)) for _, line, frames in threads if frames]
+    made = [ProcessStack(name, line, pid, rank, tuple(frames), title) for _, line, frames in threads if frames]
     main = [each for each, (title, _, _) in zip(made, (t for t in threads if t[2]), strict=True) if title == _MAIN]
     yield from [*(each for each in made if each.call), *main, *made][:1]
 
@@ -150,7 +153,7 @@ def _of_json(name: str, data: bytes) -> Iterator[ProcessStack]:
         pid = int(threads[0].get("pid") or -1) if threads else -1
     except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError) as error:
         raise ParseError(f"no stacks of py-spy: {error}") from None
-    yield from _process(name, pid, rank_of_name(name), made)
+    yield from _process(name, pid, "", rank_of_name(name), made)
 
 
 def _frames(frames: Iterable[dict[str, Any]]) -> Iterator[FlightFrame]:
