@@ -198,8 +198,8 @@ def worked_before(log: JobLog, event: LogEvent | None) -> bool:
     return any(count is not None and count >= _SOME for count in counts)
 
 
-EPOCHS = ("Train: ", "Epoch: [")
-"""Of lines that count within an epoch, as timm's and those of torch's examples."""
+EPOCHS = ("Train: 0 [", "Epoch: [0]")
+"""Of lines that count within the first epoch, as timm's and those of torch's examples: of all epochs they are many."""
 
 
 def _trains(event: LogEvent) -> bool:
