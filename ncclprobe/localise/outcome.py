@@ -330,6 +330,8 @@ _OF_STACK = re.compile(
     r"(?:0x[0-9a-f]{4}|@ {1,16}0x|File \"|at [\w.$]{1,256}\(|[\w./-]{1,256}\(\+?\w{0,256}\+0x)"
 )
 """The last line of a stack, as Python, Java, C++, torch and glibc write one."""
+_OF_PODS = "FailedScheduling"
+"""What Kubernetes says of any pod: no words of a process, so that where one has some they say more."""
 _REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
 """Lines that may stand beneath a process's last words, by their form: a stack, what shells and launchers add."""
 
@@ -351,6 +353,7 @@ def likeliest(
     that ended will do as well. What is harmless by itself does where the log holds nothing else: it is asked about.
     """
     unknown = [each for each in log.events if (each.stream, each.line) not in known]
+    unknown = [each for each in unknown if not (failing and _OF_PODS in each.text)]
     last = [
         (form, e) for e in unknown if (form := form_of_failure(e.text, e.level)) and _last_words(log, e, form, failing)
     ]
