@@ -1,0 +1,202 @@
+"""Memory that cannot be registered for a device: most often for the limit on what may be locked."""
+
+import re
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, consequence, said
+from ncclprobe.checks.log.lines import (
+    IMAGE,
+    JOB,
+    NODE,
+    UNPROVEN,
+    demoted,
+    each,
+    following,
+)
+from ncclprobe.facts.files.job_log import JobLog, LogEvent
+from ncclprobe.facts.files.texts import between
+from ncclprobe.model.findings import Finding
+
+_REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")
+_CREATE = ("Call to ibv_create_cq failed", "Call to ibv_create_qp failed", "Call to ibv_alloc_pd failed")
+_ENOMEM = "Cannot allocate memory"
+_ULIMIT = "ulimit -l"
+_LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", _ULIMIT)
+_LIMIT = ("locked memory", "locked-in-memory", "unlimited")
+_IN_TABLE = re.compile(
+    r"\s{0,8}(?:max |MEMLOCK {1,8}max |-l: )?locked(?:-in-| )memory(?: address space| size)?"
+    r"(?: {0,16}\(kbytes(?:, -l)?\))? {1,32}(unlimited|\d{1,20})\b",
+    re.IGNORECASE,
+)
+"""As ``ulimit -a`` of several shells, ``/proc/PID/limits`` and prlimit have it; of two the first is in force."""
+_IN_A_LINE = re.compile(r"\W{0,4}ulimit -l ?[:=] ?(unlimited|\d{1,20})\b")
+_RAISED = re.compile(r"ulimit -\w{1,8} (?:unlimited|hard)\b")
+_PROMPT = re.compile(r"\[?[\w.-]{1,64}@([\w.-]{1,253})[: ]")
+_TAKE_A_WORD = "BbcDEeFIiJLlmOoPpQRSWw"
+"""Options of ssh behind which another word is theirs."""
+_AT_ONCE = ("pdsh ", "clush ", "pssh ")
+_MOST_HOSTS = 256
+
+
+def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEvent, str]]:
+    """Yield failed calls with what the line gives as their error, empty in releases that print none."""
+    for event in log.having(*signs):
+        if "failed" in event.text and not demoted(event):
+            yield event, between(event.text, "failed with error ", " errno").strip()
+
+
+@cause(
+    code="memlock",
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
+    doctor="host.memlock",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+    ],
+    good=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
+)
+def locked_memory(log: JobLog) -> Iterator[Finding]:
+    """The limit on locked memory stops registration.
+
+    Right: No registration failed for want of locked memory.
+    Why: RDMA locks every page that it uses; with a `ulimit -l` of 64 kB, the default of many container runtimes and of
+    sshd, the first buffers and queues already fail with ENOMEM.
+    Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
+    slurmd or sshd, and `ulimit -l` from inside a job to confirm.
+    """
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
+            continue
+        if error.startswith(_ENOMEM):
+            yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
+        elif not error and _said_low(log, event.host):
+            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
+        elif not error and any(call in event.text for call in _CREATE):
+            yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
+
+
+@cause(
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
+    doctor="host.memlock",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\nunlimited"
+    ],
+    good=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
+        "$ ulimit -l\n64"
+    ],
+)
+def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
+    """Memory cannot be registered although locked memory is not limited.
+
+    Right: No registration failed where locked memory is not limited.
+    Why: the limit is the usual reason for ENOMEM, and none was shown on that host; firmware, IOMMU and driver refuse
+    with the same error, and the line does not say which.
+    Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
+    than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    """
+    for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
+        if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
+            refused = f"{_call(event)} is refused, and locked memory is not limited: {error or 'no error is printed'}"
+            yield consequence(log, event, refused, **UNPROVEN)
+
+
+def _unlimited(log: JobLog, host: str) -> bool:
+    """Return whether all that a host answered says that locked memory is not limited; what names no host is its own."""
+    found = [*_answers(log, host)]
+    return bool(found) and all(found)
+
+
+def _said_low(log: JobLog, host: str) -> bool:
+    """Return whether an answer of a host, or a program, says that the limit on locked memory is low."""
+    told = (
+        e for e in log.having(*_LOCKED) if not (_asks(e.text) or _IN_A_LINE.match(e.text) or _RAISED.search(e.text))
+    )
+    return any(True for _ in told) or not all(_answers(log, host))
+
+
+def _asks(text: str) -> bool:
+    return text.rstrip(" '\"").endswith(_ULIMIT)
+
+
+def _answers(log: JobLog, host: str) -> Iterator[bool]:
+    """Yield of each answer of a host, or of what runs on it, to what the limit is, whether there is none."""
+    for event in log.having(*_LIMIT, _ULIMIT):
+        if event.host not in ("", host):
+            continue
+        if found := _IN_TABLE.match(event.text) or _IN_A_LINE.match(event.text):
+            yield found[1] == "unlimited"
+        elif _asks(event.text):
+            asked = _asked(event.text).partition(".")[0]
+            at_once = any(words in event.text for words in _AT_ONCE)
+            if at_once or asked in ("", host.partition(".")[0]):
+                below = following(log, event, _MOST_HOSTS if at_once else 1)
+                wanted = ("unlimited", f"{host}: unlimited") if at_once else ("unlimited",)
+                yield any(each.text.strip() in wanted for each in below)
+
+
+def _asked(text: str) -> str:
+    """Return the host on which a command ran, by ssh or by its prompt; empty: it does not say."""
+    words = text.split()
+    after = iter(words[words.index("ssh") + 1 :] if "ssh" in words else ())
+    for word in after:
+        if not word.startswith("-"):
+            return word.rpartition("@")[2]
+        if len(word) == 2 and word[1] in _TAKE_A_WORD:
+            next(after, "")
+    found = _PROMPT.match(text)
+    return found[1] if found else ""
+
+
+def _call(event: LogEvent) -> str:
+    return between(event.text, "Call to ", " ") or "a registration"
+
+
+@cause(
+    code="kernel-pin-failure",
+    signs=(*_REGISTER, *_LOCKED, "OS call failed or operation not supported on this OS", "microsoft-standard", "WSL2"),
+    doctor="ib.gdr",
+    bad=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
+    good=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+    ],
+)
+def pinning_failed(log: JobLog) -> Iterator[Finding]:
+    """The kernel cannot pin memory for a device.
+
+    Right: The kernel pinned all memory that was to be registered.
+    Why: EFAULT or EINVAL for GPU memory says that no module translates it for the NIC (nvidia-peermem not loaded, or of
+    another driver); for host memory that the kernel or sandbox does not support it (gVisor, some virtual machines).
+    Fix: `lsmod | grep nvidia_peermem` and `modprobe nvidia-peermem` after the NIC's driver; or the open kernel modules
+    with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    """
+    for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
+        if error and not error.startswith(_ENOMEM):
+            yield said(log, event, f"{_call(event)} is refused: {error}", **NODE)
+        elif not error and not _said_low(log, event.host):
+            yield said(log, event, "memory cannot be registered", codes=("kernel-pin-failure", "memlock"), **NODE)
+    if not any(True for _ in log.having("microsoft-standard", "WSL2")):
+        signs = ("OS call failed or operation not supported on this OS",)
+        yield from each(log, signs, "the kernel refused to pin host memory for a GPU", **NODE)
+
+
+@cause(
+    code="dmabuf-unsupported",
+    signs=_REGISTER,
+    doctor="ib.gdr",
+    bad=lambda: [
+        "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported"
+    ],
+    good=lambda: ["n1:7:9 [0] NCCL INFO DMA-BUF is available on GPU device 0"],
+)
+def dmabuf_refused(log: JobLog) -> Iterator[Finding]:
+    """The kernel or NIC does not register GPU memory by DMA-BUF.
+
+    Right: Every registration by DMA-BUF was accepted.
+    Why: NCCL takes DMA-BUF where the GPU's driver offers it; an older kernel (below 5.12), an out-of-tree NIC driver or
+    an IOMMU may refuse it all the same.
+    Fix: NCCL_DMABUF_ENABLE=0 together with a loaded nvidia-peermem; or update the NIC's driver and kernel.
+    """
+    for event, error in _registrations(log, ("Call to ibv_reg_dmabuf_mr",)):
+        if not error.startswith(_ENOMEM):
+            yield said(log, event, f"registration by DMA-BUF is refused: {error or 'failed'}", **IMAGE)
