@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     code = _guarded(argv)
     if code and "TORCHELASTIC_RUN_ID" in os.environ:
-        from ncclprobe.session.ranks.torchrun import explain_exit
+        from ncclprobe.session.ranks.rank_files import explain_exit
 
         explain_exit(code, fail_on="warn" if {"warn", "--fail-on=warn"} & {*argv} else "fail")
     return code

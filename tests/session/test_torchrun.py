@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rank_lab import Lab
 
-from ncclprobe.session.ranks.rank_files import FOLDER
-from ncclprobe.session.ranks.torchrun import explain_exit, explanation
+from ncclprobe.session.ranks.rank_files import FOLDER, explain_exit, explanation
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_RANK": "0", "RANK": "8"}
 AGENT = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]

@@ -40,9 +40,8 @@ from ncclprobe.session.ranks.identity import (
     choose_backend,
     device_index,
 )
-from ncclprobe.session.ranks.rank_files import RankFile
+from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
-from ncclprobe.session.ranks.torchrun import explain_exit
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
 
