@@ -32,14 +32,14 @@ from ncclprobe.nccl.selection import visible
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
     """Return the ranks that this node gets: as many as the launcher said, else one per GPU that CUDA shows to an NCCL
-    job, else one.
+    job (of which a rank may be shown one), else one.
     """
     if launch.local_world_size:
         return launch.local_world_size
     if job.backend != "nccl" or isinstance(gpus, Absent):
         return 1
     listed = launch.visible_gpus
-    if listed is None or "MIG-" in listed.upper():  # parts of GPUs, which are not counted here
+    if listed is None or launch.rank is not None or "MIG-" in listed.upper():  # each rank's own, or parts of GPUs
         return len(gpus.all)
     return max(1, len(visible(listed, gpus)))
 

@@ -157,12 +157,15 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
     """Return whether the process that wrote a line certainly went on: it made steps afterwards, or came to its end."""
     stream = log.streams[event.stream]
     own = log.ranks.get(event.rank) if event.rank is not None else None
+    own_steps = True
     if own and own.step_line and own.stream == event.stream:
         step, line, more = own.step, own.step_line, 0
     else:
+        own_steps = event.rank is None or not any(r.step_line and r.stream == event.stream for r in log.ranks.values())
         step, line, more = stream.step, stream.step_line, 0 if stream.rank is not None else _OTHERS_STEPS
     if event.step is None:
-        went_on = step is not None and min(step, line - event.line) >= _MANY and _may_stand_before_steps(event)
+        many = step is not None and min(step, line - event.line) >= _MANY
+        went_on = many and own_steps and _may_stand_before_steps(event) and not _nothing_else_says_why(log, event, line)
     else:
         went_on = step is not None and step > event.step + more and line > event.line
     if event.level in TALK and _is_talk(event) and stream.nlines > event.line:
@@ -181,6 +184,18 @@ def _may_stand_before_steps(event: LogEvent) -> bool:
     return event.level not in TALK and not _of_kernel(event) and (raised or event.level not in ENDINGS)
 
 
+def _nothing_else_says_why(log: JobLog, event: LogEvent, last: int) -> bool:
+    """Return whether a process ended badly and no complaint stands after the steps, of which `last` is the last line.
+
+    Standard output is written in blocks, so that its steps may stand after what came after them.
+    """
+    others = [each for each in log.events if (each.stream, each.line) != (event.stream, event.line)]
+    badly = any(each.level in ENDINGS and (each.place or each.level != "EXCEPTION") for each in others)
+    ended = badly or any(of_launcher(each) and _EXITED.search(each.text) for each in others)
+    later = (each for each in others if each.stream != event.stream or each.line > last)
+    return ended and not any(each.level in ("ERROR", "WARN", "EXCEPTION") and not of_launcher(each) for each in later)
+
+
 def worked_before(log: JobLog, event: LogEvent | None) -> bool:
     """Return whether the job had done work together before a line: what it does that with had worked until then.
 
@@ -192,7 +207,8 @@ def worked_before(log: JobLog, event: LogEvent | None) -> bool:
     for number, stream in enumerate(log.streams):
         until = event.line if event is not None and number == event.stream else stream.nlines + 1
         made = stream.step is not None and stream.step >= _SOME and stream.over < stream.step_line < until
-        if made or 0 < stream.served < until or any(bar.line < until and _trains(bar) for bar in stream.bars):
+        trained = any(stream.over < bar.line < until and _trains(bar) for bar in stream.bars)
+        if made or trained or stream.over < stream.served < until:
             return True
     counts = (counted(each.text) for each in log.having(*EPOCHS) if event is None or _is_before(each, event))
     return any(count is not None and count >= _SOME for count in counts)
@@ -204,10 +220,15 @@ EPOCHS = ("Train: 0 [", "Epoch: [0]")
 
 def _trains(event: LogEvent) -> bool:
     bar = bar_of(event.text)
-    return bar is not None and bar.done >= _SOME and (not bar.title or _OF_TRAINING.search(bar.title) is not None)
+    if (
+        bar is None or bar.done < _SOME or not re.search(r"(?<![A-Za-z])(?:it/s|s/it)\b", event.text)
+    ):  # of data: examples/s
+        return False
+    return not bar.title or (re.search(_OF_TRAINING, bar.title) is not None and not re.search(_OF_DATA, bar.title))
 
 
-_OF_TRAINING = re.compile(r"train|epoch|step|iter|it$", re.IGNORECASE)
+_OF_TRAINING = r"(?i)\b(?:train(?:ing)?|epochs?|steps?|iter(?:ation)?s?)\b"
+_OF_DATA = r"(?i)\b(?:split|map|generating|loading|preparing|processing|tokeni[sz]ing|filter|download(?:ing)?)\b"
 
 
 def _is_before(one: LogEvent, other: LogEvent) -> bool:
@@ -306,7 +327,7 @@ def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) ->
 
 _KERNELS = (
     "NVRM: ", "mlx5_core ", "mlx4_core ", "pcieport ", "nvidia-nvswitch", "AER: ", "DMAR: ", "AMD-Vi: ", "oom-kill:",
-    "Out of memory: Kill", "Memory cgroup out of memory",
+    "Out of memory: Kill", "Memory cgroup out of memory", "nfs: server",
 )  # fmt: skip
 
 

@@ -60,8 +60,10 @@ _OVER = (
 )
 _LAST_ERROR_LINES = 4
 _NO_WORK = re.compile(
-    r"\bSIG[A-Z]{3,6}\b|\bsignal\b|\bshut(?:ting)? ?down\b|terminat|interrupt|\bexit|\bcancel"
-    r"|monitor|heart ?beat|watchdog|\butil(?:i[sz]ation)?\b|\bkeep-?alive\b|\bhealth",
+    r"\b(?-i:SIG[A-Z]{3,6})\b|\b(?:(?:received|caught|got) (?:a )?signal|signal \d{1,2})\b|\bshut(?:ting)? ?down\b"
+    r"|\bterminat(?:ed|ing)\b|\bKeyboardInterrupt\b|\binterrupted\b|\bexit(?:ed|ing)\b|\bcancel(?:l?ed|l?ing)\b"
+    r"|\w{0,24}monitor\w{0,16}: |\bheart ?beat\b|\bwatchdog\b|\butil(?:i[sz]ation)?:? {0,2}\d|\bkeep-?alive\b"
+    r"|\bhealth[ _-]?check",
     re.IGNORECASE,
 )
 _WITHIN = 512

@@ -168,9 +168,10 @@ def test_acs_is_not_why_a_job_at_work_or_one_without_p2p_stands(tmp_path: Path, 
 
 
 def test_that_it_works_without_p2p_makes_acs_sure(tmp_path: Path) -> None:
-    for words, confidence in (("works", "named"), ("works, but without it the job hangs", "narrowed")):
-        said = f"with NCCL_P2P_DISABLE=1 it {words}\n"
-        assert cause(tmp_path, PEERS + said + ACS.format("+"))["confidence"] == confidence
+    for words in ("it works", "it works, but without it the job hangs", "it does not hang", "the hang is gone"):
+        said = f"with NCCL_P2P_DISABLE=1 {words}\n"
+        for text in (PEERS + said, said + PEERS):
+            assert cause(tmp_path, text + ACS.format("+"))["confidence"] == "named"
 
 
 def test_gpus_without_peer_access_are_no_fault_of_isolation(tmp_path: Path) -> None:
@@ -455,6 +456,16 @@ def test_a_rank_that_wrote_on_after_the_others_gave_up_is_late(tmp_path: Path) -
     found = cause(tmp_path, begun + gave_up + LAST.format(0, 31, "built 30 of 90 shards"))
     assert (found["code"], found["confidence"], found["ranks"]) == ("timeout-straggler", "named", [0])
     assert cause(tmp_path, begun + gave_up)["confidence"] == "narrowed"
+
+
+@pytest.mark.parametrize(
+    "last", ["util.py:88 saving checkpoint shard 7 of 16", "healthcare_qa shard 17/100", "traffic signal crops 5/90",
+             "ModelCheckpoint(monitor=val_loss): writing", "training early exit heads"],
+)  # fmt: skip
+def test_last_words_of_work_that_sound_like_an_end_are_of_work(tmp_path: Path, last: str) -> None:
+    gave_up = "".join(AT_HALF.format(rank) for rank in (1, 2, 3))
+    found = cause(tmp_path, LAST.format(0, "00", "building") + gave_up + LAST.format(0, 31, last))
+    assert (found["confidence"], found["ranks"]) == ("named", [0])
 
 
 @pytest.mark.parametrize("last", ["Received SIGTERM, shutting down", "INFO gpu_monitor: util 100% mem 71 GiB",

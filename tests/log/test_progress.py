@@ -41,6 +41,22 @@ def test_steps_do_not_outlive_a_traceback_the_kernel_or_what_is_set(tmp_path: Pa
     assert cause(tmp_path, wanted + steps(0, 30))["code"] == "libibverbs-missing"
 
 
+ECC = "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+
+
+@pytest.mark.parametrize("said", [AT_START[4], AT_START[7], ECC])
+def test_steps_that_a_full_buffer_brought_late_outlive_no_cause(tmp_path: Path, said: str) -> None:
+    """Standard output that is no terminal is written in blocks, beneath what standard error said meanwhile."""
+    text = f"{said}{steps(0, 60)}srun: error: n1: task 0: Exited with exit code 1\n"
+    assert cause(tmp_path, text)["code"] not in ("unknown", "rank-crashed")
+
+
+def test_steps_of_another_rank_outlive_no_cause_of_a_rank_that_made_none(tmp_path: Path) -> None:
+    others = "".join(f"[rank0]: {line}\n" for line in steps(0, 30).splitlines())
+    found = cause(tmp_path, ECC + others)
+    assert (found["code"], found["ranks"]) == ("gpu-hw-error", [3])
+
+
 def test_who_warns_that_it_goes_on_without_peer_access_asks_for_none(tmp_path: Path) -> None:
     assert cause(tmp_path, AT_START[6] + "RuntimeError: x\n")["code"] != "p2p-unsupported"
 
@@ -60,8 +76,14 @@ TORCHS = "".join(f"Epoch: [0][{done:5d}/5005]\tTime  0.4 ( 0.4)\tLoss 6.9e+00\n"
 BARS = "".join(f"{done:3d}%|##   | {done}/100 [01:{done}<05:00, 1.0s/it]\n" for done in (10, 20, 30))
 SERVED = '10.0.0.1 - - [02/Jan/2026 08:11:53] "POST /generate HTTP/1.1" 200 -\n'
 WORK = [steps(0, 20), TIMM, TORCHS, BARS, SERVED]
-NO_WORK = ["", steps(0, 1), BARS.replace("10%", "Loading weights: 10%").replace("20%", "Loading weights: 20%").replace(
-    "30%", "Loading weights: 30%"), "Train: 0 [   0/1251 (  0%)]  Loss: 6.9\n"]  # fmt: skip
+OF_DATA = (("Generating train split:", "9 examples/s"), ("Map (train):", "9 it/s"), ("", "9 examples/s"))
+NO_WORK = [
+    "",
+    steps(0, 1),
+    "".join(f"Loading weights: {line}\n" for line in BARS.splitlines()),
+    "Train: 0 [   0/1251 (  0%)]  Loss: 6.9\n",
+    *(f"{title} 50%|## | 50/100 [00:05<00:05, {rate}]\n" for title, rate in OF_DATA),
+]
 LINK_LOCAL = "n2:7:9 [0] misc/socket.cc:4 NCCL WARN socketStartConnect: Connect to fe80::20d:1%eth0<4> failed : {}\n"
 FIRST = [
     (EFA.format(host=1) + EFA.format(host=2), "efa-security-group"),

@@ -77,7 +77,8 @@ _UNKNOWN: Part[Any] = Part(None, "not looked at")
 def over(network: str) -> Choices:
     """Return choices of which no more is known than the network; empty: nor that."""
     parts = dict.fromkeys(("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p"), _UNKNOWN)
-    taken = Part((NetworkChoice(network, "", ("eth0",), None, ""),), "") if network else _UNKNOWN
+    devices = ("eth0",) if network == "Socket" else ("rdmap0s0",)
+    taken = Part((NetworkChoice(network, "", devices, None, ""),), "") if network else _UNKNOWN
     return Choices(nccl=None, nvls=NvlsChoice(None, ""), network=taken, **parts)
 
 

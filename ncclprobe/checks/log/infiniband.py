@@ -207,24 +207,26 @@ def _redirected(log: JobLog) -> Iterator[Finding]:
             yield of_hosts(found, *found.nodes, ranks=())
 
 
-_HELPED = re.compile(r"\b(?:works?|worked|runs?|ran|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b", re.IGNORECASE)
-_DID_NOT = re.compile(
-    r"\b(?:hangs?|hung|stuck|freezes?|same|still|neither|no (?:change|difference|effect|help)|not|fails?)\b|n't\b",
-    re.IGNORECASE,
+_HELPED = (
+    r"(?i)(?:\b(?:no longer|not|never|without)|n't) (?:hangs?|hung|stuck|freezes?|a hang)\b|\bgone\b|\bwork-?around\b"
+    r"|(?<!not )(?<!n't )(?<!neither )\b(?:works?|worked|runs|ran|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b"
+)
+_DID_NOT = (
+    r"(?i)\b(?:hangs?|hung|stuck|freezes?|same|still|neither|no (?:change|difference|effect|help)|not|fails?)\b|n't\b"
 )
 
 
-def _came_further(event: LogEvent, begun: Sequence[LogEvent]) -> bool | None:
-    """Return whether a line in which P2P is off tells that a second run came further; None: it tells nothing.
+def _came_further(event: LogEvent, begun: Sequence[LogEvent]) -> bool:
+    """Return whether a line in which P2P is off tells that another run came further, and not this one.
 
-    One before the run's first communicator is of that very run, and so is NCCL's own word of its setting.
+    One before the run's first communicator that says nothing of that is of this run, as is NCCL's word of its setting.
     """
-    if _P2P_SET in event.text or (event.stream, event.line) < (begun[0].stream, begun[0].line):
+    if _P2P_SET in event.text:
         return False
-    helped, did_not = _HELPED.search(event.text), _DID_NOT.search(event.text)
-    if helped or did_not:
-        return None if helped and did_not else bool(helped)
-    return True
+    if re.search(_HELPED, event.text):
+        return True
+    of_this_run = (event.stream, event.line) < (begun[0].stream, begun[0].line)
+    return not (of_this_run or re.search(_DID_NOT, event.text))
 
 
 @cause(

@@ -34,11 +34,13 @@ def data_interfaces(
 ) -> dict[str, Interface]:
     """Return the interfaces that carry a job's data on this node, by use: NCCL's sockets, and those of RoCE ports.
 
-    With another network only the first of the sockets matters: the bootstrap's.
+    With another network, that has devices of its own, only the first of the sockets matters: the bootstrap's.
     """
     ports = taken(fabric, settings) if isinstance(fabric, Fabric) else ()
-    chosen = sockets(found, settings, software)[: None if choices.over_sockets else 1]
     by_name = found.by_name
+    devices = {device for network in choices.network.chosen or () for device in network.devices}
+    of_its_own = ports or devices - {*by_name}  # Google's plugins send over interfaces, too
+    chosen = sockets(found, settings, software)[: 1 if of_its_own and not choices.over_sockets else None]
     owners = {p.name: gid.netdev for p in ports if isinstance(p.gids, tuple) for gid in p.gids if gid.netdev}
     return {
         **{f"socket device {place}": each for place, each in enumerate(chosen)},

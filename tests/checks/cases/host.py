@@ -66,6 +66,7 @@ CASES = {
         bad=[
             (files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
             (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
+            (files(65536, 65536), Launch("mpi", 3, 16, visible_gpus="3"), _pids(300, used=100), EIGHT, Job()),
             (_few(1000, frozenset()), Launch(), _FREE, EIGHT, Job()),
             (_few(0, frozenset({"sys_admin"}), first=False), Launch(), _FREE, EIGHT, Job()),
         ],

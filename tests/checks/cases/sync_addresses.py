@@ -54,7 +54,18 @@ _ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted(
 
 CASES = {
     "sync.address-twice": Cases(
-        bad=[(Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+        bad=[
+            (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
+            (
+                Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
+                _TWO,
+                _TOGETHER,
+                _PLAIN,
+                _ANY,
+                _NO_FABRICS,
+                Every(dict.fromkeys(("n0", "n1"), over(""))),
+            ),
+        ],
         good=[
             (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
             (
