@@ -13,6 +13,7 @@ a worker that exited) is a consequence as often as a cause, and stays unknown.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ncclprobe.facts.files import messages
@@ -22,7 +23,7 @@ from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, bar_of, begins_anew,
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.units import whole_words
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Same, replace
 
 _WITHIN = 512
 _CRASHED = ("rank-crashed",)
@@ -157,15 +158,14 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
     """Return whether the process that wrote a line certainly went on: it made steps afterwards, or came to its end."""
     stream = log.streams[event.stream]
     own = log.ranks.get(event.rank) if event.rank is not None else None
-    own_steps = True
     if own and own.step_line and own.stream == event.stream:
         step, line, more = own.step, own.step_line, 0
     else:
-        own_steps = event.rank is None or not any(r.step_line and r.stream == event.stream for r in log.ranks.values())
         step, line, more = stream.step, stream.step_line, 0 if stream.rank is not None else _OTHERS_STEPS
     if event.step is None:
         many = step is not None and min(step, line - event.line) >= _MANY
-        went_on = many and own_steps and _may_stand_before_steps(event) and not _nothing_else_says_why(log, event, line)
+        went_on = many and _may_stand_before_steps(event) and not _nothing_else_says_why(log, event, line)
+        went_on = went_on and not _only_others_step(log, event)
     else:
         went_on = step is not None and step > event.step + more and line > event.line
     if event.level in TALK and _is_talk(event) and stream.nlines > event.line:
@@ -184,16 +184,32 @@ def _may_stand_before_steps(event: LogEvent) -> bool:
     return event.level not in TALK and not _of_kernel(event) and (raised or event.level not in ENDINGS)
 
 
+def _only_others_step(log: JobLog, event: LogEvent) -> bool:
+    """Return whether the steps of a line's log are those of named ranks, and its own rank made none."""
+    of_ranks = {rank for rank, each in log.ranks.items() if each.step_line and each.stream == event.stream}
+    return event.rank is not None and bool(of_ranks) and event.rank not in of_ranks
+
+
 def _nothing_else_says_why(log: JobLog, event: LogEvent, last: int) -> bool:
     """Return whether a process ended badly and no complaint stands after the steps, of which `last` is the last line.
 
     Standard output is written in blocks, so that its steps may stand after what came after them.
     """
-    others = [each for each in log.events if (each.stream, each.line) != (event.stream, event.line)]
-    badly = any(each.level in ENDINGS and (each.place or each.level != "EXCEPTION") for each in others)
-    ended = badly or any(of_launcher(each) and _EXITED.search(each.text) for each in others)
-    later = (each for each in others if each.stream != event.stream or each.line > last)
-    return ended and not any(each.level in ("ERROR", "WARN", "EXCEPTION") and not of_launcher(each) for each in later)
+    ended, complaints = _bad_end(Same(log.events))
+    return ended and all(stream == event.stream and line <= last for stream, line in complaints.items())
+
+
+@lru_cache(maxsize=2)
+def _bad_end(events: Same[tuple[LogEvent, ...]]) -> tuple[bool, dict[int, int]]:
+    """Return whether a traceback or a launcher tells that a process ended badly, and each log's last complaint."""
+    ended, complaints = False, dict[int, int]()
+    for each in events.value:
+        raised = each.level == "EXCEPTION" and not each.place
+        launcher = of_launcher(each)
+        ended = ended or (each.level in ENDINGS and not raised) or bool(launcher and _EXITED.search(each.text))
+        if each.level in ("ERROR", "WARN", "EXCEPTION") and not launcher:
+            complaints[each.stream] = each.line
+    return ended, complaints
 
 
 def worked_before(log: JobLog, event: LogEvent | None) -> bool:

@@ -66,8 +66,8 @@ _NO_WORK = re.compile(
     r"|\bhealth[ _-]?check",
     re.IGNORECASE,
 )
-_WITHIN = 512
 """Words of an end that came from outside, and of threads that write whatever their process does."""
+_WITHIN = 512
 _LATE_S, _LONGEST_S = 3.0, 30 * 86_400.0
 """A rank that learns of the end of others so much later than they say it was not waiting with them."""
 

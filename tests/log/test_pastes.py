@@ -161,6 +161,7 @@ def test_acs_is_of_the_host_that_has_it(tmp_path: Path) -> None:
     [PEERS + steps(0, 20), steps(0, 20) + PEERS, "$ NCCL_P2P_DISABLE=1 torchrun train.py\n" + PEERS,
      "n1:7:9 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n" + PEERS,
      PEERS + "I also tried NCCL_P2P_DISABLE=1 and it hangs the same way\n",
+     PEERS + "I ran it with NCCL_P2P_DISABLE=1 and it still hangs\n",
      PEERS + "with NCCL_P2P_DISABLE=1 it's still stuck\n"],
 )  # fmt: skip
 def test_acs_is_not_why_a_job_at_work_or_one_without_p2p_stands(tmp_path: Path, text: str) -> None:

@@ -209,7 +209,7 @@ def _redirected(log: JobLog) -> Iterator[Finding]:
 
 _HELPED = (
     r"(?i)(?:\b(?:no longer|not|never|without)|n't) (?:hangs?|hung|stuck|freezes?|a hang)\b|\bgone\b|\bwork-?around\b"
-    r"|(?<!not )(?<!n't )(?<!neither )\b(?:works?|worked|runs|ran|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b"
+    r"|(?<!not )(?<!n't )(?<!neither )\b(?:works?|worked|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b"
 )
 _DID_NOT = (
     r"(?i)\b(?:hangs?|hung|stuck|freezes?|same|still|neither|no (?:change|difference|effect|help)|not|fails?)\b|n't\b"
