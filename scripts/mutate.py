@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Plant faults one at a time and run the tests near each: which faults does no test notice?
+
+    .venv/bin/python scripts/mutate.py 20 [--seed 7] [--under ncclprobe/checks] [--list]
+
+A fault is one small change of one expression, from a fixed list of kinds, at a random line. It is planted in a copy of
+the tracked files, never in the checkout. The near tests are the test files that import the changed module, or those
+that import its importers if no test imports it. Prints a line for each fault as it is judged, and the survivors of
+each room at the end. A survivor is a place to look: some faults change nothing that a user could see.
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from child import ROOT, fail, run
+
+SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+}
+SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
+NEAR_FILES = 12
+DEADLINE_S = 240.0
+
+
+class Fault(NamedTuple):
+    """One changed expression: in `path` from `begin` to `end` (offsets in its text), `old` became `new`."""
+
+    path: Path
+    line: int
+    begin: int
+    end: int
+    old: str
+    new: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plant, test and print; exit 0 whatever survived."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("?")[0])
+    parser.add_argument("count", type=int, metavar="N", help="how many faults to plant")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed plants the same faults")
+    parser.add_argument("--under", default="ncclprobe", metavar="FOLDER", help="plant only below this folder")
+    parser.add_argument("--list", action="store_true", help="print the faults and run no test")
+    options = parser.parse_args(argv)
+    faults = drawn(options.count, options.seed, options.under)
+    print(f"{len(faults)} faults of seed {options.seed}", flush=True)
+    if options.list:
+        for fault in faults:
+            print(described(fault))
+        return 0
+    outcomes = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder))
+        for fault in faults:
+            outcomes.append((fault, outcome(copy, fault)))
+            print(f"{outcomes[-1][1]:9} {described(fault)}", flush=True)
+    print("\n".join(summary(outcomes)))
+    return 0
+
+
+def drawn(count: int, seed: int, under: str = "ncclprobe") -> list[Fault]:
+    """Return `count` faults: each of a random file, weighted by its size, and of a random place in it."""
+    paths = [path for path in sorted((ROOT / under).rglob("*.py")) if path.name != "__init__.py"]
+    if not paths:
+        fail(f"{under} has no Python files: name a folder of the package")
+    chance, weights = random.Random(seed), [path.stat().st_size for path in paths]
+    found: dict[Fault, None] = {}
+    for path in chance.choices(paths, weights, k=10 * count):
+        if len(found) < count and (places := list(faults_of(path))):
+            found[chance.choice(places)] = None
+    return list(found)
+
+
+def faults_of(path: Path) -> Iterator[Fault]:
+    """Yield each fault that could be planted in a file."""
+    text = path.read_text(encoding="utf-8")
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+    data = text.encode()
+    for node in ast.walk(ast.parse(text)):
+        for part, new in changes(node):
+            begin = starts[part.lineno - 1] + part.col_offset
+            end = starts[(part.end_lineno or part.lineno) - 1] + (part.end_col_offset or 0)
+            old = data[begin:end].decode()
+            replaced = new(old)
+            if replaced != old:
+                yield Fault(path.relative_to(ROOT), part.lineno, begin, end, old, replaced)
+
+
+def changes(node: ast.AST) -> Iterator[tuple[ast.expr, Callable[[str], str]]]:
+    """Yield the expressions to change at this node, each with the function from its old text to its new one."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right, sign = ast.unparse(node.left), ast.unparse(node.comparators[0]), type(node.ops[0])
+        yield node, lambda _: f"({left}) {SWAPPED_COMPARISONS[sign]} ({right})"
+    elif isinstance(node, ast.BoolOp):
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        parts = [f"({ast.unparse(value)})" for value in node.values]
+        yield node, lambda _: f"({word.join(parts)})"
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        operand = ast.unparse(node.operand)
+        yield node, lambda _: f"bool({operand})"
+    elif isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1):
+        yield node, lambda old: f"({old} + 1)"
+    elif isinstance(node, ast.Constant) and type(node.value) is float:
+        yield node, lambda old: f"({old} * 1.25)"
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in SWAPPED_NAMES:
+        yield node, lambda old: SWAPPED_NAMES.get(old, old)
+    elif isinstance(node, ast.Attribute) and node.attr in SWAPPED_ATTRIBUTES:
+        owner, attribute = ast.unparse(node.value), SWAPPED_ATTRIBUTES[node.attr]
+        yield node, lambda _: f"{owner}.{attribute}"
+    elif isinstance(node, ast.IfExp):
+        chosen = f"({ast.unparse(node.orelse)} if {ast.unparse(node.test)} else {ast.unparse(node.body)})"
+        yield node, lambda _: chosen
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == 0:
+        owner = ast.unparse(node.value)
+        yield node, lambda _: f"{owner}[-1]"
+
+
+def copied(folder: Path) -> Path:
+    """Copy the tracked files into `folder`; a planted fault never reaches the checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def outcome(copy: Path, fault: Fault) -> str:
+    """Plant a fault, run its near tests, and take it out: ``caught``, ``survived`` or ``no test``."""
+    near = near_tests(fault.path)
+    if not near:
+        return "no test"
+    pytest = ["env", "-C", str(copy), "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", "pytest", "-q", "-x"]
+    pytest += ["-m", "not slow", "-p", "no:cacheprovider"]
+    target = copy / fault.path
+    whole = target.read_bytes()
+    target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
+    try:
+        code = run([*pytest, *near], deadline_s=DEADLINE_S, sink=lambda _: None)
+    except subprocess.TimeoutExpired:
+        return "caught"  # it hung
+    finally:
+        target.write_bytes(whole)
+    return "survived" if code in (0, 5) else "caught"
+
+
+def near_tests(path: Path) -> list[str]:
+    """Return the test files that import a module, or its importers if no test imports it; the smallest first."""
+    module = ".".join(path.with_suffix("").parts)
+    of_all_checks = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
+    names = {module}
+    for _ in range(3):
+        found = [each for each in sorted((ROOT / "tests").rglob("test_*.py")) if names & imported(each)]
+        if found:
+            smallest = sorted(found, key=lambda each: each.stat().st_size)[:NEAR_FILES]
+            return [*(str(each.relative_to(ROOT)) for each in smallest), *of_all_checks]
+        names |= {
+            ".".join(each.relative_to(ROOT).with_suffix("").parts)
+            for each in (ROOT / "ncclprobe").rglob("*.py")
+            if names & imported(each)
+        }
+    return of_all_checks
+
+
+_IMPORTED: dict[Path, set[str]] = {}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the names of the modules, and of what is taken from them, that a file imports."""
+    if path not in _IMPORTED:
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        _IMPORTED[path] = found
+    return _IMPORTED[path]
+
+
+def described(fault: Fault) -> str:
+    """Return a fault in one line."""
+    old, new = (" ".join(text.split())[:60] for text in (fault.old, fault.new))
+    return f"{fault.path}:{fault.line}: {old} -> {new}"
+
+
+def summary(outcomes: Sequence[tuple[Fault, str]]) -> Iterator[str]:
+    """Yield how many faults of each room were caught, and of all."""
+    rooms, caught = Counter[str](), Counter[str]()
+    for fault, told in outcomes:
+        room = "/".join(fault.path.parts[1:-1]) or fault.path.stem
+        rooms[room] += 1
+        caught[room] += told == "caught"
+    yield ""
+    for room, planted in sorted(rooms.items()):
+        yield f"{room}: {caught[room]} of {planted} caught"
+    share = caught.total() / max(1, rooms.total())
+    yield f"all: {caught.total()} of {rooms.total()} caught ({share:.0%})"
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""`scripts/mutate.py`: each kind of fault is planted where it should be, and the near tests are found."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
+
+import mutate
+
+KINDS = {
+    "a < b": "(a) <= (b)",
+    "a == b": "(a) != (b)",
+    "a and b or c": "((a and b) and (c))",
+    "not a": "bool(a)",
+    "max(a)": "min(a)",
+    "Severity.FAIL": "Severity.WARN",
+    "a if b else c": "(c if b else a)",
+    "a[0]": "a[-1]",
+    "7": "(7 + 1)",
+    "0.5": "(0.5 * 1.25)",
+}
+
+
+def test_each_kind_of_fault_changes_one_expression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    wrong = {}
+    for old, new in KINDS.items():
+        path = tmp_path / "module.py"
+        path.write_text(f"é = 'é'; value = {old}\n", encoding="utf-8")
+        first = next(mutate.faults_of(path))
+        if (first.old, first.new) not in {(old, new), ("max", "min")}:
+            wrong[old] = (first.old, first.new)
+    assert wrong == {}
+
+
+def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
+    for fault in mutate.drawn(20, 5):
+        data = (mutate.ROOT / fault.path).read_bytes()
+        planted = data[: fault.begin] + fault.new.encode() + data[fault.end :]
+        assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
+
+
+def test_the_same_seed_plants_the_same_faults() -> None:
+    assert mutate.drawn(5, 1) == mutate.drawn(5, 1) != mutate.drawn(5, 2)
+
+
+def test_near_tests_are_those_that_import_the_module_and_for_a_check_those_of_all_checks() -> None:
+    assert "tests/test_wire.py" in mutate.near_tests(Path("ncclprobe/wire.py"))
+    assert "tests/test_checks.py" in mutate.near_tests(Path("ncclprobe/checks/nvl.py"))
