@@ -2,26 +2,49 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
 from ncclprobe.checks.log import Examples
+from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import Struct, replace
+from tests.checks.cases.examples import EXAMPLES
 
 
 class Cases(Struct, frozen=True):
-    """Cases of one check, written as its examples are: tuples of facts, or texts of logs."""
+    """Cases of one check: tuples of facts as its examples are, or texts of logs.
 
-    bad: Sequence[Any] = ()
+    A bad row begins with what the check must say of it: "FAIL link: mlx5_0:1 on n1" is severity, blame, subject and
+    the nodes that the finding names. `said` writes it.
+    """
+
+    bad: Sequence[tuple[Any, ...]] = ()
     good: Sequence[Any] = ()
+
+
+def said(findings: Iterable[Finding]) -> str:
+    """Return who is to blame for what, and how severe it is: what the rows of bad cases begin with."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for each in findings:
+        groups.setdefault((each.severity.name, each.blame, each.nodes), []).append(each.subject)
+    return "; ".join(
+        f"{severity} {blame}: {', '.join(dict.fromkeys(subjects))}{f' on {chr(32).join(nodes)}' if nodes else ''}"
+        for (severity, blame, nodes), subjects in groups.items()
+    )
+
+
+def expected(check: Check) -> list[str]:
+    """Return what the check must say of its own bad example and of each bad case, in the order of `with_cases`."""
+    return [EXAMPLES[check.id], *(row[0] for row in written().get(check.id, Cases()).bad)]
 
 
 @cache
 def written() -> dict[str, Cases]:
     """Return the cases of all modules here by the ids of their checks."""
-    modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
+    names = [each.name for each in pkgutil.iter_modules(__path__) if each.name != "examples"]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
     pairs = [pair for module in modules for pair in module.CASES.items()]
     assert len(dict(pairs)) == len(pairs), "the cases of a check stand in one module"
     return dict(pairs)
@@ -35,9 +58,15 @@ def checks() -> list[Check]:
 def with_cases(check: Check) -> Check:
     """Return the check with its cases behind its own two examples."""
     more = written().get(check.id, Cases())
+    bad = [_example(facts) for _, *facts in more.bad]
     return replace(
-        check, bad_examples=_more(check.bad_examples, more.bad), good_examples=_more(check.good_examples, more.good)
+        check, bad_examples=_more(check.bad_examples, bad), good_examples=_more(check.good_examples, more.good)
     )
+
+
+def _example(facts: list[Any]) -> Any:
+    texts = len(facts) == 1 and isinstance(facts[0], str | dict)
+    return facts[0] if texts else tuple(facts)
 
 
 def _more(own: Callable[[], Sequence[Any]], cases: Sequence[Any]) -> Callable[[], Sequence[Any]]:

@@ -14,9 +14,13 @@ _GONE = replace(_ROW, mount=_DISK, look=Absent("/data: not there", "Missing"), c
 CASES = {
     "data.rate": Cases(
         bad=[
-            (_rates(900, 200), _ASKED),
-            (_rates(900, 300, 900, 900, resident=None), _ASKED),
-            (_rates(900, 900, failed=True, why="/data: rate: no answer within 11 s"), _ASKED),
+            ("WARN node: /data on n1; NOTE unknown: /data", _rates(900, 200), _ASKED),
+            ("WARN node: /data on n1; NOTE unknown: /data", _rates(900, 300, 900, 900, resident=None), _ASKED),
+            (
+                "FAIL fabric: /data on n0 n1",
+                _rates(900, 900, failed=True, why="/data: rate: no answer within 11 s"),
+                _ASKED,
+            ),
         ],
         good=[
             (_rates(900, 900), _ASKED),
@@ -27,20 +31,20 @@ CASES = {
     ),
     "data.baseline": Cases(
         bad=[
-            (_rates(600, 600), _ASKED, _expecting(900)),
-            (_rates(90), _ASKED, _expecting(900)),
-            (_rates(900, 900), _ASKED, _expecting(2000, together=True, at_once=2)),
+            ("WARN fabric: /data on n0 n1", _rates(600, 600), _ASKED, _expecting(900)),
+            ("WARN node: /data on n0", _rates(90), _ASKED, _expecting(900)),
+            ("WARN fabric: /data on n0 n1", _rates(900, 900), _ASKED, _expecting(2000, together=True, at_once=2)),
         ],
         good=[(_rates(900, 800), _ASKED, _expecting(100))],
     ),
     "data.path": Cases(
         bad=[
-            (_nodes(_HUNG, _HUNG),),
-            (_nodes(_GONE),),
-            (_nodes(_ROW, _ROW, _GONE),),
-            (_nodes(_ROW, _looking(read=False)),),
-            (_nodes(replace(_looking(write=False), use="write", content=None)),),
-            (_nodes(replace(_looking(kind="file"), use="checkpoint", content=None)),),
+            ("FAIL fabric: /data on n0 n1", _nodes(_HUNG, _HUNG)),
+            ("FAIL job: /data on n0", _nodes(_GONE)),
+            ("FAIL node: /data on n2", _nodes(_ROW, _ROW, _GONE)),
+            ("FAIL node: /data on n1", _nodes(_ROW, _looking(read=False))),
+            ("FAIL job: /data on n0", _nodes(replace(_looking(write=False), use="write", content=None))),
+            ("FAIL job: /data on n0", _nodes(replace(_looking(kind="file"), use="checkpoint", content=None))),
         ],
         good=[
             (_HEALTHY,),
@@ -49,9 +53,12 @@ CASES = {
     ),
     "data.file-system": Cases(
         bad=[
-            (_nodes(_ROW, replace(_ROW, mount=_DISK)),),
-            (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("hard", "ro", "vers=4.2")))),),
-            (_nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("acdirmax=600", "hard", "rw", "vers=4.2")))),),
+            ("FAIL node: /data on n1", _nodes(_ROW, replace(_ROW, mount=_DISK))),
+            ("WARN image: /data", _nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("hard", "ro", "vers=4.2"))))),
+            (
+                "WARN image: /data",
+                _nodes(_ROW, replace(_ROW, mount=replace(_NFS, options=("acdirmax=600", "hard", "rw", "vers=4.2")))),
+            ),
         ],
         good=[
             (_nodes(_ROW, _GONE),),  # data.path says it
@@ -61,8 +68,14 @@ CASES = {
     ),
     "data.content": Cases(
         bad=[
-            (_nodes(_ROW, _ROW, replace(_ROW, content=replace(_NAMES, entries=11, digest="fedcba9876543210"))),),
-            (_nodes(_ROW, replace(_ROW, content=Absent("/data: content: no answer within 10 s", "TimedOut"))),),
+            (
+                "FAIL node: /data on n2",
+                _nodes(_ROW, _ROW, replace(_ROW, content=replace(_NAMES, entries=11, digest="fedcba9876543210"))),
+            ),
+            (
+                "FAIL node: /data on n1",
+                _nodes(_ROW, replace(_ROW, content=Absent("/data: content: no answer within 10 s", "TimedOut"))),
+            ),
         ],
         good=[
             (_nodes(_ROW, _GONE),),  # data.path says it
@@ -76,16 +89,23 @@ CASES = {
         ],
     ),
     "data.owner": Cases(
-        bad=[(_nodes(_ROW, _looking(uid=65534, gid=65534)),)],
+        bad=[("WARN node: /data", _nodes(_ROW, _looking(uid=65534, gid=65534)))],
         good=[(_nodes(_ROW, replace(_looking(uid=3), mount=_DISK)),)],
     ),
     "data.space": Cases(
         bad=[
-            (_nodes(_FILLED),),
-            (_nodes(replace(_FILLED, look=replace(_FOLDER, available_bytes=1 << 30))),),
-            (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 30, 1 << 30),)))),),
-            (_nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("group", 0, 0, 1000, 1000),)))),),
+            ("FAIL job: /data on n0", _nodes(_FILLED)),
+            ("WARN job: /data on n0", _nodes(replace(_FILLED, look=replace(_FOLDER, available_bytes=1 << 30)))),
             (
+                "FAIL job: /data on n0",
+                _nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 30, 1 << 30),)))),
+            ),
+            (
+                "FAIL job: /data on n0",
+                _nodes(replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("group", 0, 0, 1000, 1000),)))),
+            ),
+            (
+                "FAIL job: /data on n0",
                 _nodes(
                     replace(_FILLED, look=replace(_FOLDER, quotas=(DiskQuota("user", 1 << 40, (1 << 40) - (1 << 30)),)))
                 ),

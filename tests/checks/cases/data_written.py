@@ -6,7 +6,7 @@ from tests.checks.cases import Cases
 
 CASES = {
     "data.write": Cases(
-        bad=[(Every({"n0": _wrote(0, failed="mkdir", why="Permission denied")}), _ASKED)],
+        bad=[("FAIL node: /out on n0", Every({"n0": _wrote(0, failed="mkdir", why="Permission denied")}), _ASKED)],
         good=[
             (_writes(), _ASKED),
             (_writes("no-folder"), _ASKED),  # data.shared says it
@@ -14,17 +14,17 @@ CASES = {
     ),
     "data.shared": Cases(
         bad=[
-            (_writes("no-folder"), _ASKED),
-            (_writes("no-folder", by=(0, 1, 2)), _ASKED),
-            (_writes("other", 8.0, of=0), _ASKED),
-            (_writes("hung", 18.0), _ASKED),
+            ("FAIL node: /out on n1", _writes("no-folder"), _ASKED),
+            ("FAIL job: /out on n0 n1 n2", _writes("no-folder", by=(0, 1, 2)), _ASKED),
+            ("FAIL node: /out on n1", _writes("other", 8.0, of=0), _ASKED),
+            ("FAIL node: /out on n1", _writes("hung", 18.0), _ASKED),
         ],
         good=[(_FULL, _ASKED)],
     ),
     "data.checkpoint": Cases(
         bad=[
-            (_writes("no-file", 8.0, name="shard-2"), _ASKED),
-            (_writes("other", 8.0, name="shard-2", by=(0, 1), of=2), _ASKED),
+            ("FAIL node: /out on n1", _writes("no-file", 8.0, name="shard-2"), _ASKED),
+            ("FAIL node: /out on n0 n1", _writes("other", 8.0, name="shard-2", by=(0, 1), of=2), _ASKED),
         ],
         good=[(_writes("no-folder"), _ASKED)],
     ),

@@ -57,11 +57,23 @@ def _board(name: str, address: str) -> Interface:
 CASES = {
     "env.gid-index": Cases(
         bad=[
-            (setting("NCCL_IB_GID_INDEX", "2"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_GID_INDEX", "9"), fabric(roce("mlx5_3", *USUAL)), ALONE, NO_NCCL),
-            (setting("NCCL_IB_ROCE_VERSION_NUM", "1"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL),
-            (PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
-            (PLAIN, fabric(_BARE), TWO_NODES, NO_NCCL),
+            (
+                "WARN job: mlx5_3:1",
+                setting("NCCL_IB_GID_INDEX", "2"),
+                fabric(roce("mlx5_3", *USUAL)),
+                TWO_NODES,
+                NO_NCCL,
+            ),
+            ("FAIL job: mlx5_3:1", setting("NCCL_IB_GID_INDEX", "9"), fabric(roce("mlx5_3", *USUAL)), ALONE, NO_NCCL),
+            (
+                "WARN job: mlx5_3:1",
+                setting("NCCL_IB_ROCE_VERSION_NUM", "1"),
+                fabric(roce("mlx5_3", *USUAL)),
+                TWO_NODES,
+                NO_NCCL,
+            ),
+            ("FAIL job: mlx5_3:1", PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
+            ("FAIL job: mlx5_3:1", PLAIN, fabric(_BARE), TWO_NODES, NO_NCCL),
         ],
         good=[
             (PLAIN, fabric(roce("mlx5_3", *USUAL)), ONE_NODE, nccl(2, 20, 5)),
@@ -79,11 +91,11 @@ CASES = {
     ),
     "env.hca-match": Cases(
         bad=[
-            (setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
+            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
+            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0:2"), hcas(8), TWO_NODES, NO_NCCL),
+            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5"), hcas(8), TWO_NODES, NO_NCCL),
+            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), TWO_NODES, NO_NCCL),
         ],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
@@ -94,7 +106,7 @@ CASES = {
         ],
     ),
     "env.hca-prefix": Cases(
-        bad=[(setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN)))],
+        bad=[("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN)))],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
             (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
@@ -103,9 +115,23 @@ CASES = {
     ),
     "env.hca-dup": Cases(
         bad=[
-            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
-            (setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
-            (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
+            (
+                "WARN job: NCCL_IB_HCA",
+                setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_1,mlx5_3"),
+                hcas(4),
+                gpus(4),
+                NO_NCCL,
+                ONE_NODE,
+            ),
+            (
+                "WARN job: NCCL_IB_HCA",
+                setting("NCCL_IB_HCA", ",".join(f"nic{n:02}x" for n in range(34))),
+                hcas(4),
+                gpus(4),
+                NO_NCCL,
+                ONE_NODE,
+            ),
+            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
         ],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
@@ -123,7 +149,14 @@ CASES = {
         ],
     ),
     "env.hca-down": Cases(
-        bad=[(setting("NCCL_IB_HCA", "mlx5_1:1"), fabric(port("mlx5_0"), port("mlx5_1", state="INIT")), NO_NCCL)],
+        bad=[
+            (
+                "FAIL link: mlx5_1:1",
+                setting("NCCL_IB_HCA", "mlx5_1:1"),
+                fabric(port("mlx5_0"), port("mlx5_1", state="INIT")),
+                NO_NCCL,
+            )
+        ],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
             (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
@@ -131,7 +164,7 @@ CASES = {
         ],
     ),
     "env.hca-mgmt": Cases(
-        bad=[(setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
+        bad=[("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
             (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
@@ -139,8 +172,8 @@ CASES = {
     ),
     "env.ifname-match": Cases(
         bad=[
-            (setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+            ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
+            ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
         ],
         good=[
             (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
@@ -149,30 +182,61 @@ CASES = {
     ),
     "env.comm-id": Cases(
         bad=[
-            (setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL, CommIdHost()),
-            (setting("NCCL_COMM_ID", ":9999"), PLAIN_HOST, NO_NCCL, CommIdHost()),
-            (setting("NCCL_COMM_ID", "192.168.7.7:9999"), PLAIN_HOST, nccl(2, 27, 7), CommIdHost()),
-            (setting("NCCL_COMM_ID", "here"), PLAIN_HOST, NO_NCCL, CommIdHost("here", failure="not known")),
-            (setting("NCCL_COMM_ID", "far:9999"), PLAIN_HOST, nccl(2, 27, 7), CommIdHost("far", ("192.168.7.7",))),
+            ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL, CommIdHost()),
+            ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", ":9999"), PLAIN_HOST, NO_NCCL, CommIdHost()),
+            (
+                "FAIL job: NCCL_COMM_ID",
+                setting("NCCL_COMM_ID", "192.168.7.7:9999"),
+                PLAIN_HOST,
+                nccl(2, 27, 7),
+                CommIdHost(),
+            ),
+            (
+                "FAIL job: NCCL_COMM_ID",
+                setting("NCCL_COMM_ID", "here"),
+                PLAIN_HOST,
+                NO_NCCL,
+                CommIdHost("here", failure="not known"),
+            ),
+            (
+                "FAIL job: NCCL_COMM_ID",
+                setting("NCCL_COMM_ID", "far:9999"),
+                PLAIN_HOST,
+                nccl(2, 27, 7),
+                CommIdHost("far", ("192.168.7.7",)),
+            ),
         ],
         good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, _ANY)],
     ),
     "env.ifname-virtual": Cases(
         bad=[
-            (setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
+            ("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
+            ("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
             (
+                "WARN job: tailscale0",
                 PLAIN,
                 Interfaces((LO, interface("tailscale0", 2, "100.64.0.7", virtual=True), ETH0)),
                 over("IB"),
                 NO_NCCL,
             ),
-            (setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB"), NO_NCCL),
-            (PLAIN, Interfaces((LO,)), over("IB"), NO_NCCL),
-            (PLAIN, Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0)), over("Socket"), NO_NCCL),
-            (PLAIN, Interfaces((LO, _board("usb0", "169.254.3.1"), ETH0)), over("IB"), NO_NCCL),
-            (PLAIN, Interfaces((LO, _board("enp0s20u1", "16.1.15.2"), ETH0)), over("IB"), NO_NCCL),
-            (PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("Socket"), NO_NCCL),
+            ("FAIL job: lo", setting("NCCL_SOCKET_IFNAME", "^docker0"), PLAIN_HOST, over("IB"), NO_NCCL),
+            ("FAIL job: lo", PLAIN, Interfaces((LO,)), over("IB"), NO_NCCL),
+            (
+                "FAIL job: tmfifo_net0",
+                PLAIN,
+                Interfaces((LO, interface("tmfifo_net0", 2, "192.168.100.2"), ETH0)),
+                over("Socket"),
+                NO_NCCL,
+            ),
+            ("FAIL job: usb0", PLAIN, Interfaces((LO, _board("usb0", "169.254.3.1"), ETH0)), over("IB"), NO_NCCL),
+            (
+                "FAIL job: enp0s20u1",
+                PLAIN,
+                Interfaces((LO, _board("enp0s20u1", "16.1.15.2"), ETH0)),
+                over("IB"),
+                NO_NCCL,
+            ),
+            ("FAIL job: usb0", PLAIN, Interfaces((LO, ETH0, _board("usb0", "169.254.3.1"))), over("Socket"), NO_NCCL),
         ],
         good=[
             (PLAIN, PLAIN_HOST, over("Socket"), NO_NCCL),
@@ -187,13 +251,14 @@ CASES = {
     "env.ifname-ambiguous": Cases(
         bad=[
             (
+                "WARN job: NCCL_SOCKET_IFNAME",
                 setting("NCCL_SOCKET_IFNAME", "eth1"),
                 Interfaces((LO, ETH0, interface("eth1", 3, "10.1.0.5"), interface("eth10", 12, "10.9.0.5"))),
                 ALONE,
                 NO_NCCL,
             ),
-            (setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "eth0,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
+            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^docker,^lo"), PLAIN_HOST, ALONE, NO_NCCL),
         ],
         good=[
             (setting("NCCL_SOCKET_IFNAME", "eth0,eth1"), TWO_NETS, TWO_NODES, NO_NCCL),
@@ -204,9 +269,33 @@ CASES = {
     ),
     "env.gloo-mismatch": Cases(
         bad=[
-            (Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
-            (Environment({"GLOO_SOCKET_IFNAME": "eth"}), PLAIN, PLAIN_HOST, ALONE, Job(), NO_NCCL),
-            (Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}), PLAIN, PLAIN_HOST, ALONE, Job("gloo"), NO_NCCL),
+            (
+                "FAIL job: GLOO_SOCKET_IFNAME",
+                Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}),
+                PLAIN,
+                PLAIN_HOST,
+                ALONE,
+                Job("gloo"),
+                NO_NCCL,
+            ),
+            (
+                "WARN job: GLOO_SOCKET_IFNAME",
+                Environment({"GLOO_SOCKET_IFNAME": "eth"}),
+                PLAIN,
+                PLAIN_HOST,
+                ALONE,
+                Job(),
+                NO_NCCL,
+            ),
+            (
+                "FAIL job: GLOO_SOCKET_IFNAME",
+                Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}),
+                PLAIN,
+                PLAIN_HOST,
+                ALONE,
+                Job("gloo"),
+                NO_NCCL,
+            ),
         ],
         good=[
             (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
@@ -215,8 +304,8 @@ CASES = {
     ),
     "env.ib-disable": Cases(
         bad=[
-            (setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
-            (setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
+            ("WARN job: NCCL_IB_DISABLE", setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
+            ("FAIL job: NCCL_NET", setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
         ],
         good=[
             (setting("NCCL_IB_DISABLE", "true"), hcas(8), TWO_NODES),
@@ -227,7 +316,7 @@ CASES = {
         ],
     ),
     "env.net-unpinned": Cases(
-        bad=[(setting("NCCL_NET", "IB"), Fabric(), Launch())],
+        bad=[("FAIL job: NCCL_NET", setting("NCCL_NET", "IB"), Fabric(), Launch())],
         good=[
             (PLAIN, hcas(8), TWO_NODES),
             (PLAIN, Fabric(), TWO_NODES),
@@ -235,9 +324,15 @@ CASES = {
     ),
     "env.p2p-off": Cases(
         bad=[
-            (setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
-            (setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
-            (having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), gpus(4), bare(4), NO_NCCL),
+            ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
+            ("WARN job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
+            (
+                "NOTE job: NCCL_P2P_DISABLE; WARN job: NCCL_SHM_DISABLE",
+                having(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"),
+                gpus(4),
+                bare(4),
+                NO_NCCL,
+            ),
         ],
         good=[
             (setting("NCCL_P2P_DISABLE", "1"), gpus(2, "NVIDIA GeForce RTX 4090"), bare(2), NO_NCCL),
@@ -250,8 +345,8 @@ CASES = {
     ),
     "env.efa": Cases(
         bad=[
-            (PLAIN, _EFA, Plugins(), TWO_NODES),
-            (setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
+            ("WARN job: libnccl-net.so", PLAIN, _EFA, Plugins(), TWO_NODES),
+            ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
         ],
         good=[
             (setting("FI_PROVIDER", "efa"), _EFA, Plugins((_OFI,)), TWO_NODES),
@@ -261,9 +356,21 @@ CASES = {
     ),
     "env.vendor": Cases(
         bad=[
-            (having(**{**_TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}), _ANY, STARTS, PLAIN_HOST),
-            (having(FI_CXI_RX_MATCH_MODE="software"), _ANY, STARTS, _ANY),
-            (having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, _ANY),
+            (
+                "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+                having(**{**_TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
+                _ANY,
+                STARTS,
+                PLAIN_HOST,
+            ),
+            (
+                "WARN job: FI_CXI_DISABLE_HOST_REGISTER, FI_MR_CACHE_MONITOR",
+                having(FI_CXI_RX_MATCH_MODE="software"),
+                _ANY,
+                STARTS,
+                _ANY,
+            ),
+            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, _ANY),
         ],
         good=[
             (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), _ANY, STARTS, _ANY),

@@ -68,15 +68,23 @@ def bare(count: int) -> NvLinks:
 
 CASES = {
     "env.start": Cases(
-        bad=[(replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)],
+        bad=[
+            ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
+        ],
         good=[(STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO"))],
     ),
     "env.transport": Cases(
         bad=[
-            (_OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
-            (_OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
-            (replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, ALONE, Job(expect_nics=8)),
-            (ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
+            ("FAIL job: NCCL_NET", _OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
+            ("WARN job: NCCL_IB_DISABLE", _OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
+            (
+                "FAIL image: /dev/infiniband",
+                replace(_OVER_SOCKETS, fast_nics=_NO_NIC),
+                PLAIN,
+                ALONE,
+                Job(expect_nics=8),
+            ),
+            ("FAIL image: libnccl-net.so", ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
         ],
         good=[
             (ON_IB, PLAIN, TWO_NODES, Job()),
@@ -85,11 +93,20 @@ CASES = {
     ),
     "env.conf-files": Cases(
         bad=[
-            (setting("NCCL_DEBUG ", " INFO", _ETC),),
-            (setting("  #NCCL_DEBUG", "INFO", _ETC),),
-            (Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),),
-            (Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),),
-            (Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf"),),
+            ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", _ETC)),
+            ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", _ETC)),
+            (
+                "FAIL job: NCCL_CONF_FILE",
+                Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),
+            ),
+            (
+                "WARN job: /etc/nccl.conf",
+                Settings({}, (), (ConfFile(SYSTEM_FILE, Absent("permission denied", "Denied")),)),
+            ),
+            (
+                "WARN job: /home/me/.nccl.conf",
+                Settings({}, (), (ConfFile("/root/.nccl.conf"),), other_home="/home/me/.nccl.conf"),
+            ),
         ],
         good=[
             (setting("NCCL_DEBUG", "INFO", _ETC),),
@@ -103,11 +120,36 @@ CASES = {
     ),
     "env.topo-file": Cases(
         bad=[
-            (setting("NCCL_TOPO_FILE", "/none.xml"), NamedFiles(Absent("no such file", "Missing")), _TREE),
-            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", whole=False)), _TREE),
-            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=Absent("no such file", "Missing")), _TREE),
-            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph="is not whole"), _TREE),
-            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", version="9")), _TREE),
+            (
+                "FAIL job: NCCL_TOPO_FILE",
+                setting("NCCL_TOPO_FILE", "/none.xml"),
+                NamedFiles(Absent("no such file", "Missing")),
+                _TREE,
+            ),
+            (
+                "FAIL job: NCCL_TOPO_FILE",
+                setting("NCCL_TOPO_FILE", "/t.xml"),
+                NamedFiles(TopologyFile("/t.xml", whole=False)),
+                _TREE,
+            ),
+            (
+                "FAIL job: NCCL_GRAPH_FILE",
+                setting("NCCL_GRAPH_FILE", "/g.xml"),
+                NamedFiles(graph=Absent("no such file", "Missing")),
+                _TREE,
+            ),
+            (
+                "FAIL job: NCCL_GRAPH_FILE",
+                setting("NCCL_GRAPH_FILE", "/g.xml"),
+                NamedFiles(graph="is not whole"),
+                _TREE,
+            ),
+            (
+                "FAIL job: NCCL_TOPO_FILE",
+                setting("NCCL_TOPO_FILE", "/t.xml"),
+                NamedFiles(TopologyFile("/t.xml", version="9")),
+                _TREE,
+            ),
         ],
         good=[
             (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
@@ -122,13 +164,21 @@ CASES = {
     "env.plugin-path": Cases(
         bad=[
             (
+                "FAIL job: /none/libnccl-net.so",
                 setting("NCCL_NET_PLUGIN", "/none/libnccl-net.so"),
                 NamedFiles(libraries={"/none/libnccl-net.so": False}),
                 Plugins(),
                 Loader(),
             ),
-            (setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"), NamedFiles(), Plugins(), Loader()),
             (
+                "WARN job: NCCL_TUNER_PLUGIN",
+                setting("NCCL_TUNER_PLUGIN", "libnccl-tuner-x.so"),
+                NamedFiles(),
+                Plugins(),
+                Loader(),
+            ),
+            (
+                "WARN job: libnope.so",
                 setting("NCCL_NET_PLUGIN", "libnope.so"),
                 NamedFiles(libraries={"libnope.so": False}),
                 Plugins(),
@@ -145,8 +195,20 @@ CASES = {
     ),
     "env.net-name": Cases(
         bad=[
-            (having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"), Plugins((_PLUGIN,)), Loader(), NO_NCCL),
-            (having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"), Plugins((_PLUGIN,)), Loader(), _IN_CONDA),
+            (
+                "FAIL job: NCCL_NET",
+                having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"),
+                Plugins((_PLUGIN,)),
+                Loader(),
+                NO_NCCL,
+            ),
+            (
+                "WARN job: NCCL_NET",
+                having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"),
+                Plugins((_PLUGIN,)),
+                Loader(),
+                _IN_CONDA,
+            ),
         ],
         good=[
             (setting("NCCL_NET", "AWS Libfabric"), Plugins((_PLUGIN,)), Loader(), _IN_WHEEL),
@@ -155,16 +217,16 @@ CASES = {
     ),
     "env.visible": Cases(
         bad=[
-            (Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
-            (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
-            (Environment({_LIST: ""}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
-            (Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
+            ("WARN job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: ""}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
         ],
         good=[
             (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
@@ -184,7 +246,7 @@ CASES = {
         ]
     ),
     "env.torch-timeouts": Cases(
-        bad=[(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"),)],
+        bad=[("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"))],
         good=[
             (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
             (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
@@ -193,9 +255,14 @@ CASES = {
     ),
     "env.nccl": Cases(
         bad=[
-            (_CPU, ALONE, Job()),
-            (Software({}), TWO_NODES, Job()),
-            (Software(_PACKAGES, (*_SYSTEM, _WHEEL), Mapped(_SYSTEM[0].path, "LD_LIBRARY_PATH"), _CUDA), ALONE, Job()),
+            ("FAIL image: torch", _CPU, ALONE, Job()),
+            ("FAIL image: libnccl.so.2", Software({}), TWO_NODES, Job()),
+            (
+                "WARN image: /usr/lib/libnccl.so.2.19.3",
+                Software(_PACKAGES, (*_SYSTEM, _WHEEL), Mapped(_SYSTEM[0].path, "LD_LIBRARY_PATH"), _CUDA),
+                ALONE,
+                Job(),
+            ),
         ],
         good=[
             (replace(_FOUND, mapped=Mapped(_WHEEL.path, "DT_RPATH")), ONE_NODE, Job()),
@@ -206,9 +273,12 @@ CASES = {
     "env.torch-driver": Cases(good=[(_FOUND, _CUDA_12), (Software({}), _CUDA_12)]),
     "env.libraries": Cases(
         bad=[
-            (Linking((replace(_CUDART, path="", why=""), _OURS)),),
-            (Linking((_CUDART, _OURS, replace(_OFI, path="", why="")), _NET),),
-            (Linking((_CUDART, SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))), _NET),),
+            ("FAIL image: libcudart.so.12", Linking((replace(_CUDART, path="", why=""), _OURS))),
+            ("WARN image: libfabric.so.1", Linking((_CUDART, _OURS, replace(_OFI, path="", why="")), _NET)),
+            (
+                "WARN image: libc.so.6",
+                Linking((_CUDART, SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))), _NET),
+            ),
         ],
         good=[
             (Linking((_CUDART, _OURS, _OFI), _NET),),
@@ -217,8 +287,18 @@ CASES = {
     ),
     "env.debug-file": Cases(
         bad=[
-            (having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"), NamedFiles(log_writable=True), TWO_NODES),
-            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"), NamedFiles(None, "/none", False), ALONE),
+            (
+                "WARN job: NCCL_DEBUG_FILE",
+                having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"),
+                NamedFiles(log_writable=True),
+                TWO_NODES,
+            ),
+            (
+                "WARN job: NCCL_DEBUG_FILE",
+                having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
+                NamedFiles(None, "/none", False),
+                ALONE,
+            ),
         ],
         good=[
             (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
@@ -229,8 +309,8 @@ CASES = {
     ),
     "env.debug-storm": Cases(
         bad=[
-            (having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all"),),
-            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT"),),
+            ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all")),
+            ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT")),
         ],
         good=[
             (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET"),),
@@ -240,8 +320,8 @@ CASES = {
     ),
     "env.unknown-var": Cases(
         bad=[
-            (setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
-            (setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
+            ("WARN job: NCCL_DEBUG ", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
+            ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
         ],
         good=[
             (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
@@ -250,8 +330,8 @@ CASES = {
     ),
     "env.retired-var": Cases(
         bad=[
-            (setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
-            (setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
+            ("WARN job: NCCL_LL_THRESHOLD", setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
+            ("WARN job: NCCL_IB_CUDA_SUPPORT", setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
         ],
         good=[
             (setting("NCCL_ASYNC_ERROR_HANDLING", "1"), NO_NCCL),
@@ -261,8 +341,8 @@ CASES = {
     ),
     "env.bool-word": Cases(
         bad=[
-            (setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
-            (setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
+            ("FAIL job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
+            ("WARN job: NCCL_P2P_DISABLE", setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
         ],
         good=[
             (setting("NCCL_DEBUG", "INFO"), NO_NCCL),
@@ -270,13 +350,15 @@ CASES = {
             (setting("NCCL_IB_DISABLE", "false"), nccl(2, 32, 3)),
         ],
     ),
-    "env.number-text": Cases(bad=[(setting("NCCL_BUFFSIZE", "4M"),)], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]),
+    "env.number-text": Cases(
+        bad=[("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M"))], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]
+    ),
     "env.range": Cases(
         bad=[
-            (setting("NCCL_IB_RETRY_CNT", "10"),),
-            (setting("NCCL_BUFFSIZE", "-1"),),
-            (setting("NCCL_BUFFSIZE", "4M"),),
-            (setting("NCCL_P2P_NET_CHUNKSIZE", "-1"),),
+            ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "10")),
+            ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "-1")),
+            ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M")),
+            ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "-1")),
         ],
         good=[
             (setting("NCCL_IB_TC", "-1"),),
@@ -287,12 +369,12 @@ CASES = {
     ),
     "env.noop": Cases(
         bad=[
-            (setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
-            (setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
-            (setting("NCCL_BUFFSIZE", "1024"), NO_NCCL),
-            (setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
-            (setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),
-            (setting("NCCL_IB_RETRY_CNT", "0"), NO_NCCL),
+            ("WARN job: NCCL_MAX_NCHANNELS", setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
+            ("WARN job: NCCL_MAX_CTAS", setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
+            ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "1024"), NO_NCCL),
+            ("WARN job: NCCL_LL128_BUFFSIZE", setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
+            ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),
+            ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "0"), NO_NCCL),
         ],
         good=[
             (having(NCCL_MAX_NCHANNELS="8", NCCL_MIN_NCHANNELS="4", NCCL_BUFFSIZE="8388608"), NO_NCCL),
@@ -305,10 +387,10 @@ CASES = {
     ),
     "env.overruled": Cases(
         bad=[
-            (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="8"), NO_NCCL),
-            (setting("NCCL_NTHREADS", "100"), NO_NCCL),
-            (setting("NCCL_NTHREADS", "32"), NO_NCCL),
-            (having(NCCL_SOCKET_NTHREADS="16", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
+            ("WARN job: NCCL_MIN_NCHANNELS", having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="8"), NO_NCCL),
+            ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "100"), NO_NCCL),
+            ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "32"), NO_NCCL),
+            ("WARN job: NCCL_NSOCKS_PERTHREAD", having(NCCL_SOCKET_NTHREADS="16", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
         ],
         good=[
             (having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="-2"), NO_NCCL),
@@ -320,13 +402,13 @@ CASES = {
     ),
     "env.unknown-text": Cases(
         bad=[
-            (setting("NCCL_P2P_LEVEL", "nvl"),),
-            (setting("NCCL_SOCKET_FAMILY", "IPv4"),),
-            (setting("NCCL_DEBUG", "debug"),),
-            (setting("NCCL_DEBUG_SUBSYS", "INIT,NETWORK"),),
-            (setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe"),),
-            (setting("CUDA_DEVICE_MAX_CONNECTIONS", "33"),),
-            (setting("GLOO_DEVICE_TRANSPORT", "tcp"),),
+            ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "nvl")),
+            ("WARN job: NCCL_SOCKET_FAMILY", setting("NCCL_SOCKET_FAMILY", "IPv4")),
+            ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG", "debug")),
+            ("WARN job: NCCL_DEBUG_SUBSYS", setting("NCCL_DEBUG_SUBSYS", "INIT,NETWORK")),
+            ("FAIL job: TORCH_NCCL_ASYNC_ERROR_HANDLING", setting("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe")),
+            ("WARN job: CUDA_DEVICE_MAX_CONNECTIONS", setting("CUDA_DEVICE_MAX_CONNECTIONS", "33")),
+            ("FAIL job: GLOO_DEVICE_TRANSPORT", setting("GLOO_DEVICE_TRANSPORT", "tcp")),
         ],
         good=[
             (setting("NCCL_P2P_LEVEL", "NVL"),),
@@ -342,17 +424,32 @@ CASES = {
         ],
     ),
     "env.debugging": Cases(
-        bad=[(setting("TORCH_DISTRIBUTED_DEBUG", "detail"),)], good=[(setting("TORCH_DISTRIBUTED_DEBUG", "INFO"),)]
+        bad=[("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail"))],
+        good=[(setting("TORCH_DISTRIBUTED_DEBUG", "INFO"),)],
     ),
     "env.forced-algo": Cases(
         bad=[
-            (setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_ALGO", "Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
-            (setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-            (having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
-            (setting("NCCL_ALGO", "Ring,Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_ALGO", "^NVLS,NVLSTree"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
+            ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (
+                "WARN job: NCCL_ALGO; FAIL job: NCCL_ALGO",
+                setting("NCCL_ALGO", "Tree"),
+                gpus(8),
+                linked(8),
+                TWO_NODES,
+                NO_NCCL,
+            ),
+            ("FAIL job: NCCL_ALGO", setting("NCCL_ALGO", "allreduce:NVLS"), gpus(8), bare(8), ONE_NODE, NO_NCCL),
+            ("WARN job: NCCL_PROTO", setting("NCCL_PROTO", "LL128"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            (
+                "WARN job: NCCL_PROTO; FAIL job: NCCL_ALGO",
+                having(NCCL_ALGO="allreduce:NVLS", NCCL_PROTO="LL"),
+                gpus(8),
+                linked(8),
+                ONE_NODE,
+                NO_NCCL,
+            ),
+            ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "Ring,Tree"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
+            ("WARN job: NCCL_ALGO", setting("NCCL_ALGO", "^NVLS,NVLSTree"), gpus(8), linked(8), ONE_NODE, NO_NCCL),
         ],
         good=[
             (setting("NCCL_ALGO", "allreduce:tree,ring"), gpus(8), linked(8), TWO_NODES, NO_NCCL),
@@ -364,7 +461,7 @@ CASES = {
         ],
     ),
     "env.danger-knob": Cases(
-        bad=[(setting("NCCL_CHUNK_SIZE", "2097152"),)],
+        bad=[("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152"))],
         good=[
             (setting("NCCL_CHUNK_SIZE", "131072"),),
             (setting("NCCL_P2P_NET_CHUNKSIZE", "524288"),),
@@ -372,8 +469,8 @@ CASES = {
     ),
     "env.gid-uniform": Cases(
         bad=[
-            (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
-            (Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
+            ("FAIL job: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
+            ("FAIL image: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
         ],
         good=[(Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY)],
     ),

@@ -55,20 +55,53 @@ LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13
 _TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
 
 CASES = {
-    "gpu.smi-canary": Cases(bad=[(Smi(gpus=1), PAIR)], good=[(Smi(gpus=2), PAIR), (Smi(gpus=1), ONE_LOST)]),
+    "gpu.smi-canary": Cases(
+        bad=[("FAIL node: nvidia-smi", Smi(gpus=1), PAIR)], good=[(Smi(gpus=2), PAIR), (Smi(gpus=1), ONE_LOST)]
+    ),
     "gpu.count": Cases(
         bad=[
-            (ONE_LOST, Job(), Launch(), NODES, *_REST),
-            (FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
-            (NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
-            (NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
-            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus(), _NO_DRIVER, Environment(), BARE_HOST),
-            (NO_NVML, Job(), Launch(), _NO_NODES, on_the_bus("nvidia"), _LOADED, Environment(), BARE_HOST),
-            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN, BARE_HOST),
-            (NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
-            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), BARE_HOST),
-            (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), DOCKER),
+            ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *_REST),
+            ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
+            ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
+            ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
             (
+                "FAIL node: GPUs",
+                NO_NVML,
+                Job(),
+                Launch(),
+                _NO_NODES,
+                on_the_bus(),
+                _NO_DRIVER,
+                Environment(),
+                BARE_HOST,
+            ),
+            (
+                "FAIL job: GPUs",
+                NO_NVML,
+                Job(),
+                Launch(),
+                _NO_NODES,
+                on_the_bus("nvidia"),
+                _LOADED,
+                Environment(),
+                BARE_HOST,
+            ),
+            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN, BARE_HOST),
+            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
+            (
+                "FAIL node: GPUs",
+                FEWER,
+                Job(),
+                Launch(),
+                EIGHT_NODES,
+                EIGHT_ON_THE_BUS,
+                _LOADED,
+                Environment(),
+                BARE_HOST,
+            ),
+            ("FAIL image: /dev/nvidia-uvm", PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), DOCKER),
+            (
+                "WARN node: GPU0, GPU1",
                 Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
                 Job(),
                 Launch(),
@@ -89,7 +122,7 @@ CASES = {
         ],
     ),
     "gpu.p2p": Cases(
-        bad=[(TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL)],
+        bad=[("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL)],
         good=[
             (TWO, access("OK", "NS"), TREE, NO_LINKS, METAL),
             (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
@@ -98,7 +131,7 @@ CASES = {
         ],
     ),
     "gpu.ecc": Cases(
-        bad=[(box(PROTECTED, WORN),)],
+        bad=[("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN))],
         good=[
             (box(PROTECTED, REPAIRED),),
             (box(PROTECTED, replace(PROTECTED, sram_worn=REFUSED)),),
@@ -107,8 +140,8 @@ CASES = {
     ),
     "gpu.ecc-mode": Cases(
         bad=[
-            (box(PROTECTED, PROTECTED, BARE), ALL),
-            (box(PROTECTED, BARE), ALL),
+            ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL),
+            ("WARN node: GPU1", box(PROTECTED, BARE), ALL),
         ],
         good=[
             (box(BARE, BARE), ALL),
@@ -118,8 +151,8 @@ CASES = {
     ),
     "gpu.model": Cases(
         bad=[
-            (box(HEALTHY, _OTHER), ALL),
-            (box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
+            ("WARN job: GPUs", box(HEALTHY, _OTHER), ALL),
+            ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
         ],
         good=[
             (WELL, ALL),
@@ -131,14 +164,14 @@ CASES = {
         good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)]
     ),
     "gpu.remap": Cases(
-        bad=[(box(HEALTHY, replace(HEALTHY, remap_failed=True)),)],
+        bad=[("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True)))],
         good=[(box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
     ),
     "gpu.busy": Cases(
         bad=[
-            (box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,))),),
-            (box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB)),),
-            (box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0)),),
+            ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
+            ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
+            ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
         ],
         good=[
             (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
@@ -148,16 +181,16 @@ CASES = {
     ),
     "gpu.mig": Cases(
         bad=[
-            (box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
-            (box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
+            ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
+            ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
         ],
         good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     ),
     "gpu.persistence": Cases(good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]),
     "gpu.compute-mode": Cases(
         bad=[
-            (box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
-            (box(replace(_EXCLUSIVE, processes=(None,))), Job()),
+            ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
+            ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
         ],
         good=[
             (box(_EXCLUSIVE), Job()),
@@ -167,8 +200,8 @@ CASES = {
     ),
     "gpu.xid": Cases(
         bad=[
-            (log(LINK), BOX),
-            (log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+            ("FAIL node: GPU0", log(LINK), BOX),
+            ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
         ],
         good=[
             (log(LINK_SOFT), BOX),
@@ -178,11 +211,11 @@ CASES = {
     ),
     "gpu.limits": Cases(
         bad=[
-            (box(CAPPED),),
-            (box(FULL, FULL, replace(FULL, clock_MHz=990)),),
-            (box(*(replace(FULL, clock_MHz=345),) * 3),),
-            (box(FULL, replace(FULL, temperature_C=89)),),
-            (box(FULL, FULL, replace(FULL, hot_s=5400)),),
+            ("WARN image: GPU0", box(CAPPED)),
+            ("WARN node: GPU2", box(FULL, FULL, replace(FULL, clock_MHz=990))),
+            ("WARN image: GPU0, GPU1, GPU2", box(*(replace(FULL, clock_MHz=345),) * 3)),
+            ("WARN node: GPU1", box(FULL, replace(FULL, temperature_C=89))),
+            ("WARN node: GPU2", box(FULL, FULL, replace(FULL, hot_s=5400))),
         ],
         good=[
             (box(*(replace(FULL, power_limit_W=500) for _ in range(8))),),

@@ -54,7 +54,10 @@ def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
 _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.nofile": Cases(
-        bad=[(files(64, 64), Launch(), Job()), (files(64, 4096), Launch(), Job(local=True))],
+        bad=[
+            ("WARN image: RLIMIT_NOFILE", files(64, 64), Launch(), Job()),
+            ("WARN image: RLIMIT_NOFILE", files(64, 4096), Launch(), Job(local=True)),
+        ],
         good=[
             (files(65536, 65536), LARGE, Job()),
             (files(1024, 1048576), LARGE, Job()),
@@ -64,11 +67,18 @@ CASES = {
     ),
     "host.threads": Cases(
         bad=[
-            (files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
-            (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
-            (files(65536, 65536), Launch("mpi", 3, 16, visible_gpus="3"), _pids(300, used=100), EIGHT, Job()),
-            (_few(1000, frozenset()), Launch(), _FREE, EIGHT, Job()),
-            (_few(0, frozenset({"sys_admin"}), first=False), Launch(), _FREE, EIGHT, Job()),
+            ("FAIL image: pids.max", files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
+            ("WARN image: pids.max", files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
+            (
+                "FAIL image: pids.max",
+                files(65536, 65536),
+                Launch("mpi", 3, 16, visible_gpus="3"),
+                _pids(300, used=100),
+                EIGHT,
+                Job(),
+            ),
+            ("FAIL image: RLIMIT_NPROC", _few(1000, frozenset()), Launch(), _FREE, EIGHT, Job()),
+            ("FAIL image: RLIMIT_NPROC", _few(0, frozenset({"sys_admin"}), first=False), Launch(), _FREE, EIGHT, Job()),
         ],
         good=[
             (_few(0, frozenset()), Launch(), _FREE, EIGHT, Job()),  # root in docker
@@ -81,10 +91,26 @@ CASES = {
     ),
     "host.shm": Cases(
         bad=[
-            (SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
-            (SMALL, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_21, PLAIN, Job()),
-            (SharedMemory(4 * MIB, 4 * MIB), NEW_DRIVER, ONE_PER_NODE, NCCL_2_21, PLAIN, Job()),
-            (SharedMemory(250 * MIB, 250 * MIB), NEW_DRIVER, TWO_NODES, NCCL_2_27, PLAIN, Job()),
+            ("WARN image: /dev/shm", SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
+            (
+                "FAIL image: /dev/shm",
+                SMALL,
+                Absent("no NVML"),
+                Launch("torchrun", 0, 8, 0, 8, 1),
+                NCCL_2_21,
+                PLAIN,
+                Job(),
+            ),
+            ("FAIL image: /dev/shm", SharedMemory(4 * MIB, 4 * MIB), NEW_DRIVER, ONE_PER_NODE, NCCL_2_21, PLAIN, Job()),
+            (
+                "FAIL image: /dev/shm",
+                SharedMemory(250 * MIB, 250 * MIB),
+                NEW_DRIVER,
+                TWO_NODES,
+                NCCL_2_27,
+                PLAIN,
+                Job(),
+            ),
         ],
         good=[
             (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
@@ -104,8 +130,8 @@ CASES = {
     ),
     "host.memlock": Cases(
         bad=[
-            (Memlock(1 * GIB), NIC, user()),
-            (Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
+            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user()),
+            ("FAIL image: RLIMIT_MEMLOCK", Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
         ],
         good=[(Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
     ),
@@ -118,8 +144,15 @@ CASES = {
     ),
     "host.oom": Cases(
         bad=[
-            (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
-            (_ROOM, Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)), LARGE, Absent("no NVML"), Job()),
+            ("WARN image: memory", _ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job()),
+            (
+                "WARN image: memory",
+                _ROOM,
+                Cgroup(None, MemoryLimit(8 * GIB, "/sys/fs/cgroup", 0)),
+                LARGE,
+                Absent("no NVML"),
+                Job(),
+            ),
         ],
         good=[
             (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
@@ -129,9 +162,9 @@ CASES = {
     ),
     "host.affinity": Cases(
         bad=[
-            (allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
-            (allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
-            (allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
+            ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+            ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
+            ("WARN job: GPU2, GPU3", allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
         ],
         good=[
             (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
@@ -143,7 +176,7 @@ CASES = {
     ),
     "host.cpu-quota": Cases(good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())]),
     "host.numa-bind": Cases(
-        bad=[(MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
+        bad=[("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
         good=[
             (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
             (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),

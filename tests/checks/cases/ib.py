@@ -55,6 +55,7 @@ CASES = {
     "ib.gdr": Cases(
         bad=[
             (
+                "WARN image: GPUDirect RDMA",
                 fabric(),
                 PLAIN,
                 replace(PEERMEM, driver="proprietary"),
@@ -65,10 +66,43 @@ CASES = {
                 Launch(),
                 METAL,
             ),
-            (fabric(), having("NCCL_DMABUF_ENABLE", "0"), _OPEN, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, Launch(), METAL),
-            (fabric(), having("NCCL_NET_GDR_LEVEL", "LOC"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
-            (fabric(), having("NCCL_NET_GDR_READ", "0"), PEERMEM, gpus(), pci(), _BARE, NO_NCCL, Launch(), METAL),
+            (
+                "WARN job: GPUDirect RDMA",
+                fabric(),
+                having("NCCL_DMABUF_ENABLE", "0"),
+                _OPEN,
+                gpus(),
+                pci(),
+                _BARE,
+                NO_NCCL,
+                Launch(),
+                METAL,
+            ),
+            ("WARN node: GPU3", fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, Launch(), METAL),
+            (
+                "WARN job: NCCL_NET_GDR_LEVEL",
+                fabric(),
+                having("NCCL_NET_GDR_LEVEL", "LOC"),
+                PEERMEM,
+                gpus(),
+                pci(),
+                _BARE,
+                NO_NCCL,
+                Launch(),
+                METAL,
+            ),
+            (
+                "WARN job: NCCL_NET_GDR_READ",
+                fabric(),
+                having("NCCL_NET_GDR_READ", "0"),
+                PEERMEM,
+                gpus(),
+                pci(),
+                _BARE,
+                NO_NCCL,
+                Launch(),
+                METAL,
+            ),
         ],
         good=[
             (fabric(), PLAIN, PEERMEM, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
@@ -103,8 +137,8 @@ CASES = {
     ),
     "ib.gpu-near": Cases(
         bad=[
-            (fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
-            (fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
+            ("WARN node: GPU3", fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
+            ("WARN node: GPU1", fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
         ],
         good=[
             (fabric(), PLAIN, pci(far=(0, 1, 2, 3)), gpus(), METAL),
@@ -124,10 +158,10 @@ CASES = {
     ),
     "ib.state": Cases(
         bad=[
-            (fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
-            (fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
-            (fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
-            (fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
+            ("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
+            ("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
+            ("WARN link: mlx5_1:1", fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
+            ("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
         ],
         good=[
             (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
@@ -139,9 +173,15 @@ CASES = {
     ),
     "ib.rate": Cases(
         bad=[
-            (fabric(port(1, HDR)), PLAIN, pci(), gpus()),
-            (fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
-            (fabric(port(0, Rate(50, 1, "HDR")), count=1), PLAIN, Absent("no sysfs"), Absent("no driver")),
+            ("FAIL link: mlx5_1:1", fabric(port(1, HDR)), PLAIN, pci(), gpus()),
+            ("WARN link: mlx5_1:1", fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
+            (
+                "FAIL link: mlx5_0:1",
+                fabric(port(0, Rate(50, 1, "HDR")), count=1),
+                PLAIN,
+                Absent("no sysfs"),
+                Absent("no driver"),
+            ),
         ],
         good=[
             (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
@@ -152,7 +192,7 @@ CASES = {
         ],
     ),
     "ib.perm": Cases(
-        bad=[(Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES)],
+        bad=[("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES)],
         good=[
             (fabric(), PLAIN, TWO_NODES),
             (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
@@ -165,7 +205,13 @@ CASES = {
         ]
     ),
     "ib.losses": Cases(
-        bad=[(fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)), PLAIN)],
+        bad=[
+            (
+                "WARN link: mlx5_2:1",
+                fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)),
+                PLAIN,
+            )
+        ],
         good=[
             (fabric(*(_troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
             (fabric(*(_troubled(n, out_of_sequence=900) for n in range(1)), *map(_troubled, range(1, 4))), PLAIN),
@@ -174,8 +220,13 @@ CASES = {
     ),
     "ib.roce-v2": Cases(
         bad=[
-            (fabric(roce(0, ""), count=0), PLAIN, Launch()),
-            (fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0), PLAIN, Launch()),
+            ("WARN node: mlx5_0:1", fabric(roce(0, ""), count=0), PLAIN, Launch()),
+            (
+                "WARN node: mlx5_0:1",
+                fabric(roce(0, "", gids=(gid(0, "10.0.0.5", "IB/RoCE v1"),)), count=0),
+                PLAIN,
+                Launch(),
+            ),
         ],
         good=[
             (fabric(roce(0, "", gids=(gid(1, "2001:db8::5"),)), count=0), PLAIN, TWO_NODES),
@@ -185,7 +236,15 @@ CASES = {
         ],
     ),
     "ib.roce-mtu": Cases(
-        bad=[(fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(9000, 4000), _routes())],
+        bad=[
+            (
+                "WARN node: mlx5_1:1",
+                fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0),
+                PLAIN,
+                interfaces(9000, 4000),
+                _routes(),
+            )
+        ],
         good=[
             (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), _routes()),
             (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), _routes()),
@@ -194,7 +253,16 @@ CASES = {
         ],
     ),
     "ib.same-subnet": Cases(
-        bad=[(_BOTH, PLAIN, _SAME, Routes((), Absent("no ip")), _sysctls(eth0=_FLUX, eth1=_FLUX))],
+        bad=[
+            (
+                "WARN node: eth0 and eth1",
+                _BOTH,
+                PLAIN,
+                _SAME,
+                Routes((), Absent("no ip")),
+                _sysctls(eth0=_FLUX, eth1=_FLUX),
+            )
+        ],
         good=[
             (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_KEPT_APART, eth1=_KEPT_APART)),
             (_BOTH, PLAIN, _SAME, Routes((), _BY_SOURCE), _sysctls(eth0=_FLUX, eth1=_KEPT_APART)),

@@ -67,10 +67,34 @@ LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 CASES = {
     "launch.gloo-group": Cases(
         bad=[
-            (_HOSTS, _named("10.0.0.5", ""), _with("lo", ""), _SYSTEMS, _ANY, Job()),
-            (_DOCKERS, _named("10.0.0.5", "10.0.0.6"), _with("docker0", "docker0"), _SYSTEMS, _ANY, Job()),
-            (_TWO_NETS, _named("10.0.0.5", "10.0.0.6"), _with("eth0,eth1", "eth0"), _SYSTEMS, _ANY, Job("gloo")),
-            (_TWO_NETS, _named("10.0.0.5", "10.0.0.6"), _with("eth1", ""), _SYSTEMS, _ANY, Job()),
+            ("WARN job: n[0-1] on n0 n1", _HOSTS, _named("10.0.0.5", ""), _with("lo", ""), _SYSTEMS, _ANY, Job()),
+            (
+                "WARN job: n[0-1] on n0 n1",
+                _DOCKERS,
+                _named("10.0.0.5", "10.0.0.6"),
+                _with("docker0", "docker0"),
+                _SYSTEMS,
+                _ANY,
+                Job(),
+            ),
+            (
+                "FAIL job: n[0-1] on n0 n1",
+                _TWO_NETS,
+                _named("10.0.0.5", "10.0.0.6"),
+                _with("eth0,eth1", "eth0"),
+                _SYSTEMS,
+                _ANY,
+                Job("gloo"),
+            ),
+            (
+                "WARN job: GLOO_SOCKET_IFNAME on n0",
+                _TWO_NETS,
+                _named("10.0.0.5", "10.0.0.6"),
+                _with("eth1", ""),
+                _SYSTEMS,
+                _ANY,
+                Job(),
+            ),
         ],
         good=[
             (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("", ""), _SYSTEMS, _ANY, Job("gloo")),
@@ -81,22 +105,22 @@ CASES = {
     ),
     "launch.master-reach": Cases(
         bad=[
-            (_FILTERED,),
-            (replace(_AT, outcome="resolve", address="", source="", interface=""),),
+            ("FAIL unknown: node0:29500", _FILTERED),
+            ("FAIL job: node0:29500", replace(_AT, outcome="resolve", address="", source="", interface="")),
         ],
         good=[(replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
     ),
     "launch.rank-twice": Cases(
         bad=[
-            (Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
-            (Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
+            ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
+            ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
         ],
         good=[(Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES)],
     ),
     "launch.world-agree": Cases(
         bad=[
-            (Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND}),),
-            (Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)}),),
+            ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
+            ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
         ],
         good=[
             (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
@@ -105,8 +129,8 @@ CASES = {
     ),
     "launch.master-agree": Cases(
         bad=[
-            (Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
-            (Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
+            ("WARN image: node0 on n2", Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
+            ("FAIL image: node0", Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
         ],
         good=[
             (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
@@ -115,13 +139,15 @@ CASES = {
             (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
         ],
     ),
-    "launch.rank-silent": Cases(bad=[(_OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))]),
+    "launch.rank-silent": Cases(
+        bad=[("FAIL unknown: n0 local rank 1 on n0", _OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))]
+    ),
     "launch.tcp-mesh": Cases(
         bad=[
-            (_DEAD, _ALL_STAYED),
-            (_ONE_WAY, _ALL_STAYED),
-            (_ONLY_NCCL, _ALL_STAYED),
-            (_ONLY_GLOO, _ALL_STAYED),
+            ("FAIL node: n2 on n2", _DEAD, _ALL_STAYED),
+            ("FAIL node: n2 on n2", _ONE_WAY, _ALL_STAYED),
+            ("WARN fabric: n0 -> n2 on n0 n2", _ONLY_NCCL, _ALL_STAYED),
+            ("WARN node: n2 on n2", _ONLY_GLOO, _ALL_STAYED),
         ],
         good=[
             (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
@@ -138,9 +164,14 @@ CASES = {
     ),
     "launch.firewall": Cases(
         bad=[
-            (Every({"n0": OPEN, "n1": REJECTS}), _UNTRIED, UNCHOSEN),
-            (Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV4),
-            (Every({"n0": REJECTS, "n1": DROPS}), _UNTRIED, _OVER_IPV6),
+            ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), _UNTRIED, UNCHOSEN),
+            ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV4),
+            (
+                "WARN image: inet/firewalld/filter_INPUT on n0",
+                Every({"n0": REJECTS, "n1": DROPS}),
+                _UNTRIED,
+                _OVER_IPV6,
+            ),
         ],
         good=[
             (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
@@ -161,7 +192,7 @@ CASES = {
         good=[(replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))]
     ),
     "launch.ports-enough": Cases(
-        bad=[(LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0))],
+        bad=[("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0))],
         good=[
             (LARGE, USUAL, Ports((), 5000)),
             (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
@@ -169,6 +200,7 @@ CASES = {
     ),
     "launch.somaxconn": Cases(good=[(LARGE, USUAL)]),
     "launch.port-flooded": Cases(
-        bad=[(Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)], good=[(_CALM, HEALTHY)]
+        bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)],
+        good=[(_CALM, HEALTHY)],
     ),
 }

@@ -65,6 +65,7 @@ CASES = {
     "launch.container-split": Cases(
         bad=[
             (
+                "WARN job: ranks 0-1 on n0 n1",
                 Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}),
                 Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
             )
@@ -73,8 +74,20 @@ CASES = {
     ),
     "launch.dup-gpu": Cases(
         bad=[
-            (_two(_process(0, visible=("3",)), _process(1, visible=("3",))), _EIGHT, _PLAIN, _UNASKED),
-            (_two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))), _EIGHT, _PLAIN, _UNASKED),
+            (
+                "FAIL job: GPU-0003 on n0",
+                _two(_process(0, visible=("3",)), _process(1, visible=("3",))),
+                _EIGHT,
+                _PLAIN,
+                _UNASKED,
+            ),
+            (
+                "FAIL job: GPU-0000 on n0",
+                _two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))),
+                _EIGHT,
+                _PLAIN,
+                _UNASKED,
+            ),
         ],
         good=[
             (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN, _UNASKED),
@@ -90,20 +103,30 @@ CASES = {
             ),
         ],
     ),
-    "launch.master-resolve": Cases(bad=[(Master("node0", failure="resolve node0: Name or service not known"),)]),
+    "launch.master-resolve": Cases(
+        bad=[("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known"))]
+    ),
     "launch.master-loopback": Cases(
         bad=[
-            (Master("localhost", ("127.0.0.1",)), TWO_NODES),
-            (Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
+            ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),
+            ("FAIL job: 127.0.0.1", Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
         ],
         good=[(Master("localhost", ("127.0.0.1",)), ALONE)],
     ),
     "launch.fqdn": Cases(
         bad=[
-            (NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
-            (NODE0, BY_DNS, OwnName("node0", failure="Name or service not known"), HERE, Environment({}), Job("gloo")),
-            (NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
-            (NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
+            ("WARN image: node0", NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
+            (
+                "WARN image: node0",
+                NODE0,
+                BY_DNS,
+                OwnName("node0", failure="Name or service not known"),
+                HERE,
+                Environment({}),
+                Job("gloo"),
+            ),
+            ("WARN image: node0", NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
+            ("WARN image: node0", NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
         ],
         good=[
             (NODE0, BY_DNS, UNASKED, HERE, Environment({}), Job("gloo")),
@@ -116,9 +139,17 @@ CASES = {
     ),
     "launch.route": Cases(
         bad=[
-            (FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
-            (FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-            (replace(FAR, addresses=("fd00::1",)), Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+            ("FAIL node: node0", FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
+            ("WARN image: ens1", FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+            (
+                "FAIL node: node0",
+                replace(FAR, addresses=("fd00::1",)),
+                Interfaces((ETH0,)),
+                ROUTED,
+                Settings(),
+                NO_SOFTWARE,
+                Job(),
+            ),
         ],
         good=[
             (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
@@ -145,9 +176,9 @@ CASES = {
     ),
     "launch.slurm-agree": Cases(
         bad=[
-            (Launch("environment", 3, 32, 3, 8, 4), TASK_3),
-            (Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
-            (Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
+            ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
+            ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
+            ("WARN job: nnodes", Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
         ],
         good=[
             (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come

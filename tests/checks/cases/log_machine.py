@@ -19,9 +19,12 @@ GARBLED = (
 CASES = {
     "log.ended-from-outside": Cases(
         bad=[
-            f"step 7 loss 2\n{_LIMIT} PREEMPTION ***",
-            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***",
-            "W0102 03:04:05.000000 77 api.py:723] Received 15 death signal, shutting down workers",
+            ("FAIL job: example", f"step 7 loss 2\n{_LIMIT} PREEMPTION ***"),
+            ("FAIL unknown: example", "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"),
+            (
+                "FAIL job: example",
+                "W0102 03:04:05.000000 77 api.py:723] Received 15 death signal, shutting down workers",
+            ),
         ],
         good=[
             f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
@@ -31,36 +34,63 @@ CASES = {
     ),
     "log.node-failed": Cases(
         bad=[
-            f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
-            "33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: RuntimeError: x",
+            ("FAIL node: example", f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"),
+            (
+                "FAIL node: example on n7",
+                "33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: RuntimeError: x",
+            ),
         ],
         good=["33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: step 7 loss 2"],
     ),
     "log.program-raised": Cases(
         bad=[
-            '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
-            "[rank3]: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel "
-            "communication collective. Device: 3, node: n1\n",
-            '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
-            "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
-            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
-            "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new "
-            "one. This error indicates that your module has parameters that were not used in producing loss. You can "
-            "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
-            "`torch.nn.parallel.DistributedDataParallel`\n",
-            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
-            "[rank1]: ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n",
-            '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
-            "[rank1]: TypeError: Input tensor data type is not supported for NCCL process group: UInt16\n",
-            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-            "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
-            '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
-            "  ValueError: batch 17 holds no tokens\n========\n",
-            'multiprocess.pool.RemoteTraceback: \n"""\nTraceback (most recent call last):\n'
-            '  File "/x/datasets/formatting.py", line 280, in __getitem__\n    value = self.data[key]\n'
-            'KeyError: \'conversations\'\n"""\n\nThe above exception was the direct cause of the following exception:\n'
-            '\nTraceback (most recent call last):\n  File "launcher.py", line 23, in <module>\n    launch()\n'
-            "KeyError: 'conversations'\n",
+            (
+                "FAIL job: rank 3",
+                '[rank3]: Traceback (most recent call last):\n[rank3]:   File "optim.py", line 12, in step\n'
+                "[rank3]: AssertionError: Rank 3: found NaN in local grad norm in backward pass before data-parallel "
+                "communication collective. Device: 3, node: n1\n",
+            ),
+            (
+                "FAIL job: rank 3",
+                '[rank3]: Traceback (most recent call last):\n[rank3]:   File "ckpt.py", line 12, in load\n'
+                "[rank3]: RuntimeError: cannot restore step 100: unexpected key\n",
+            ),
+            (
+                "FAIL job: rank 1",
+                '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+                "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before "
+                "starting a new "
+                "one. This error indicates that your module has parameters that were not used in producing "
+                "loss. You can "
+                "enable unused parameter detection by passing the keyword argument `find_unused_parameters=True` to "
+                "`torch.nn.parallel.DistributedDataParallel`\n",
+            ),
+            (
+                "FAIL image: rank 1",
+                '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+                "[rank1]: ImportError: /x/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n",
+            ),
+            (
+                "FAIL job: rank 1",
+                '[rank1]: Traceback (most recent call last):\n[rank1]:   File "train.py", line 12, in <module>\n'
+                "[rank1]: TypeError: Input tensor data type is not supported for NCCL process group: UInt16\n",
+            ),
+            (
+                "FAIL job: rank 3 on n2",
+                "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+                "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 77)\n  error_file: /tmp/e/error.json\n"
+                '  traceback : Traceback (most recent call last):\n    File "train.py", line 12, in main\n'
+                "  ValueError: batch 17 holds no tokens\n========\n",
+            ),
+            (
+                "FAIL job: example",
+                'multiprocess.pool.RemoteTraceback: \n"""\nTraceback (most recent call last):\n'
+                '  File "/x/datasets/formatting.py", line 280, in __getitem__\n    value = self.data[key]\n'
+                'KeyError: \'conversations\'\n"""\n\nThe above exception was the direct cause of the following '
+                "exception:\n"
+                '\nTraceback (most recent call last):\n  File "launcher.py", line 23, in <module>\n    launch()\n'
+                "KeyError: 'conversations'\n",
+            ),
         ],
         good=[
             'Traceback (most recent call last):\n  File "/x/ray/train/utils.py", line 43, in check\n    ray.get(ref)\n'
@@ -73,43 +103,87 @@ CASES = {
     ),
     "log.segmentation-fault": Cases(
         bad=[
-            "[rank1]: Fatal Python error: Segmentation fault",
-            "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed.",
-            "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
-            "down.",
-            "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+            ("FAIL unknown: rank 1", "[rank1]: Fatal Python error: Segmentation fault"),
+            ("FAIL unknown: rank 1", "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed."),
+            (
+                "FAIL unknown: example",
+                "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
+                "down.",
+            ),
+            (
+                "FAIL unknown: example",
+                "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+            ),
         ],
         good=["[rank1]: Fatal Python error: Aborted"],
     ),
     "log.host-memory-full": Cases(
         bad=[
-            "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-            "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9.0. Some of your processes may have been "
-            "killed by the cgroup out-of-memory handler.",
-            "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:113] . DefaultCPUAllocator: can't allocate memory",
+            (
+                "FAIL unknown: example",
+                "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+            ),
+            (
+                "FAIL job: example",
+                "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=9.0. Some of your processes may have been "
+                "killed by the cgroup out-of-memory handler.",
+            ),
+            (
+                "FAIL unknown: rank 1",
+                "[rank1]: RuntimeError: [enforce fail at alloc_cpu.cpp:113] . DefaultCPUAllocator: can't "
+                "allocate memory",
+            ),
         ]
     ),
     "log.kernel-faulted": Cases(
         bad=[
-            "[rank1]: RuntimeError: CUDA error: device-side assert triggered",
-            "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
+            ("FAIL job: rank 1", "[rank1]: RuntimeError: CUDA error: device-side assert triggered"),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 'an illegal memory access was encountered'",
+            ),
         ]
     ),
     "log.launch-failed": Cases(
         bad=[
-            "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'",
-            "[rank1]: RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(`",
+            (
+                "FAIL unknown: n1:7 on n1",
+                "n1:7:9 [0] include/checks.h:18 NCCL WARN Cuda failure 719 'unspecified launch failure'",
+            ),
+            (
+                "FAIL unknown: rank 1",
+                "[rank1]: RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(`",
+            ),
         ]
     ),
     "log.gpu-failed": Cases(
         bad=[
-            "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-            "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
-            "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
-            "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
-            "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in comm 0x9",
-            "[ 812.1] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0\n"
-            "[ 812.2] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            (
+                "FAIL node: example",
+                "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            ),
+            (
+                "FAIL node: example",
+                "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
+            ),
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlDeviceGetHandleByIndex(3) failed: GPU is lost",
+            ),
+            (
+                "FAIL node: example",
+                "[ 812.1] nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 20034, Fatal, Link 44 LTSSM Fault Up",
+            ),
+            (
+                "FAIL node: example",
+                "n1:7:7 [0] NCCL DIAG ECC: uncorrected volatile errors on rank(s) 3 (worst=2) across 8 ranks in "
+                "comm 0x9",
+            ),
+            (
+                "FAIL node: example",
+                "[ 812.1] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0\n"
+                "[ 812.2] nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer",
+            ),
         ],
         good=[
             "[ 812.1] pcieport 0000:3a:00.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
@@ -120,8 +194,11 @@ CASES = {
     ),
     "log.two-ranks-on-one-gpu": Cases(
         bad=[
-            "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
-            "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
+                "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
+            )
         ],
         good=[
             "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
@@ -130,10 +207,14 @@ CASES = {
     ),
     "log.hosts-look-like-one": Cases(
         bad=[
-            "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
-            "[rank1]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
-            "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA "
-            "device 7000"
+            (
+                "FAIL job: rank 1 on localhost",
+                "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+                "[rank1]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n"
+                "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 "
+                "both on CUDA "
+                "device 7000",
+            )
         ]
     ),
     "log.mig-instances": Cases(
@@ -141,35 +222,67 @@ CASES = {
     ),
     "log.no-code-for-this-gpu": Cases(
         bad=[
-            "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'",
-            "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
-            "PyTorch installation.",
+            ("FAIL image: n1:7 on n1", "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'"),
+            (
+                "FAIL image: example",
+                "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+                "PyTorch installation.",
+            ),
         ]
     ),
     "log.driver-does-not-fit": Cases(
         bad=[
-            "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
-            "n1:7:7 [0] misc/cudawrap.cc:285 NCCL WARN CUDA Driver version found is 10020. Minimum requirement is "
-            "11030",
-            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] misc/nvmlwrap.cc:142 NCCL WARN nvmlInit_v2() failed: Driver/library version mismatch",
+            ),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] misc/cudawrap.cc:285 NCCL WARN CUDA Driver version found is 10020. Minimum requirement is "
+                "11030",
+            ),
+            ("FAIL image: example", "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."),
         ]
     ),
     "log.too-many-peers": Cases(
-        bad=["n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer mapping resources exhausted'"]
+        bad=[
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'peer mapping resources exhausted'",
+            )
+        ]
     ),
     "log.peer-memory-closed": Cases(
         bad=[
-            "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
-            "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two devices'",
-            "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket /tmp/nccl-socket-1-abc failed : "
-            "Connection refused (111)",
-            "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'",
-            "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN failed to open CUDA IPC handle : 11 invalid argument",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] checks.h:18 NCCL WARN Cuda failure 'peer access is not supported between these two "
+                "devices'",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] misc/ipcsocket.cc:200 NCCL WARN UDS: Sending data over socket "
+                "/tmp/nccl-socket-1-abc failed : "
+                "Connection refused (111)",
+            ),
+            ("FAIL job: n1:7 on n1", "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'"),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+            ),
         ]
     ),
     "log.pci-tree-unusable": Cases(
         bad=[
-            "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:00/../../0000:00:1e.0"
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] xml.cc:500 NCCL WARN Could not find real path of "
+                "/sys/class/pci_bus/0000:00/../../0000:00:1e.0",
+            )
         ],
         good=[
             "n1:7:7 [0] transport/net_ib/init.cc:67 NCCL WARN Could not find real path of rxe0 "
@@ -181,10 +294,17 @@ CASES = {
     ),
     "log.dcgm-found-a-fault": Cases(
         bad=[
-            "| Error: GPU 3 had uncorrectable memory errors and row remapping failed. Run a field diagnostic on the "
-            "GPU. |",
-            "Detected 14 nvlink_flit_crc_error_count_total_lane NvLink errors on GPU 5's NvLink (should be 0)",
-            "Detected fatal NvSwitch SXID 20034",
+            (
+                "FAIL node: example",
+                "| Error: GPU 3 had uncorrectable memory errors and row remapping failed. Run a field "
+                "diagnostic on the "
+                "GPU. |",
+            ),
+            (
+                "FAIL node: example",
+                "Detected 14 nvlink_flit_crc_error_count_total_lane NvLink errors on GPU 5's NvLink (should be 0)",
+            ),
+            ("FAIL node: example", "Detected fatal NvSwitch SXID 20034"),
         ],
         good=[
             "Detected XID 43 for GPU 3",
@@ -193,9 +313,20 @@ CASES = {
     ),
     "log.nccl-diagnosed": Cases(
         bad=[
-            "n1:7 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
-            "n1:7 NCCL DIAG [INFO] net bw: same-nic rank 3 (n1): 265.1 Gbit/s, >30% off median 391.5 Gbit/s in comm 9",
-            "n1:7 NCCL DIAG [INFO] SXid 20034 detected 1 time (NVSwitch driver reported Fatal, link(s) {44}) on host n",
+            (
+                "FAIL node: example",
+                "n1:7 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification",
+            ),
+            (
+                "WARN node: example",
+                "n1:7 NCCL DIAG [INFO] net bw: same-nic rank 3 (n1): 265.1 Gbit/s, >30% off median 391.5 Gbit/s "
+                "in comm 9",
+            ),
+            (
+                "FAIL node: example on n",
+                "n1:7 NCCL DIAG [INFO] SXid 20034 detected 1 time (NVSwitch driver reported Fatal, link(s) "
+                "{44}) on host n",
+            ),
         ],
         good=[
             "n1:7 NCCL DIAG [OK]   p2p: verified P2P access in both directions between every GPU pair (56 accesses)",
@@ -204,7 +335,7 @@ CASES = {
     ),
     "log.driver-saw-a-wild-access": Cases(good=["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"]),
     "log.nvidia-smi-wants-a-reset": Cases(
-        bad=["    Remapped Rows\n        Remapping Failure Occurred        : Yes"],
+        bad=[("FAIL node: example", "    Remapped Rows\n        Remapping Failure Occurred        : Yes")],
         good=[
             "    GPU Recovery Action                   : None",
             "        Drain and Reset Recommended       : N/A",
@@ -212,17 +343,35 @@ CASES = {
     ),
     "log.killed-by-a-signal": Cases(
         bad=[
-            "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed",
-            "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
-            "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
-            "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
-            "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
-            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: "
-            "/usr/bin/python",
-            "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
-            "/usr/bin/bash: line 1:  1874 Killed                  torchrun --nnodes=2 train.py",
-            "Loading checkpoint shards\nKilled",
-            "srun: error: n2: task 1: Exited with exit code 137\nsrun: error: n1: task 0: Exited with exit code 1",
+            ("FAIL unknown: n2 on n2", "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed"),
+            (
+                "FAIL unknown: rank 3 on n2",
+                "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
+                "  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n"
+                "  traceback : Signal 9 (SIGKILL) received by PID 77\n========\n",
+            ),
+            (
+                "FAIL unknown: example",
+                "[ERROR] [launch.py:321:sigkill_handler] ['python', 'a.py'] exits with return code = -9",
+            ),
+            (
+                "FAIL unknown: example",
+                "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -11) local_rank: 1 (pid: 78) of binary: "
+                "/usr/bin/python",
+            ),
+            (
+                "FAIL unknown: example",
+                "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+            ),
+            (
+                "FAIL unknown: example",
+                "/usr/bin/bash: line 1:  1874 Killed                  torchrun --nnodes=2 train.py",
+            ),
+            ("FAIL unknown: example", "Loading checkpoint shards\nKilled"),
+            (
+                "FAIL unknown: n2 on n2",
+                "srun: error: n2: task 1: Exited with exit code 137\nsrun: error: n1: task 0: Exited with exit code 1",
+            ),
         ],
         good=[
             "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
@@ -238,8 +387,11 @@ CASES = {
     ),
     "log.exited": Cases(
         bad=[
-            "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
-            + _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid")
+            (
+                "FAIL job: rank 3 on n2",
+                "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
+                + _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+            )
         ],
         good=[
             _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
@@ -248,20 +400,35 @@ CASES = {
     ),
     "log.ended-by-the-launcher": Cases(
         bad=[
-            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-            "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'",
-            "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: "
-            "/usr/bin/python",
-            "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
+            ("WARN unknown: example", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
+            ("WARN unknown: rank 1", "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'"),
+            (
+                "WARN unknown: example",
+                "E0102 03:04:05.000000 77 api.py:1] failed (exitcode: -6) local_rank: 1 (pid: 78) of binary: "
+                "/usr/bin/python",
+            ),
+            (
+                "WARN unknown: example",
+                "[2026-01-02 03:04:05,000] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 78",
+            ),
         ]
     ),
     "log.shared-memory-full": Cases(
         bad=[
-            "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
-            "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd "
-            "(size 9637888)",
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
-            "(shm).",
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd "
+                "(size 9637888)",
+            ),
+            (
+                "FAIL job: example",
+                "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
+                "(shm).",
+            ),
         ],
         good=[
             "n1:7:7 [0] misc/shmutils.cc:72 NCCL WARN Error while attaching to shared memory segment "
@@ -270,12 +437,21 @@ CASES = {
     ),
     "log.gpu-memory-full": Cases(
         bad=[
-            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total "
-            "capacity of 79.15 GiB of which 1.02 GiB is free.",
-            "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
-            "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
-            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 MiB. GPU 2 has a total "
-            "capacity of 79.15 GiB of which 78.02 GiB is free.",
+            (
+                "FAIL job: rank 2",
+                "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total "
+                "capacity of 79.15 GiB of which 1.02 GiB is free.",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] include/alloc.h:186 NCCL WARN Cuda failure 2 'out of memory'\n"
+                "n1:7:7 [0] include/alloc.h:193 NCCL WARN Failed to CUDA calloc async 6291456 bytes",
+            ),
+            (
+                "FAIL job: rank 2",
+                "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 200.00 MiB. GPU 2 has a total "
+                "capacity of 79.15 GiB of which 78.02 GiB is free.",
+            ),
         ],
         good=[
             "n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'",
@@ -287,29 +463,50 @@ CASES = {
     ),
     "log.file-descriptors": Cases(
         bad=[
-            "n1:7:7 [0] misc/socket.cc:600 NCCL WARN Call to socket failed : Too many open files",
-            "RuntimeError: Too many open files. Communication with the workers is no longer possible.",
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] misc/socket.cc:600 NCCL WARN Call to socket failed : Too many open files",
+            ),
+            (
+                "FAIL job: example",
+                "RuntimeError: Too many open files. Communication with the workers is no longer possible.",
+            ),
         ]
     ),
     "log.no-efa-provider": Cases(
         bad=[
-            "n1:7:7 [0] find_ofi_provider:608 NCCL WARN NET/OFI Couldn't find any optimal provider\n"
-            "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found.",
-            "n1:7:7 [0] NCCL INFO NET/OFI Setting FI_PROVIDER to efa\n"
-            "n1:7:7 [0] nccl_net_ofi_rdma_init:7308 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available",
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] find_ofi_provider:608 NCCL WARN NET/OFI Couldn't find any optimal provider\n"
+                "n1:7:7 [0] net.cc:349 NCCL WARN Error: network AWS Libfabric not found.",
+            ),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NET/OFI Setting FI_PROVIDER to efa\n"
+                "n1:7:7 [0] nccl_net_ofi_rdma_init:7308 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data "
+                "available",
+            ),
         ],
         good=["n1:7:7 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)"],
     ),
     "log.efa-security-group": Cases(
-        bad=["* This error indicates that the security group on either this instance or the peer instance"]
+        bad=[
+            (
+                "FAIL fabric: example",
+                "* This error indicates that the security group on either this instance or the peer instance",
+            )
+        ]
     ),
     "log.plugin-not-found": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
-            "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
-            "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin",
-            "[rank0]: Last error:\nError: network AWS Libfabric not found.",
-            "[rank0]: Last error:\nError: network IB not found.",
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
+                "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
+            ),
+            ("FAIL image: n1:7 on n1", "n1:7:7 [0] plugin/net.cc:349 NCCL WARN Failed to initialize any NET plugin"),
+            ("FAIL image: example", "[rank0]: Last error:\nError: network AWS Libfabric not found."),
+            ("FAIL image: example", "[rank0]: Last error:\nError: network IB not found."),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
@@ -321,13 +518,27 @@ CASES = {
     ),
     "log.plugin-does-not-fit": Cases(
         bad=[
-            "n1:7:7 [0] nccl_net_ofi_create_plugin:651 NCCL WARN NET/OFI EFA provider requires at least libfabric "
-            "version 1.22.0.",
-            "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: fi_fabric2, version FABRIC_1.7",
-            "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libfabric.so.1: cannot open shared object file: "
-            "No such file or directory : when loading libnccl-net.so",
-            "n1:7:7 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or "
-            "directory No plugin found (libnccl-net-ofi.so), using internal implementation",
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] nccl_net_ofi_create_plugin:651 NCCL WARN NET/OFI EFA provider requires at least libfabric "
+                "version 1.22.0.",
+            ),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: fi_fabric2, version FABRIC_1.7",
+            ),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libfabric.so.1: cannot open shared "
+                "object file: "
+                "No such file or directory : when loading libnccl-net.so",
+            ),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No "
+                "such file or "
+                "directory No plugin found (libnccl-net-ofi.so), using internal implementation",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open "
@@ -342,16 +553,23 @@ CASES = {
     ),
     "log.topology-file": Cases(
         bad=[
-            "n1:7:7 [0] graph/xml.cc:120 NCCL WARN XML Parse error : expecting '<', got '{'",
-            "n1:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/topo.xml\n"
-            "n1:7:7 [0] graph/xml.h:120 NCCL WARN Attribute busid of node pci not found",
+            ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/xml.cc:120 NCCL WARN XML Parse error : expecting '<', got '{'"),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/topo.xml\n"
+                "n1:7:7 [0] graph/xml.h:120 NCCL WARN Attribute busid of node pci not found",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Could not open XML topology file "
             "/var/run/nvidia-topologyd/virtualTopology.xml : No such file or directory"
         ],
     ),
-    "log.graph-file": Cases(bad=["n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found."]),
+    "log.graph-file": Cases(
+        bad=[
+            ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found.")
+        ]
+    ),
     "log.unknown-link-speed-of-2-19": Cases(
         good=[
             "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
@@ -361,8 +579,11 @@ CASES = {
     ),
     "log.shared-host-memory-by-cuda": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO NCCL version 2.24.3+cuda12.6\n"
-            "n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda failure 304 'operation not permitted'"
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NCCL version 2.24.3+cuda12.6\n"
+                "n1:7:7 [0] include/alloc.h:140 NCCL WARN Cuda failure 304 'operation not permitted'",
+            )
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
@@ -372,18 +593,33 @@ CASES = {
     ),
     "log.settings-differ": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-            f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
-            "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
-            f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
-            f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
-            f"n2:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 - Init START\n{_HUNG}",
-            "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
-            "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
-            "n2:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3",
+            (
+                "FAIL job: NCCL_BUFFSIZE on n1; FAIL job: NCCL_BUFFSIZE on n2",
+                "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
+                f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
+            ),
+            (
+                "FAIL job: NCCL_P2P_DISABLE on n1",
+                "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+                f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
+            ),
+            (
+                "FAIL job: NCCL_SOCKET_FAMILY on n1",
+                f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
+                f"n2:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 - Init START\n{_HUNG}",
+            ),
+            (
+                "FAIL job: NCCL_PROTO on n1; FAIL job: NCCL_PROTO on n2",
+                "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
+                "n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
+                "n2:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3",
+            ),
             # Wrong data and no error: what ranks of 2.30.7 over sockets end with.
-            "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
-            "n2:8:8 [0] NCCL INFO Init COMPLETE\nrank 0: done",
+            (
+                "FAIL job: NCCL_BUFFSIZE on n1",
+                "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
+                "n2:8:8 [0] NCCL INFO Init COMPLETE\nrank 0: done",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
@@ -397,11 +633,20 @@ CASES = {
     ),
     "log.nccl-versions-differ": Cases(
         bad=[
-            "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version "
-            "22703",
-            f"{_ONE_JOB}\nn1:7:7 [0] misc/socket.cc:71 NCCL WARN Connection closed by remote peer",
-            f"{_TWO_JOBS}\n{GARBLED}",
-            f"{_TWO_JOBS}\nn1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc -468000 bytes",
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 23007 rank 1 version "
+                "22703",
+            ),
+            (
+                "FAIL image: rank 0 on n1; FAIL image: rank 1 on n2",
+                f"{_ONE_JOB}\nn1:7:7 [0] misc/socket.cc:71 NCCL WARN Connection closed by remote peer",
+            ),
+            ("FAIL image: rank 0 on n1; FAIL image: rank 1 on n2", f"{_TWO_JOBS}\n{GARBLED}"),
+            (
+                "FAIL image: rank 0 on n1; FAIL image: rank 1 on n2",
+                f"{_TWO_JOBS}\nn1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc -468000 bytes",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\n"
@@ -411,7 +656,10 @@ CASES = {
         ],
     ),
     "log.structure-of-another-length": Cases(
-        bad=[GARBLED, "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 253579231488 bytes"],
+        bad=[
+            ("FAIL image: n1:7 on n1", GARBLED),
+            ("FAIL image: n1:7 on n1", "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 253579231488 bytes"),
+        ],
         good=[
             GARBLED.replace("4 vs 4", "4 vs 5"),
             "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 468 bytes",
@@ -419,9 +667,13 @@ CASES = {
     ),
     "log.another-library": Cases(
         bad=[
-            "OSError: libnccl.so.2: cannot open shared object file: No such file or directory",
-            "n1:7:7 [0] dev_runtime.cc:90 NCCL WARN NCCL library is too old. This application was compiled with NCCL "
-            "version 2.30.7, but is running with NCCL library version 2.29.2.",
+            ("FAIL image: example", "OSError: libnccl.so.2: cannot open shared object file: No such file or directory"),
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:7 [0] dev_runtime.cc:90 NCCL WARN NCCL library is too old. This application was compiled "
+                "with NCCL "
+                "version 2.30.7, but is running with NCCL library version 2.29.2.",
+            ),
         ]
     ),
 }

@@ -17,25 +17,44 @@ _VIOLATED = (
 CASES = {
     "log.listed-as-missing": Cases(
         bad=[
-            "XlaRuntimeError: Barrier timed out. Timed out task names:\n/job:jax_worker/replica:0/task:3",
-            "UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3",
-            "Stalled ops: grads/a [missing ranks: 1, 2]",
+            (
+                "FAIL job: example",
+                "XlaRuntimeError: Barrier timed out. Timed out task names:\n/job:jax_worker/replica:0/task:3",
+            ),
+            (
+                "FAIL unknown: example",
+                "UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3",
+            ),
+            ("FAIL job: example", "Stalled ops: grads/a [missing ranks: 1, 2]"),
         ]
     ),
     "log.rejected-by-a-firewall": Cases(
         bad=[
-            "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
-            "No route to host, exceeded error retry count after 35 attempts",
-            "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
-            "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.66.4.3<40211> failed : "
-            "No route to host",
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
+                "No route to host, exceeded error retry count after 35 attempts",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+                "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.66.4.3<40211> failed : "
+                "No route to host",
+            ),
         ],
         good=["n1:7:9 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer n2<40211>"],
     ),
     "log.connection-timed-out": Cases(
         bad=[
-            "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 10.0.0.2<40211> failed : Connection timed out",
-            "n1:7:9 [0] misc/socket.cc:475 NCCL WARN socketStartConnect: exceeded timeouts (3)",
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 10.0.0.2<40211> failed : Connection "
+                "timed out",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] misc/socket.cc:475 NCCL WARN socketStartConnect: exceeded timeouts (3)",
+            ),
         ],
         good=[
             "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.0.0.2<40211> failed : "
@@ -44,8 +63,11 @@ CASES = {
     ),
     "log.peer-unreachable": Cases(
         bad=[
-            "[rank1]: RuntimeError: Gloo connectFullMesh failed with "
-            "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] Connect timeout [10.0.0.2]:41233"
+            (
+                "FAIL job: rank 1",
+                "[rank1]: RuntimeError: Gloo connectFullMesh failed with "
+                "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] Connect timeout [10.0.0.2]:41233",
+            )
         ],
         good=[
             "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] connect "
@@ -54,16 +76,29 @@ CASES = {
     ),
     "log.refused": Cases(
         bad=[
-            "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
-            "Connection refused, exceeded error retry count after 35 attempts",
-            "n1:7:9 [0] misc/socket.cc:30 NCCL WARN Call to recv from 10.0.0.2<4021> failed : Connection refused",
+            (
+                "WARN unknown: n1:7 on n1",
+                "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
+                "Connection refused, exceeded error retry count after 35 attempts",
+            ),
+            (
+                "WARN unknown: n1:7 on n1",
+                "n1:7:9 [0] misc/socket.cc:30 NCCL WARN Call to recv from 10.0.0.2<4021> failed : Connection refused",
+            ),
         ]
     ),
     "log.closed-by-the-peer": Cases(
         bad=[
-            "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-            "[10.0.0.2]:41233",
-            "n1:7:9 [0] socket.h:470 NCCL WARN Net : Call to recv from 10.0.0.2<41> failed : Connection reset by peer",
+            (
+                "WARN unknown: rank 0",
+                "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+                "[10.0.0.2]:41233",
+            ),
+            (
+                "WARN unknown: n1:7 on n1",
+                "n1:7:9 [0] socket.h:470 NCCL WARN Net : Call to recv from 10.0.0.2<41> failed : Connection "
+                "reset by peer",
+            ),
         ],
         good=[
             "WARNING:urllib3.connectionpool:Retrying (Retry(total=4)) after ConnectionResetError(104, 'Connection "
@@ -72,10 +107,17 @@ CASES = {
     ),
     "log.fabric-not-ready": Cases(
         bad=[
-            "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 802 'system not yet initialized'",
-            f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 401 'the operation "
-            "cannot be performed in the present state'.\nThis is usually caused by a system or configuration error in "
-            "the Fabric Manager or NVSwitches.",
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 802 'system not yet initialized'",
+            ),
+            (
+                "FAIL node: n1:7 on n1",
+                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 401 'the operation "
+                "cannot be performed in the present state'.\nThis is usually caused by a system or "
+                "configuration error in "
+                "the Fabric Manager or NVSwitches.",
+            ),
         ],
         good=[
             f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
@@ -84,22 +126,37 @@ CASES = {
     ),
     "log.no-imex-channel": Cases(
         bad=[
-            "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. "
-            "Check the IMEX configuration.",
-            "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. Check "
-            "the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this "
-            "issue.",
-            "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. "
+                "Check the IMEX configuration.",
+            ),
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this "
+                "system. Check "
+                "the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to "
+                "ignore this "
+                "issue.",
+            ),
+            ("FAIL node: n1:7 on n1", "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system"),
         ],
         good=["n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'"],
     ),
     "log.nvls-used-up": Cases(
-        bad=[f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."],
+        bad=[
+            (
+                "FAIL node: n1:7 on n1",
+                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
+            )
+        ],
         good=["n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
     ),
-    "log.nvls-refused": Cases(bad=["n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'"]),
+    "log.nvls-refused": Cases(
+        bad=[("FAIL node: n1:7 on n1", "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'")]
+    ),
     "log.no-address-of-a-rank": Cases(
-        bad=[f"[rank3]: {_LINE}"],
+        bad=[("FAIL job: rank 3", f"[rank3]: {_LINE}")],
         good=[
             "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
             f"[rank3]: {_LINE}\n[rank0]: torch.distributed.DistStoreError: Timed out after 9 seconds waiting for "
@@ -109,47 +166,85 @@ CASES = {
     ),
     "log.no-acknowledgement": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40211> with "
-            "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid ::ffff:10.1.0.1 "
-            "remoteGids::ffff:10.2.0.2 hca mlx5_0",
-            "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 32478, "
-            "vendor err 129",
-            "[1767323045.1] [n1:7 :0] ib_mlx5_log.c:177 UCX ERROR Transport retry count exceeded on mlx5_0:1/IB (synd "
-            "0x15 vend 0x81 hw_synd 0/0)",
-            "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
-            "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
-            f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer "
+                "10.0.0.2<40211> with "
+                "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid ::ffff:10.1.0.1 "
+                "remoteGids::ffff:10.2.0.2 hca mlx5_0",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, "
+                "len 32478, "
+                "vendor err 129",
+            ),
+            (
+                "FAIL fabric: example",
+                "[1767323045.1] [n1:7 :0] ib_mlx5_log.c:177 UCX ERROR Transport retry count exceeded on "
+                "mlx5_0:1/IB (synd "
+                "0x15 vend 0x81 hw_synd 0/0)",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
+                "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
+                f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
+            ),
         ]
     ),
     "log.flushed": Cases(
         bad=[
-            _VIOLATED,
-            "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with error "
-            "13, opcode 0, len 0, vendor err 135",
+            ("WARN unknown: n1:7 on n1", _VIOLATED),
+            (
+                "WARN unknown: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> "
+                "with error "
+                "13, opcode 0, len 0, vendor err 135",
+            ),
         ]
     ),
     "log.device-access-broken": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40211> with "
-            "status=IBV_WC_REM_OP_ERR(11) opcode=IBV_WC_SEND(0) vendor_err=137 hca mlx5_0",
-            "[ 812.1] AMD-Vi: Event logged [IO_PAGE_FAULT device=41:00.0 domain=0x0001 address=0xe0001000 "
-            "flags=0x0030]",
-            "[ 812.1] DMAR: [DMA Write] Request device [5e:00.0] fault addr ff000000 [fault reason 05] PTE Write "
-            "access is not set",
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer "
+                "10.0.0.2<40211> with "
+                "status=IBV_WC_REM_OP_ERR(11) opcode=IBV_WC_SEND(0) vendor_err=137 hca mlx5_0",
+            ),
+            (
+                "FAIL node: example",
+                "[ 812.1] AMD-Vi: Event logged [IO_PAGE_FAULT device=41:00.0 domain=0x0001 address=0xe0001000 "
+                "flags=0x0030]",
+            ),
+            (
+                "FAIL node: example",
+                "[ 812.1] DMAR: [DMA Write] Request device [5e:00.0] fault addr ff000000 [fault reason 05] PTE Write "
+                "access is not set",
+            ),
         ],
         good=["[ 0.41] DMAR: IOMMU enabled\n[ 0.41] AMD-Vi: Interrupt remapping enabled"],
     ),
     "log.message-of-another-size": Cases(good=[_VIOLATED]),
     "log.port-went-down": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib/common.cc:123 NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port "
-            "error(10)",
-            "n1:7:9 [0] transport/net_ib.cc:110 NCCL WARN NET/IB : mlx5_3:1 async fatal event: local catastrophic "
-            "error",
-            "[ 912.1] mlx5_core 0000:5e:00.0 ens5f0np0: Link down",
-            "[ 912.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
-            "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
-            "status=19 opcode=0 len=0 vendor err 0 (Send)",
+            (
+                "FAIL link: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib/common.cc:123 NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port "
+                "error(10)",
+            ),
+            (
+                "FAIL link: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:110 NCCL WARN NET/IB : mlx5_3:1 async fatal event: local catastrophic "
+                "error",
+            ),
+            ("FAIL link: example", "[ 912.1] mlx5_core 0000:5e:00.0 ens5f0np0: Link down"),
+            ("FAIL link: example", "[ 912.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged"),
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
+                "status=19 opcode=0 len=0 vendor err 0 (Send)",
+            ),
         ],
         good=[
             "n1:7:9 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_3:1 Got async event : client reregistration",
@@ -160,20 +255,35 @@ CASES = {
     ),
     "log.no-interface": Cases(
         bad=[
-            "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found",
-            "node1:77:77 [0] transport/net_socket.cc:78 NCCL WARN NET/Socket : no interface found",
-            "node1:77:77 [0] bootstrap.cc:90 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
-            "[rank3]: Last error:\nBootstrap : no socket interface found\n",
-            "[rank0]: ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
+            (
+                "FAIL job: node1:77 on node1",
+                "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found",
+            ),
+            (
+                "FAIL job: node1:77 on node1",
+                "node1:77:77 [0] transport/net_socket.cc:78 NCCL WARN NET/Socket : no interface found",
+            ),
+            (
+                "FAIL job: node1:77 on node1",
+                "node1:77:77 [0] bootstrap.cc:90 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
+            ),
+            ("FAIL job: example", "[rank3]: Last error:\nBootstrap : no socket interface found\n"),
+            (
+                "FAIL job: rank 0",
+                "[rank0]: ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
+            ),
         ],
         good=["node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
     ),
     "log.loopback": Cases(
         bad=[
-            {
-                "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
-                "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
-            }
+            (
+                "FAIL job: n1:7 on n1; FAIL job: n2:7 on n2",
+                {
+                    "a": "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+                    "b": "n2:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+                },
+            )
         ],
         good=[
             {
@@ -184,11 +294,18 @@ CASES = {
     ),
     "log.container-interface": Cases(
         bad=[
-            "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> failed : "
-            "Network is unreachable",
-            "n1:7:7 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.1<0>\n"
-            "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 169.254.3.2<4021> returned "
-            "Connection refused, exceeded error retry count after 35 attempts",
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> "
+                "failed : "
+                "Network is unreachable",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.1<0>\n"
+                "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 169.254.3.2<4021> returned "
+                "Connection refused, exceeded error retry count after 35 attempts",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
@@ -208,24 +325,42 @@ CASES = {
             "eth0:10.18.3.10<0>\n[rank0]: step 9 loss 2\n[rank1]: step 9 loss 2\n[rank1]: RuntimeError: x",
         ]
     ),
-    "log.gloo-interface": Cases(bad=["[rank0]: RuntimeError: makeDeviceForInterface(): unsupported gloo device"]),
+    "log.gloo-interface": Cases(
+        bad=[("FAIL job: rank 0", "[rank0]: RuntimeError: makeDeviceForInterface(): unsupported gloo device")]
+    ),
     "log.own-name-is-loopback": Cases(
-        bad=["RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused"],
+        bad=[
+            (
+                "FAIL image: example",
+                "RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5012: Connection refused",
+            )
+        ],
         good=["RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.0.2]:5012: Connection refused"],
     ),
     "log.unresolved-name": Cases(
         bad=[
-            "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, "
-            "29500). The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or "
-            "service not known). The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
-            "Name or service not known",
-            "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: "
-            "-3 - Temporary failure in name resolution).\n"
-            "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
-            "(head-0, 29500).",
-            "n1:7:7 [0] misc/socket.cc:279 NCCL WARN Net : error encountered when getting address info : "
-            "Name or service not known",
-            "ssh: Could not resolve hostname worker-1: Name or service not known",
+            (
+                "FAIL job: example",
+                "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, "
+                "29500). The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or "
+                "service not known). The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai "
+                "error: -2 - "
+                "Name or service not known",
+            ),
+            (
+                "FAIL job: example",
+                "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved "
+                "(gai error: "
+                "-3 - Temporary failure in name resolution).\n"
+                "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+                "(head-0, 29500).",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] misc/socket.cc:279 NCCL WARN Net : error encountered when getting address info : "
+                "Name or service not known",
+            ),
+            ("FAIL job: example", "ssh: Could not resolve hostname worker-1: Name or service not known"),
         ],
         good=[
             "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name "
@@ -238,29 +373,47 @@ CASES = {
     ),
     "log.port-taken": Cases(
         bad=[
-            "OSError: [Errno 98] Address already in use",
-            "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Address already in use",
+            ("FAIL job: example", "OSError: [Errno 98] Address already in use"),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Address already in use",
+            ),
         ],
         good=[
             "n1:7:7 [0] ras/client_support.cc:160 NCCL WARN Call to bind failed: Address already in use\n"
             "n1:7:7 [0] NCCL INFO RAS failed to establish a client listening socket at localhost:28028"
         ],
     ),
-    "log.port-privileged": Cases(bad=["n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Permission denied"]),
+    "log.port-privileged": Cases(
+        bad=[("FAIL job: n1:7 on n1", "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Permission denied")]
+    ),
     "log.master-unreachable": Cases(
         bad=[
-            "RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
-            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has "
-            "failed. See inner exception for details.",
-            2 * "[W socket.cpp:601] [c10d] The client socket has failed to connect to [head-0]:29500 (errno: 113 - No "
-            "route to host).\n",
+            ("FAIL job: example", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
+            (
+                "FAIL job: example",
+                "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d "
+                "store has "
+                "failed. See inner exception for details.",
+            ),
+            (
+                "FAIL job: example",
+                2 * "[W socket.cpp:601] [c10d] The client socket has failed to connect to [head-0]:29500 "
+                "(errno: 113 - No route to host).\n",
+            ),
         ]
     ),
     "log.foreign-connection": Cases(
         bad=[
-            "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256",
-            "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2\n"
-            "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue",
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2\n"
+                "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue",
+            ),
         ],
         good=[
             "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2",
@@ -271,30 +424,57 @@ CASES = {
     ),
     "log.ranks-missing": Cases(
         bad=[
-            GARBLED.replace("4 vs 4", "4 vs 5"),
-            "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
-            "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",
-            "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 15/16 clients joined.",
-            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
-            "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
-            "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+            ("FAIL job: n1:7 on n1", GARBLED.replace("4 vs 4", "4 vs 5")),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
+            ),
+            (
+                "FAIL job: n1:7",
+                "n1:7:9 [0] bootstrap.cc:130 NCCL WARN Bootstrap Root : rank 0 of 16 ranks has already checked in",
+            ),
+            (
+                "FAIL job: example",
+                "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 15/16 "
+                "clients joined.",
+            ),
+            (
+                "FAIL unknown: rank 0",
+                "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
+                "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+            ),
+            ("FAIL job: example", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"),
         ],
         good=[GARBLED],
     ),
     "log.store-left": Cases(
         bad=[
-            "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. "
-            "Did the remote server shutdown or crash?"
+            (
+                "WARN unknown: rank 1",
+                "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was "
+                "likely closed. "
+                "Did the remote server shutdown or crash?",
+            )
         ]
     ),
     "log.wrong-gid": Cases(
         bad=[
-            f"{_REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, "
-            "local GID fe80::ba3f:d2ff:fe11:1, remote GID ::ffff:10.0.0.2",
-            "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data available errno "
-            "61",
-            "n1:7:9 [0] transport/net_ib.cc:220 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
-            "argument",
+            (
+                "FAIL job: n1:7 on n1",
+                f"{_REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, "
+                "local GID fe80::ba3f:d2ff:fe11:1, remote GID ::ffff:10.0.0.2",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data "
+                "available errno "
+                "61",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:220 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
+                "argument",
+            ),
         ],
         good=[
             f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
@@ -303,28 +483,50 @@ CASES = {
     ),
     "log.no-path-between-ports": Cases(
         bad=[
-            "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
-            "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
+            ),
+            (
+                "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Network is "
+                "unreachable",
+            ),
         ]
     ),
     "log.link-layers-mixed": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib.cc:900 NCCL WARN NET/IB : Can't merge net devices with different link_layer. "
-            "i=0 remMeta.ndevs=1 link_layer=1 rem_link_layer=2"
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:900 NCCL WARN NET/IB : Can't merge net devices with different "
+                "link_layer. "
+                "i=0 remMeta.ndevs=1 link_layer=1 rem_link_layer=2",
+            )
         ]
     ),
     "log.devices-differ": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib.cc:700 NCCL WARN NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different "
-            "number of devices=2 as remote mlx5_0 1"
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib.cc:700 NCCL WARN NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different "
+                "number of devices=2 as remote mlx5_0 1",
+            )
         ]
     ),
     "log.locked-memory": Cases(
         bad=[
-            "n1:7:9 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
-            "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.\n"
-            "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed",
-            "n1:7:9 [0] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp failed",
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_create_cq failed with error Cannot "
+                "allocate memory",
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory "
+                "registrations.\n"
+                "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed",
+            ),
+            ("FAIL job: n1:7 on n1", "n1:7:9 [0] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp failed"),
         ],
         good=[
             "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.\n"
@@ -332,11 +534,18 @@ CASES = {
     ),
     "log.pinning-failed": Cases(
         bad=[
-            "n1:7:9 [0] misc/ibvwrap.cc:186 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument "
-            "errno 22",
-            "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed",
-            "n1:7:7 [0] include/alloc.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this "
-            "OS'",
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:186 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument "
+                "errno 22",
+            ),
+            ("FAIL node: n1:7 on n1", "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed"),
+            (
+                "FAIL node: n1:7 on n1",
+                "n1:7:7 [0] include/alloc.h:40 NCCL WARN Cuda failure 'OS call failed or operation not "
+                "supported on this "
+                "OS'",
+            ),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Cuda failure 'OS call failed or operation not supported on this OS'",
@@ -346,7 +555,11 @@ CASES = {
     ),
     "log.dmabuf-refused": Cases(
         bad=[
-            "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Bad address errno 14"
+            (
+                "FAIL image: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Bad "
+                "address errno 14",
+            )
         ],
         good=[
             "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address",
@@ -356,14 +569,21 @@ CASES = {
     ),
     "log.device-not-in-container": Cases(
         bad=[
-            "[n1:7 :0] ib_device.c:500 UCX ERROR ibv_open_device failed on mlx5_0: Operation not permitted",
-            "cannot open /dev/infiniband/uverbs0: No such file or directory",
+            (
+                "FAIL job: example",
+                "[n1:7 :0] ib_device.c:500 UCX ERROR ibv_open_device failed on mlx5_0: Operation not permitted",
+            ),
+            ("FAIL job: example", "cannot open /dev/infiniband/uverbs0: No such file or directory"),
         ]
     ),
     "log.verbs-library-missing": Cases(
         bad=[
-            "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0\n"
-            "n1:7:7 [0] NCCL INFO NET/IB : No device found."
+            (
+                "FAIL image: n1 on n1",
+                "libibverbs: Warning: no userspace device-specific driver found for "
+                "/sys/class/infiniband_verbs/uverbs0\n"
+                "n1:7:7 [0] NCCL INFO NET/IB : No device found.",
+            )
         ],
         good=[
             "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs2\n"
@@ -375,16 +595,22 @@ CASES = {
     ),
     "log.no-device-of-that-name": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9\nn1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
-            "n1:7:7 [0] NCCL INFO Using network Socket"
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_9\nn1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
+                "n1:7:7 [0] NCCL INFO Using network Socket",
+            )
         ]
     ),
     "log.networks-differ": Cases(
         bad=[
-            {
-                "a": "n1:7:7 [0] NCCL INFO Using network AWS Libfabric",
-                "b": "n2:7:7 [0] NCCL INFO Using network Socket",
-            }
+            (
+                "FAIL node: n2:7 on n2",
+                {
+                    "a": "n1:7:7 [0] NCCL INFO Using network AWS Libfabric",
+                    "b": "n2:7:7 [0] NCCL INFO Using network Socket",
+                },
+            )
         ],
         good=["n1:7:7 [0] NCCL INFO Using network IB\nn1:8:8 [0] NCCL INFO Using network Socket"],
     ),

@@ -37,11 +37,11 @@ def _again(nranks: int) -> tuple[JobLog, Explained]:
 
 CASES = {
     "log.rank-did-not-begin": Cases(
-        bad=[_again(4)],
+        bad=[("FAIL unknown: rank 3 on n1", *_again(4))],
         good=[_begun(0), _begun(0, 1, 3, end="COMPLETE"), _again(3)],
     ),
     "log.one-rank-ended-otherwise": Cases(
-        bad=[_ending(_ABORT, "done", "done")],
+        bad=[("FAIL unknown: n1:8 on n1", *_ending(_ABORT, "done", "done"))],
         good=[
             _ending("done", "done", "done"),
             _ending(_ABORT, "done"),
@@ -62,9 +62,12 @@ CASES = {
     ),
     "log.ranks-called-different-collectives": Cases(
         bad=[
-            (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
-            _timeout(0, n=1024) + _timeout(1, n=512),
-            _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8),
+            (
+                "FAIL job: rank 0, rank 1",
+                (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
+            ),
+            ("FAIL job: rank 0, rank 1", _timeout(0, n=1024) + _timeout(1, n=512)),
+            ("FAIL job: rank 0, rank 1, rank 2", _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8)),
         ],
         good=[
             _timeout(0, op="ALLTOALL", n=4) + _timeout(1, op="ALLTOALL", n=8),
@@ -73,48 +76,81 @@ CASES = {
     ),
     "log.a-rank-did-not-come": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
-            + "".join(_timeout(rank) for rank in (0, 1, 3))
+            (
+                "FAIL job: rank 0",
+                "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
+                + "".join(_timeout(rank) for rank in (0, 1, 3)),
+            )
         ],
         good=["".join(_timeout(rank) for rank in range(4))],
     ),
     "log.collectives-do-not-match": Cases(
         bad=[
-            "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> collective mismatch "
-            "error, local size 4096 remote size 2048",
-            "[rank1]: RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
-            "op.preamble.length <= op.nbytes. 8 vs 4",
+            (
+                "FAIL job: n1:7",
+                "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> "
+                "collective mismatch "
+                "error, local size 4096 remote size 2048",
+            ),
+            (
+                "FAIL job: rank 1",
+                "[rank1]: RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
+                "op.preamble.length <= op.nbytes. 8 vs 4",
+            ),
         ]
     ),
     "log.ranks-waited-in-different-calls": Cases(
-        bad=[_waited_at(0, "all_reduce") + _waited_at(1, "all_reduce") + _waited_at(2, "broadcast")],
+        bad=[
+            (
+                "FAIL job: rank 0, rank 1, rank 2",
+                _waited_at(0, "all_reduce") + _waited_at(1, "all_reduce") + _waited_at(2, "broadcast"),
+            )
+        ],
         good=[_waited_at(0, "send") + _waited_at(1, "recv")],
     ),
     "log.barrier-not-passed": Cases(
-        bad=["[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms"]
+        bad=[
+            (
+                "FAIL job: rank 0",
+                "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms",
+            )
+        ]
     ),
     "log.waited-in-vain": Cases(
         bad=[
-            "[rank3]:[E ProcessGroupNCCL.cpp:456] [Rank 3] Some NCCL operations have failed or timed out. Due to the",
-            "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
-            "1800000ms for recv operation to complete",
+            (
+                "WARN unknown: rank 3",
+                "[rank3]:[E ProcessGroupNCCL.cpp:456] [Rank 3] Some NCCL operations have failed or timed out. "
+                "Due to the",
+            ),
+            (
+                "WARN unknown: rank 1",
+                "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out "
+                "waiting "
+                "1800000ms for recv operation to complete",
+            ),
         ]
     ),
     "log.desync": Cases(
         bad=[
-            (recorded({0: "all_reduce all_reduce:8*", 1: "all_reduce all_reduce:4*", 2: "all_reduce all_reduce:8*"}),),
-            (recorded({0: "all_reduce:8:Half*", 1: "all_reduce*", 2: "all_reduce*"}),),
-            (recorded({0: "1=0,1/barrier*", 1: "2=0,1/barrier*"}, world=2),),
+            (
+                "FAIL job: rank 1",
+                recorded({0: "all_reduce all_reduce:8*", 1: "all_reduce all_reduce:4*", 2: "all_reduce all_reduce:8*"}),
+            ),
+            ("FAIL job: rank 0", recorded({0: "all_reduce:8:Half*", 1: "all_reduce*", 2: "all_reduce*"})),
+            ("FAIL job: ranks 0-1", recorded({0: "1=0,1/barrier*", 1: "2=0,1/barrier*"}, world=2)),
         ],
         good=[
             (recorded({0: "all_to_all:8*", 1: "all_to_all:16*"}),),
             (recorded({0: "all_reduce broadcast", 1: "all_reduce"}),),
         ],
     ),
-    "log.absent-rank": Cases(bad=[(recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"),)]),
+    "log.absent-rank": Cases(
+        bad=[("FAIL job: rank 1", recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"))]
+    ),
     "log.no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
     "log.all-entered": Cases(
-        bad=[(recorded({0: "all_reduce*"}, world=4), _NO_LOG)],
+        bad=[("WARN unknown: group 0 (default_pg)", recorded({0: "all_reduce*"}, world=4), _NO_LOG)],
         good=[
             (recorded({0: "all_reduce", 1: "all_reduce"}), _NO_LOG),
             (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), _NO_LOG),
@@ -147,9 +183,9 @@ CASES = {
     "log.ras-error": Cases(good=[_said(_BEHIND)]),
     "log.rank-fell-silent": Cases(
         bad=[
-            _example(_CLOSED, _CLOSED, "", _CLOSED),
-            _example(_CLOSED, _CLOSED, "step 8", size=4),
-            _example(_WAITED, _CLOSED, _WAITED),
+            ("FAIL unknown: rank 2", *_example(_CLOSED, _CLOSED, "", _CLOSED)),
+            ("FAIL unknown: ranks 2, 3", *_example(_CLOSED, _CLOSED, "step 8", size=4)),
+            ("FAIL job: rank 1", *_example(_WAITED, _CLOSED, _WAITED)),
         ],
         good=[
             _example(_CLOSED, _CLOSED),
@@ -158,9 +194,12 @@ CASES = {
     ),
     "log.sockets-instead-of-rdma": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
-            "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
-            "n1:7:7 [0] NCCL INFO Using network Socket"
+            (
+                "WARN job: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0\n"
+                "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n"
+                "n1:7:7 [0] NCCL INFO Using network Socket",
+            )
         ],
         good=[
             "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
@@ -170,8 +209,11 @@ CASES = {
     ),
     "log.gpudirect-off": Cases(
         bad=[
-            "n1:7:7 [0] NCCL INFO Using network IB\n"
-            "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+            (
+                "WARN image: n1:7 on n1",
+                "n1:7:7 [0] NCCL INFO Using network IB\n"
+                "n1:7:7 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+            )
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Using network IB\n"
@@ -189,12 +231,15 @@ CASES = {
     ),
     "log.setting-refused": Cases(
         bad=[
-            "n1:7:7 [0] enqueue.cc:9 NCCL WARN Error : no algorithm/protocol available for function AllReduce with "
-            "datatype ncclFloat32. NCCL_ALGO was set to NVLS."
+            (
+                "FAIL job: n1:7 on n1",
+                "n1:7:7 [0] enqueue.cc:9 NCCL WARN Error : no algorithm/protocol available for function AllReduce with "
+                "datatype ncclFloat32. NCCL_ALGO was set to NVLS.",
+            )
         ]
     ),
     "log.known-message": Cases(
-        bad=[(_log("ValueError: group_desc must not be None"), Explained())],
+        bad=[("FAIL job: n1:7 on n1", _log("ValueError: group_desc must not be None"), Explained())],
         good=[
             (_log("group_desc must not be None"), Explained()),
             (_log("Something new went wrong"), Explained()),

@@ -51,10 +51,10 @@ PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {})})
 CASES = {
     "nvl.fabric": Cases(
         bad=[
-            (box(WAITING, REFUSED), LINKS, _NO_LOG),
-            (box(JOINED, DEGRADED), LINKS, _NO_LOG),
-            (box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, _NO_LOG),
-            (LONELY_TRAY, LINKS, _NO_LOG),
+            ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, _NO_LOG),
+            ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, _NO_LOG),
+            ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, _NO_LOG),
+            ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, _NO_LOG),
         ],
         good=[
             (TRAY, LINKS, _NO_LOG),
@@ -64,14 +64,32 @@ CASES = {
     ),
     "nvl.fm-service": Cases(
         bad=[
-            (SWITCHES, FabricManager("535.104.05", running=False), box(NO_FABRIC), Container()),
-            (SWITCHES, OLD_MANAGER, Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)), Container()),
-            (SWITCHES, FabricManager("570.86.15", running=False), box(JOINED), Container()),
+            (
+                "FAIL node: nv-fabricmanager",
+                SWITCHES,
+                FabricManager("535.104.05", running=False),
+                box(NO_FABRIC),
+                Container(),
+            ),
+            (
+                "WARN image: nv-fabricmanager",
+                SWITCHES,
+                OLD_MANAGER,
+                Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
+                Container(),
+            ),
+            (
+                "WARN node: nv-fabricmanager",
+                SWITCHES,
+                FabricManager("570.86.15", running=False),
+                box(JOINED),
+                Container(),
+            ),
         ],
         good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC), Container())],
     ),
     "nvl.imex": Cases(
-        bad=[(TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
+        bad=[("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
         good=[
             (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),
             (TRAY, NO_CHANNEL, Settings(), Launch(), NO_NCCL),
@@ -79,9 +97,9 @@ CASES = {
     ),
     "nvl.links": Cases(
         bad=[
-            (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
-            (H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
-            (UNSAID, UNSAID, PRINTED_NONE, UNSAID),
+            ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
+            ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
+            ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID),
         ],
         good=[
             (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL),
@@ -93,7 +111,7 @@ CASES = {
         ],
     ),
     "nvl.rate": Cases(
-        bad=[(box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID)],
+        bad=[("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID)],
         good=[
             (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
             (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),

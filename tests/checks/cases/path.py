@@ -12,13 +12,24 @@ _TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,
 
 CASES = {
     "path.mtu": Cases(
-        bad=[(_with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None), _TEN_GIGABIT)],
+        bad=[
+            (
+                "FAIL link: n1 on n1",
+                _with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None),
+                _TEN_GIGABIT,
+            )
+        ],
         good=[(_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
     ),
     "path.rate": Cases(
         bad=[
-            (_with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), _NICS, _UNCROWDED),
-            (_with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, _UNCROWDED),
+            (
+                "WARN fabric: n0 -> n1 on n0 n1",
+                _with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None),
+                _NICS,
+                _UNCROWDED,
+            ),
+            ("WARN fabric: all nodes", _with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, _UNCROWDED),
         ],
         good=[
             (HEALTHY, _TEN_GIGABIT, _UNCROWDED),
@@ -30,7 +41,13 @@ CASES = {
         ],
     ),
     "path.loss": Cases(
-        bad=[(_with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None), _NICS)],
+        bad=[
+            (
+                "WARN fabric: n0 -> n1 on n0 n1",
+                _with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None),
+                _NICS,
+            )
+        ],
         good=[
             (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
             (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
@@ -38,7 +55,7 @@ CASES = {
         ],
     ),
     "path.delay": Cases(
-        bad=[(_with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None),)],
+        bad=[("WARN fabric: n1 on n1", _with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None))],
         good=[
             (HEALTHY,),
             (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),

@@ -69,7 +69,7 @@ _GRACE = box(replace(ONE.all[0], name="NVIDIA GH200 480GB"))
 
 CASES = {
     "pci.topology-agree": Cases(
-        bad=[(printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
+        bad=[("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
         good=[
             (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
             (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
@@ -80,10 +80,10 @@ CASES = {
     ),
     "pci.gpu-width": Cases(
         bad=[
-            (*node(gpu_at(1, 8)), METAL),
-            (*node(gpu_at(1, 4), gpu_at(2)), GUEST),
-            (HALF_SLOT, Pci(), METAL),
-            (*_below_switches(8, 16, 16), METAL),
+            ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
+            ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
+            ("WARN node: GPU1", HALF_SLOT, Pci(), METAL),
+            ("FAIL node: 0000:40:00.0", *_below_switches(8, 16, 16), METAL),
         ],
         good=[
             (*_below_switches(8, 8, 8), METAL),
@@ -95,18 +95,18 @@ CASES = {
         ],
     ),
     "pci.gpu-gen": Cases(
-        bad=[(box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all),)],
+        bad=[("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all))],
         good=[(box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     ),
     "pci.nic-link": Cases(
-        bad=[cards(nic(0, HALF))],
+        bad=[("FAIL node: mlx5_0", *cards(nic(0, HALF)))],
         good=[
             cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
             cards(nic(0, FULL), nic(1, UNTOLD)),
         ],
     ),
     "pci.nic-fits": Cases(
-        bad=[cards(nic(0, HALF), nic(1, FULL))],
+        bad=[("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL)))],
         good=[
             cards(nic(0, OLD_SLOT, 200.0)),
             cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
@@ -114,8 +114,13 @@ CASES = {
     ),
     "pci.settings": Cases(
         bad=[
-            (_with(_CARDS, _LARGE, _SMALL, _LARGE), Absent("no driver"), _FABRIC),
-            (_with(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)), EQUAL[0], Fabric()),
+            ("WARN node: mlx5_1", _with(_CARDS, _LARGE, _SMALL, _LARGE), Absent("no driver"), _FABRIC),
+            (
+                "WARN node: GPU0",
+                _with(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
+                EQUAL[0],
+                Fabric(),
+            ),
         ],
         good=[
             (_with(_CARDS, None), Absent("no driver"), _FABRIC),
@@ -130,7 +135,7 @@ CASES = {
         ]
     ),
     "pci.iommu": Cases(
-        bad=[(below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS, UNCHOSEN)],
+        bad=[("WARN node: IOMMU", below_a_switch(iommu="DMA-FQ"), ONE, WITH_NIC, NO_PEERS, UNCHOSEN)],
         good=[
             (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
             (
@@ -144,7 +149,7 @@ CASES = {
     ),
     "pci.aer": Cases(good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())]),
     "pci.bar1": Cases(
-        bad=[(box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+        bad=[("WARN node: GPU1", box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
         good=[
             (box(window(_SMALL_WINDOW)), Fabric()),
             (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),

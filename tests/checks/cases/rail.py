@@ -22,12 +22,22 @@ def _silent() -> Every[Rails]:
 
 CASES = {
     "rail.slow": Cases(
-        bad=[(rails_of(World(_FOUR, carries=only(_BAD, share=0.6, into=False))), _NO_FABRIC, _NO_PCI)],
+        bad=[
+            (
+                "WARN link: out of n1 rail 1 (mlx5_1:1) on n1",
+                rails_of(World(_FOUR, carries=only(_BAD, share=0.6, into=False))),
+                _NO_FABRIC,
+                _NO_PCI,
+            )
+        ],
         good=[(rails_of(World(_FOUR, carries=only(_BAD))), _NO_FABRIC, _NO_PCI)],
     ),
     "rail.latency": Cases(good=[(rails_of(World()),)]),
     "rail.data": Cases(good=[(rails_of(World(carries=only(_BAD))),)]),
-    "rail.gpu": Cases(bad=[(rails_of(_REFUSED),)], good=[(rails_of(World(gpus=True, carries=only(_BAD, share=0.5))),)]),
+    "rail.gpu": Cases(
+        bad=[("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_REFUSED))],
+        good=[(rails_of(World(gpus=True, carries=only(_BAD, share=0.5))),)],
+    ),
     "rail.unusable": Cases(
         good=[
             (rails_of(World()),),
@@ -36,9 +46,9 @@ CASES = {
     ),
     "rail.gid": Cases(
         bad=[
-            (rails_of(replace(_GID, addresses={_BAD: _LINK_LOCAL})), _SET),
-            (rails_of(_EMPTY), _SET),
-            (rails_of(_TWO), _SET),
+            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(replace(_GID, addresses={_BAD: _LINK_LOCAL})), _SET),
+            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_EMPTY), _SET),
+            ("FAIL node: n1 rail 1 (mlx5_1:1) on n1", rails_of(_TWO), _SET),
         ],
         good=[
             (rails_of(World()), _SET),
@@ -54,8 +64,8 @@ CASES = {
     "rail.mtu": Cases(good=[(rails_of(World()),)]),
     "rail.dead": Cases(
         bad=[
-            (rails_of(World(carries=only(_BAD, End("n1", 0)))),),
-            (rails_of(_EFA_DEAD),),
+            ("FAIL link: n1 on n1", rails_of(World(carries=only(_BAD, End("n1", 0))))),
+            ("FAIL link: n1 rail 1 (rdmap80s0:1) on n1", rails_of(_EFA_DEAD)),
         ],
         good=[
             (rails_of(World()),),
@@ -65,6 +75,6 @@ CASES = {
         ],
     ),
     "rail.one-way": Cases(good=[(rails_of(World()),)]),
-    "rail.untried": Cases(bad=[(_silent(),)], good=[(rails_of(_DEAD),)]),
+    "rail.untried": Cases(bad=[("FAIL node: n2 on n2", _silent())], good=[(rails_of(_DEAD),)]),
     "rail.cross": Cases(good=[(rails_of(_DEAD, cross=True),)]),
 }

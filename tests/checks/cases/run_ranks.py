@@ -32,14 +32,20 @@ _CUT = Ending("ranks were lost")
 
 
 CASES = {
-    "run.init": Cases(bad=[(Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), _FOUR)]),
-    "run.out-of-memory": Cases(bad=[(Attendance(2, (LostRank(0, "node7", "all_reduce first call", _NCCLS),)),)]),
+    "run.init": Cases(bad=[("FAIL unknown: rank 3", Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), _FOUR)]),
+    "run.out-of-memory": Cases(
+        bad=[("FAIL job: rank 0 on node7", Attendance(2, (LostRank(0, "node7", "all_reduce first call", _NCCLS),)))]
+    ),
     "run.rank-lost": Cases(
         bad=[
-            (Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)), Ending("lost"))
+            (
+                "FAIL unknown: rank 2 on node7",
+                Attendance(4, (LostRank(2, "node7", "all_reduce 1 MiB timing", "its heartbeat stopped"),)),
+                Ending("lost"),
+            )
         ]
     ),
-    "run.groups": Cases(bad=[(Groups((_ACROSS,)),)], good=[(Groups((_STAGES,)),)]),
+    "run.groups": Cases(bad=[("WARN job: tp groups", Groups((_ACROSS,)))], good=[(Groups((_STAGES,)),)]),
     "run.straggler": Cases(
         good=[
             _with(_ALL_LATE),
@@ -49,9 +55,9 @@ CASES = {
     ),
     "run.settings": Cases(
         bad=[
-            (RankSettings((_TC,)), _FOUR, _WHOLE),
-            (RankSettings((_BY_NODE,)), _FOUR, _CUT),
-            (RankSettings((_P2P,)), _FOUR, _CUT),
+            ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), _FOUR, _WHOLE),
+            ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), _FOUR, _CUT),
+            ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), _FOUR, _CUT),
         ],
         good=[
             (RankSettings((_BY_NODE,)), _FOUR, _WHOLE),  # sync.env compares nodes, once they all have been looked at

@@ -37,11 +37,14 @@ CASES = {
     "run.ladder": Cases(good=[(Ladder((_ONE, _NODE, _JOB)), _NO_SCRIPT, _BY_NODE, _TWO, _ASKED)]),
     "run.pairs": Cases(
         bad=[
-            _said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,))),
-            _said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
-            _said(replace(_NONE, intra_node=(_SLOW_INSIDE,))),
-            _said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS),
-            _said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),))),
+            ("FAIL node: n3 rail 1 (mlx5_1) on n3", *_said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,)))),
+            (
+                "WARN unknown: all pairs",
+                *_said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+            ),
+            ("FAIL node: inside n2 on n2", *_said(replace(_NONE, intra_node=(_SLOW_INSIDE,)))),
+            ("FAIL unknown: all pairs", *_said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS)),
+            ("FAIL unknown: n0 to n1", *_said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
         ],
         good=[
             _said(replace(_NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
@@ -49,11 +52,21 @@ CASES = {
             _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
         ],
     ),
-    "run.data": Cases(bad=[(_ONE_SIZE, _EIGHT, Skipped(), Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)))]),
+    "run.data": Cases(
+        bad=[
+            (
+                "FAIL unknown: all_reduce 1 MiB",
+                _ONE_SIZE,
+                _EIGHT,
+                Skipped(),
+                Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
+            )
+        ]
+    ),
     "run.nic-traffic": Cases(
         bad=[
-            (NicTraffic((_WRONG,)),),
-            (_rails({"mlx5_3:1": 6 << 20}),),
+            ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
+            ("WARN unknown: n1 mlx5_3:1 on n1", _rails({"mlx5_3:1": 6 << 20})),
         ],
         good=[
             (NicTraffic((_RIGHT,)),),

@@ -55,8 +55,18 @@ _ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted(
 CASES = {
     "sync.address-twice": Cases(
         bad=[
-            (Every({"n0": _HOST, "n1": _HOST}), _ONE, _APART, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
             (
+                "FAIL fabric: 10.0.0.5 on n0 n1",
+                Every({"n0": _HOST, "n1": _HOST}),
+                _ONE,
+                _APART,
+                _PLAIN,
+                _ANY,
+                _NO_FABRICS,
+                OVER_SOCKETS,
+            ),
+            (
+                "FAIL fabric: 10.1.0.5 on n0 n1",
                 Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
                 _TWO,
                 _TOGETHER,
@@ -90,8 +100,9 @@ CASES = {
     ),
     "sync.rack": Cases(
         bad=[
-            (Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+            ("WARN job: n2 on n2", Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
             (
+                "FAIL image: nodes",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))}),
                 _HOSTS,
@@ -99,6 +110,7 @@ CASES = {
                 _ANY,
             ),
             (
+                "FAIL image: n0 on n0",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
                 _HOSTS,
@@ -106,6 +118,7 @@ CASES = {
                 _ANY,
             ),
             (
+                "FAIL image: n1 on n1",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")}),
                 _HOSTS,
@@ -121,9 +134,14 @@ CASES = {
     ),
     "sync.env": Cases(
         bad=[
-            (Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
-            (Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
-            (Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}), _ANY, Job("gloo")),
+            ("FAIL job: NCCL_ALGO on n2", Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
+            ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
+            (
+                "FAIL job: GLOO_DEVICE_TRANSPORT",
+                Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}),
+                _ANY,
+                Job("gloo"),
+            ),
         ],
         good=[
             (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), _ANY, Job()),

@@ -45,13 +45,13 @@ _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE
 CASES = {
     "sync.rate": Cases(
         bad=[
-            (Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
-            (Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
+            ("FAIL fabric: nodes", Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
+            ("WARN fabric: n0 on n0", Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
         ],
         good=[(Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S)],
     ),
     "sync.port-state": Cases(
-        bad=[(Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S)],
+        bad=[("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S)],
         good=[
             (Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S),
             (Every(dict.fromkeys(("n0", "n1", "n2"), _ONE_DARK)), _PLAIN, DGXS, H100S),
@@ -59,7 +59,9 @@ CASES = {
         ],
     ),
     "sync.mtu": Cases(
-        bad=[(Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+        bad=[
+            ("WARN image: eth0", Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)
+        ],
         good=[
             (Every({"n0": _JUMBO, "n1": Interfaces((*_JUMBO.all, DOCKER0))}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
             (Every({"n0": _second(1500), "n1": _second(9000)}), _PLAIN, _ANY, _NO_FABRICS, _OVER_EFA),
@@ -67,21 +69,38 @@ CASES = {
     ),
     "sync.pkey": Cases(
         bad=[
-            (Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
-            (Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
-            (Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
-            (Every({"n0": _OPEN, "n1": _OPEN}), Every(dict.fromkeys(("n0", "n1"), having(NCCL_IB_PKEY="7")))),
+            ("FAIL fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
+            ("FAIL fabric: nodes", Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
+            ("WARN fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _LIMITED}), _PLAIN),
+            (
+                "FAIL job: NCCL_IB_PKEY on n0 n1",
+                Every({"n0": _OPEN, "n1": _OPEN}),
+                Every(dict.fromkeys(("n0", "n1"), having(NCCL_IB_PKEY="7"))),
+            ),
         ],
         good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN)],
     ),
     "sync.subnet-prefix": Cases(
-        bad=[(Every({"n0": _RAILS, "n1": _prefixed("fec0:0:0:1", "fec0:0:0:9")}), _PLAIN, DGXS, H100S)],
+        bad=[
+            (
+                "WARN fabric: mlx5_1:1",
+                Every({"n0": _RAILS, "n1": _prefixed("fec0:0:0:1", "fec0:0:0:9")}),
+                _PLAIN,
+                DGXS,
+                H100S,
+            )
+        ],
         good=[(Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
     ),
     "sync.roce-qos": Cases(
         bad=[
-            (Every({"n0": _NODE, "n1": _NODE, "n2": _UNSET}), DGXS, H100S),
-            (Every({"n0": _NODE, "n1": _OTHER}), DGXS, H100S),
+            (
+                "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2",
+                Every({"n0": _NODE, "n1": _NODE, "n2": _UNSET}),
+                DGXS,
+                H100S,
+            ),
+            ("WARN image: mlx5_0:1, mlx5_1:1", Every({"n0": _NODE, "n1": _OTHER}), DGXS, H100S),
         ],
         good=[(Every({"n0": _NODE, "n1": _NODE, "n2": _NOTHING}), DGXS, H100S)],
     ),

@@ -79,8 +79,8 @@ _OTHERS = box(*(replace(FULL, name="NVIDIA H100 NVL", power_limit_W=400) for _ i
 CASES = {
     "sync.clock": Cases(
         bad=[
-            (_offsets(0.0, 0.0, 180.0), _HUB),
-            (_offsets(-180.0, -180.0, -180.0), _HUB),
+            ("WARN image: n3 on n3", _offsets(0.0, 0.0, 180.0), _HUB),
+            ("WARN image: n0 on n0", _offsets(-180.0, -180.0, -180.0), _HUB),
         ],
         good=[
             (_offsets(0.001, -0.02, 0.3), _HUB),
@@ -89,15 +89,15 @@ CASES = {
     ),
     "sync.code": Cases(
         bad=[
-            (Every({"n0": _ONE, "n1": _EDITED}),),
-            (Every({"n0": _ONE, "n1": _ONE, "n2": _UPDATED}),),
+            ("FAIL job: nodes", Every({"n0": _ONE, "n1": _EDITED})),
+            ("WARN image: transformers on n2", Every({"n0": _ONE, "n1": _ONE, "n2": _UPDATED})),
         ],
         good=[(Every({"n0": _ONE, "n1": replace(_ONE, commit="")}),)],
     ),
     "sync.gpu-count": Cases(
         bad=[
-            (Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
-            (Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
+            ("FAIL unknown: n3 on n3", Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
+            ("FAIL unknown: nodes", Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
         ],
         good=[
             (Every({"n0": EIGHT, "n1": gpus(4)}), DGXS, Job(mixed_gpus=True)),
@@ -106,17 +106,18 @@ CASES = {
     ),
     "sync.machine-type": Cases(
         bad=[
-            (H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
-            (Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
+            ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
+            ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
         ],
         good=[(H100S, DGXS)],
     ),
     "sync.nic-count": Cases(
         bad=[
-            (Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            (Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            (Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            ("FAIL node: n3 on n3", Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            ("FAIL unknown: nodes", Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            ("FAIL unknown: nodes", Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
             (
+                "FAIL node: n3 on n3",
                 _NO_HCAS,
                 _SETTINGS,
                 Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}),
@@ -132,19 +133,20 @@ CASES = {
         ],
     ),
     "sync.kernel-cmdline": Cases(
-        bad=[(Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S)], good=[(Every({"n0": _PLAIN}), DGXS, H100S)]
+        bad=[("WARN image: kernel command line", Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S)],
+        good=[(Every({"n0": _PLAIN}), DGXS, H100S)],
     ),
     "sync.topology": Cases(
         bad=[
-            (Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
-            (Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
+            ("WARN unknown: n3 on n3", Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
+            ("WARN unknown: nodes", Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
         ],
         good=[(Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S)],
     ),
     "sync.limits": Cases(
         bad=[
-            (_ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
-            (Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
+            ("WARN image: /dev/shm on n3", _ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
+            ("WARN image: RLIMIT_MEMLOCK", Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
         ],
         good=[
             (_ALL_FREE, _ALL_ROOMY),
@@ -154,8 +156,8 @@ CASES = {
     ),
     "sync.node-missing": Cases(
         bad=[
-            (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
-            (_TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+            ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
+            ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
         ],
         good=[
             (
@@ -166,23 +168,24 @@ CASES = {
     ),
     "sync.nccl-version": Cases(
         bad=[
-            (Every({"n0": _NEW, "n1": _OLD}),),
-            (Every({"n0": _NEW, "n1": _NEW, "n2": Software({})}),),
+            ("FAIL image: nodes", Every({"n0": _NEW, "n1": _OLD})),
+            ("FAIL image: n2 on n2", Every({"n0": _NEW, "n1": _NEW, "n2": Software({})})),
         ],
         good=[(Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
     ),
     "sync.torch-cuda": Cases(
         bad=[
-            (Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
-            (Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
+            ("WARN image: torch, CUDA of torch", Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
+            ("WARN image: driver", Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         ],
         good=[(Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
     ),
     "sync.nic-fw": Cases(
-        bad=[(Every({"n0": _FW, "n1": _flashed("28.36.1010")}),)], good=[(Every({"n0": _FW, "n1": Fabric()}),)]
+        bad=[("WARN image: MT_0000000838", Every({"n0": _FW, "n1": _flashed("28.36.1010")}))],
+        good=[(Every({"n0": _FW, "n1": Fabric()}),)],
     ),
     "sync.transport": Cases(
-        bad=[(Every({"n0": over("IB"), "n1": over("Socket")}),)],
+        bad=[("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
         good=[(Every({"n0": over("Socket"), "n1": over("Socket")}),)],
     ),
     "sync.gpu-limits": Cases(

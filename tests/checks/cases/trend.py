@@ -9,7 +9,7 @@ _SPELLS = tuple((_NOW_S - day * _DAY_S, _NOW_S - (day - 2) * _DAY_S, -0.1) for d
 
 CASES = {
     "trend.rate": Cases(
-        bad=[(History(_GOOD, _series(Sum(spells=_SPELLS))),)],
+        bad=[("WARN node: rail 3 rails out", History(_GOOD, _series(Sum(spells=_SPELLS))))],
         good=[
             (History(_faults(3.0), _series(Sum())),),
             (History(_GOOD, _series(Sum(spells=_SPELLS[:2]))),),
@@ -18,7 +18,7 @@ CASES = {
         ],
     ),
     "trend.flapping": Cases(
-        bad=[(History(_faults(25.0, 9.0, 1.0, there=False)),)],
+        bad=[("WARN link: ib.state mlx5_3:1", History(_faults(25.0, 9.0, 1.0, there=False)))],
         good=[(History(_faults(70.0, 50.0, 1.0)),), (History(_GOOD, _series(_LOST)),)],
     ),
 }
