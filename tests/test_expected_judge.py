@@ -2,21 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ncclprobe.commands import expect
 from ncclprobe.commands import main as program
 from ncclprobe.commands.expect import main
-from ncclprobe.commands.run_files import read_runs
-from ncclprobe.engine.outlook import machine_of
-from ncclprobe.expect.elsewhere import Setup, contribution, judge
-from ncclprobe.expect.pinned import NOTHING
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import replace
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
 TABLE = """
@@ -147,95 +141,6 @@ def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
     assert "not judged" not in text
 
 
-def test_what_is_contributed_holds_the_numbers_and_the_links_and_no_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run.json"
-    table = log(tmp_path, NVLS_US, said="secret-host:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n")
-    assert main(("--judge", table, "--machine", "dgx-h100", "--contribute", str(out), "--healthy", "yes")) in (0, 4)
-    assert "read it before you send it" in capsys.readouterr().err
-    told = json.loads(out.read_text())
-    assert (told["schema"], told["healthy"], len(told["rows"])) == ("ncclprobe.contribution/1", "yes", 2)
-    assert told["system"]["gpu"] == "NVIDIA H100 80GB HBM3"
-    assert (told["rows"][0]["nodes"], told["rows"][0]["gpus_per_node"]) == (1, 8)
-    assert "Ring" in told["settings"]
-    for name in ("secret-host", "n0", str(tmp_path)):
-        assert name not in out.read_text()
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["another's file", "the log that is judged"])
-def test_a_contribution_takes_the_place_of_none_but_an_earlier_one(tmp_path: Path, own: bool) -> None:
-    table, out = Path(log(tmp_path, NVLS_US)), tmp_path / "run.json"
-    arguments = ("--judge", str(table), "--machine", "dgx-h100", "--contribute")
-    for _ in range(2):
-        assert main((*arguments, str(out))) == 0
-    kept = table if own else tmp_path / "diary.txt"
-    kept.write_text(kept.read_text() if own else "my diary\n")
-    before = kept.read_text()
-    with pytest.raises(UsageError, match="not written over"):
-        main((*arguments, str(kept)))
-    assert kept.read_text() == before
-
-
-BAD_SUMMARY = "# Out of bounds values : 7 FAILED\n"
-
-
-@pytest.mark.parametrize(
-    ("given", "said", "why"),
-    [
-        ({"wrong": 5}, "", "the run says of itself: 5 values"),
-        ({"times": NVLS_US / 5}, "", "no row of NCCL was measured that tells"),  # of another machine
-        ({"ranks": 16, "nodes": "1"}, "", "no row of NCCL was measured that tells"),  # of more GPUs than it has
-        ({"nodes": "3"}, "", "no row of NCCL was measured that tells"),
-        ({}, BAD_SUMMARY, "the run says of itself: "),
-        ({}, "n0:1:1 [0] NCCL INFO NCCL_ALGO set by environment to pod-17\n", "'pod' is neither a number nor a word"),
-        ({}, "n0:1:1 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 4pod\n", "'4pod' is neither a number"),
-        ({}, "n0:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to pod\n", "'pod' is neither a number"),
-    ],
-    ids=["wrong data", "too fast", "too many GPUs", "no such nodes", "failed", "a list", "channels", "a switch"],
-)
-def test_what_tells_nothing_of_the_machine_is_not_contributed_and_the_verdict_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: str, why: str
-) -> None:
-    out = tmp_path / "run.json"
-    path = log(
-        tmp_path, given.pop("times", NVLS_US), said=said, ranks=given.pop("ranks", 8), wrong=given.get("wrong", 0)
-    )
-    nodes = ("--nodes", given["nodes"]) if "nodes" in given else ()
-    code = program(["expect", "--judge", path, "--machine", "dgx-h100", "--contribute", str(out), *nodes])
-    told = capsys.readouterr()
-    assert code == (4 if given.get("wrong") else 2)
-    assert told.out.startswith("2 rows measured")
-    assert f"--contribute {out}: not written: " in told.err
-    assert why in told.err
-    assert not out.exists()
-
-
-def test_a_contribution_does_not_name_a_sites_own_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = replace(machine_of("dgx-h100", None).machine, name="Site 51", origin="site-machines")  # type: ignore[type-var]
-    rows = judge(read_runs(log(tmp_path, NVLS_US))[0].rows, Setup(own.system(), own, None, NOTHING))
-    told = contribution(rows, Setup(own.system(), own, None, NOTHING), "yes")
-    assert told.system.name == "NVIDIA H100 80GB HBM3"
-
-
-@pytest.mark.parametrize("command", [["expect", "--machine", "dgx-h100"], ["bandwidth"]])
-def test_to_call_a_machine_healthy_without_a_contribution_is_refused(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert program([*command, "--healthy", "yes"]) == 2
-    assert "--healthy yes does not apply without --contribute FILE" in capsys.readouterr().err
-
-
-def test_a_name_with_a_nul_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert program(["expect", "--machine", "dgx-h100", "--contribute", "a\0b"]) == 2
-    assert "its name holds a NUL" in capsys.readouterr().err
-
-
-def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="give the measured rows as --judge FILE"):
-        main(("--machine", "dgx-h100", "--contribute", str(tmp_path / "run.json")))
-
-
 @pytest.mark.parametrize(
     ("machine", "gpu", "has"),
     [
@@ -246,16 +151,15 @@ def test_a_contribution_without_rows_to_judge_is_refused(tmp_path: Path) -> None
         ("8 x RTX PRO 6000", "NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX PRO 6000"),
     ],
 )
-def test_a_log_of_other_gpus_than_the_machines_is_refused_and_not_contributed(
+def test_a_log_of_other_gpus_than_the_machines_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, gpu: str, has: str
 ) -> None:
-    path, out = log(tmp_path, NVLS_US, gpu=gpu), tmp_path / "run.json"
-    assert program(["expect", "--judge", path, "--machine", machine, "--contribute", str(out)]) == 2
+    path = log(tmp_path, NVLS_US, gpu=gpu)
+    assert program(["expect", "--judge", path, "--machine", machine]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
     assert f"measured on 8 x {gpu}; the machine it is to be judged by has {has}" in said.err
     assert f"give --machine '8 x {gpu}'" in said.err
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -299,24 +203,6 @@ def test_a_row_faster_than_the_links_can_be_is_no_pass_and_says_so(
     assert [row["status"] for row in rows] == ["inconclusive"] * 2
     assert "more than 300, which this machine can reach, by 20%" in rows[0]["why"]
     assert found(capsys, 0, "--judge", str(bare), "--machine", "dgx-h100")["headline"].endswith("2 pass")  # type: ignore[attr-defined]
-
-
-def test_what_nobody_said_is_not_contributed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run.json"
-
-    def told(*more: str, ranks: int = 8, said: str = "") -> dict[str, Any]:
-        path = log(tmp_path, 2 * NVLS_US, ranks=ranks, said=said)
-        assert main(("--judge", path, "--machine", "dgx-h100", "--contribute", str(out), *more)) in (0, 4)
-        capsys.readouterr()
-        contributed: dict[str, Any] = json.loads(out.read_text())
-        return contributed
-
-    silent, library = told(), "NCCL version 2.21.5+cuda12.4\n"
-    assert silent["rows"][0]["nccl"] == ""
-    assert (silent["system"]["network"], silent["system"]["nics"]) == (None, 0)
-    assert told(said=library)["rows"][0]["nccl"] == "2.21.5"
-    assert told("--nccl", "2.28.9")["rows"][0]["nccl"] == "2.28.9"
-    assert told(ranks=16)["system"]["network"] == "ib"
 
 
 def test_a_gate_asks_for_one_line_and_for_rows_that_were_judged(

@@ -368,27 +368,6 @@ def destination(text: str) -> str:
     return text
 
 
-def contributing(parser: argparse.ArgumentParser, rows: str) -> None:
-    """Add the options that give `rows` to others."""
-    add = parser.add_argument
-    add("--contribute", type=_contribution, metavar="FILE",
-        help=f"Write {rows} and the machine's links for others to learn from, without names.")  # fmt: skip
-    add("--healthy", choices=("yes", "no", "unknown"), default="unknown",
-        help="Say for --contribute whether the machine was well (default: %(default)s).")  # fmt: skip
-
-
-def refuse_lone_healthy(options: argparse.Namespace) -> None:
-    """Raise UsageError where --healthy is said of nothing."""
-    if options.healthy != "unknown" and not options.contribute:
-        raise UsageError(f"--healthy {options.healthy} does not apply without --contribute FILE")
-
-
-def _contribution(text: str) -> str:
-    if text == "-":
-        raise argparse.ArgumentTypeError("-: give a file; the verdict is on standard output")
-    return destination(text)
-
-
 def _refuse_closed(text: str, target: Path) -> None:
     """Refuse, before the run, what could not be written after it: a file is replaced, for which its folder counts."""
     into = target if target.exists() and not target.is_file() else target.parent

@@ -52,7 +52,6 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> Options:
     """Return the options in `argv`. Raises UsageError for what no sweep could be made of."""
     given = _parser().parse_args(argv)
-    arguments.refuse_lone_healthy(given)
     for option, number in (("-n", given.iters), ("-w", given.warmup), ("--batches", given.batches)):
         if (number or 0) > _MOST_CALLS:
             raise UsageError(
@@ -149,7 +148,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=arguments.whole, choices=range(4), default=1, metavar="N",
         help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
-    arguments.contributing(parser, "the rows of NCCL")
     measuring.reporting(parser)
     return parser
 

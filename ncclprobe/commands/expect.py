@@ -43,7 +43,6 @@ ALGORITHMS = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvlstree": "NVLST
 def main(argv: Sequence[str]) -> int:
     """Print what is expected. Raises UsageError."""
     options = _parser().parse_args(argv)
-    arguments.refuse_lone_healthy(options)
     if options.list:
         print(rendering.listing([*machines.table().values()]))
         return ExitCode.OK
@@ -60,8 +59,6 @@ def main(argv: Sequence[str]) -> int:
         return _judge(options, here)
     if unused := [flag for flag in ("require_judged", "quiet") if getattr(options, flag)]:
         raise UsageError(f"--{unused[0].replace('_', '-')} does not apply without --judge FILE")
-    if options.contribute:
-        raise UsageError(f"--contribute {options.contribute}: give the measured rows as --judge FILE")
     if isinstance(here.system, Absent):
         if options.json:
             print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
@@ -111,7 +108,6 @@ def _parser() -> argparse.ArgumentParser:
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach.")  # fmt: skip
     add("--require-judged", action="store_true", help="Exit with 3 where --judge could judge no row.")
-    arguments.contributing(parser, "the rows of --judge")
     add("--op", default="all_reduce", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
@@ -160,7 +156,6 @@ def _version(text: str) -> NcclVersion:
 def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     from ncclprobe.commands.run_files import read_runs
-    from ncclprobe.report.delivery import complain
 
     _refuse_unused(options)
     path = str(options.judge)
@@ -182,14 +177,7 @@ def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
     if options.quiet and not options.json:
         told = str(told).partition("\n")[0]
     print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
-    code = elsewhere.exit_code(found, place)
-    try:
-        if options.contribute:
-            elsewhere.contribute(options.contribute, elsewhere.contribution(found, place, options.healthy))
-    except UsageError as error:
-        complain(f"--contribute {options.contribute}: not written: {error}")
-        return ExitCode.FAIL if code == ExitCode.FAIL else ExitCode.USAGE
-    return code
+    return elsewhere.exit_code(found, place)
 
 
 def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> NodeSystem:

@@ -219,10 +219,6 @@ def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) ->
         training.fit(options.training.grid, ranks)
     if options.backend == "nccl" and not may_have_gpus(devices(host)):
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
-    if options.contribute and backend == "gloo":
-        raise UsageError(
-            f"--contribute {options.contribute}: holds what NCCL reached, and gloo is measured here; leave it out"
-        )
     averages = options.redop == "avg" and all(OPS[op].reduces for op in options.ops)
     if backend == "gloo" and averages and "int" in options.dtype:
         raise UsageError(f"--redop avg: gloo averages no {options.dtype}; give --dtype float32, or --redop sum")

@@ -17,7 +17,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.report import delivery
 from ncclprobe.report.delivery import FORMATS, GITHUB
 
-_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "contribute", "keep")
+_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "keep")
 _Identity = tuple[int, int]
 
 
@@ -39,7 +39,7 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
         named = f"{_option(parser, dest)} {path}"
         if path in read:
             raise UsageError(f"{named}: not written over, for this command reads it; give another path")
-        if dest in (*FORMATS, "bundle", "nodes_out", "contribute"):
+        if dest in (*FORMATS, "bundle", "nodes_out"):
             try:
                 files.refuse_other(path, _recognises(dest))
             except UsageError as error:
@@ -48,10 +48,6 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 def _recognises(dest: str) -> Callable[[str], bool]:
     """Return what says whether a text is what the option `dest` would have written."""
-    if dest == "contribute":
-        from ncclprobe.expect.elsewhere import recognises  # it takes the whole model of NCCL along
-
-        return recognises
     return delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest))
 
 

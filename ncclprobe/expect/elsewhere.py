@@ -1,34 +1,20 @@
-"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``.
+"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``."""
 
-And what others may learn of such rows, or of a run's own: ``--contribute FILE``.
-"""
-
-import json
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from ncclprobe.expect.bands import judged
 from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.pinned import Pinned, pinned
+from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, predict
-from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.host import files
-from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.measurement import Band, Judged, Measurement
-from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, asdict, replace
-from ncclprobe.nccl import algorithms
-from ncclprobe.nccl.parameters import table
 
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
@@ -119,12 +105,8 @@ def shape_of(row: Measurement, place: Setup) -> Shape | None:
 
 
 def _version(text: str) -> NcclVersion:
-    return _said_version(text) or LATEST
-
-
-def _said_version(text: str) -> NcclVersion | None:
     found = _VERSION.match(text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
 
 
 def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
@@ -217,103 +199,6 @@ def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -
         "exit_code": int(exit_code(rows, place)),
         "rows": [_row(row, place) for row in rows],
     }
-
-
-CONTRIBUTION = "ncclprobe.contribution/1"
-Healthy = Literal["yes", "no", "unknown"]
-"""Whether the machine was well, as its user says."""
-
-
-class ContributedRow(Struct, frozen=True):
-    """One measured number, as docs/reference/files.md documents it."""
-
-    op: str
-    nbytes: int
-    place: str
-    nodes: int
-    gpus_per_node: int
-    nccl: str
-    time_us: float
-    busbw_GBps: float
-
-
-class Contribution(Struct, frozen=True):
-    """What others may learn of a run: known fields alone, none of which can name a host, a user or a site."""
-
-    schema: str
-    healthy: Healthy
-    system: NodeSystem
-    settings: str
-    rows: tuple[ContributedRow, ...]
-
-
-def contribution(rows: Sequence[Measurement], place: Setup, healthy: Healthy) -> Contribution:
-    """Return the rows of NCCL that tell of this machine; `healthy` is what the user says.
-
-    They have right data, of ranks evenly on its nodes, and are neither noise nor faster than its links. What was not
-    said is left out: NCCL's release, and the network where no row crossed it. Raises UsageError where there is none,
-    for a run that failed, and for settings in words that are not NCCL's.
-    """
-    if place.failed:
-        raise UsageError(f"the run says of itself: {place.failed}")
-    _refuse_foreign_words(str(place.settings))
-    own = place.machine and not place.machine.origin  # a site's own type may be called after the site
-    system = replace(place.system, name=place.machine.name if place.machine and own else place.system.gpu, source="")
-    shapes = ((row, shape_of(row, place)) for row in rows if _tells(row))
-    kept = tuple(
-        _contributed(row, shape, place) for row, shape in shapes if shape and max(shape.gpus) <= place.system.gpus
-    )
-    if not kept:
-        raise UsageError(
-            "no row of NCCL was measured that tells of this machine: wrong data, noise, ranks that it lacks"
-        )
-    if all(row.nodes == 1 for row in kept):  # then nothing was seen of its network
-        system = replace(system, nics=0, nic_gbps=0.0, network=None, gdr=False)
-    return Contribution(CONTRIBUTION, healthy, system, str(place.settings), kept)
-
-
-def _tells(row: Measurement) -> bool:
-    return row.backend == "nccl" and not row.wrong and row.status != "inconclusive"
-
-
-def _refuse_foreign_words(settings: str) -> None:
-    """Raises UsageError for a value that NCCL does not know: it may be a name, and says nothing of the rows."""
-    for word in filter(None, re.split(r"[\s,;:^=-]", settings)):
-        if not (word.isdecimal() or word in table() or word.lower() in _WORDS):
-            raise UsageError(f"{settings[:80]}: {word[:40]!r} is neither a number nor a word of NCCL's")
-
-
-_WORDS = {word.lower() for word in (*algorithms.FUNCTIONS, *algorithms.ALGORITHMS, *algorithms.PROTOCOLS, "LOC")}
-
-
-def of_run(rows: Sequence[Measurement], known: Mapping[type, Any], healthy: Healthy) -> Contribution:
-    """Return the same of a run's own rows, on the machine of which these facts are `known`. Raises UsageError."""
-    here = expectation_context(known)
-    if isinstance(here.system, Absent):
-        raise UsageError(here.system.why)
-    return contribution(
-        rows, Setup(here.system, here.machine, None, pinned(here.settings, here.nccl or LATEST)), healthy
-    )
-
-
-def contribute(path: str, told: Contribution) -> None:
-    """Write what others may learn of the rows. Raises UsageError."""
-    files.write(Path(path), json.dumps(asdict(told), indent=1) + "\n", ours=recognises)
-    print(f"ncclprobe: {path} has {len(told.rows)} rows; read it before you send it", file=sys.stderr)
-
-
-def recognises(text: str) -> bool:
-    """Return whether `text` is a contribution, as a whole."""
-    try:
-        return msgspec.json.decode(text, type=Contribution).schema == CONTRIBUTION
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-
-
-def _contributed(row: Measurement, shape: Shape, place: Setup) -> ContributedRow:
-    release = ".".join(map(str, place.version or _said_version(row.library.version) or ()))
-    about = row.op, row.nbytes, row.place, shape.nodes, shape.gpus[0], release
-    return ContributedRow(*about, row.time_us.typical, row.busbw_GBps)
 
 
 def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:

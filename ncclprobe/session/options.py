@@ -2,7 +2,6 @@
 
 import zlib
 from pathlib import Path
-from typing import Literal
 
 from ncclprobe.engine.diagnose import Judging
 from ncclprobe.facts.run.samples import What
@@ -39,8 +38,7 @@ class Options(Struct, frozen=True, kw_only=True):
     many as are needed. `training` is what of real training to measure. `transport`: whether to find the transports.
     `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
     asked for and cannot be measured here. `script` is the user's own command, `script_metric` the text before the
-    number that it prints, of one rank with `script_per_rank`. `contribute` is a file for others to learn from, of a
-    machine that the user calls `healthy`.
+    number that it prints, of one rank with `script_per_rank`.
     `mode` and `backend` are None where they were not given, `precision` where -n or --batches fix the number of calls.
     """
 
@@ -82,8 +80,6 @@ class Options(Struct, frozen=True, kw_only=True):
     script: tuple[str, ...] = ()
     script_metric: str = ""
     script_per_rank: bool = False
-    contribute: str | None = None
-    healthy: Literal["yes", "no", "unknown"] = "unknown"
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """Return the sizes to measure with `backend`."""

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.expect import elsewhere, evidence
-from ncclprobe.expect.evidence import ErrorCell
+from ncclprobe.expect import evidence
 from ncclprobe.model.values import replace
-
-from .boxes import H100
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "tests" / "data" / "published"
@@ -210,37 +207,6 @@ def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accur
     assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
     assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
     assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]
-
-
-def test_a_contributed_run_becomes_a_published_one_once_and_what_it_moves_is_said(
-    tmp_path: Path, accuracy: ModuleType
-) -> None:
-    door = importlib.import_module("evidence")  # found by scripts/accuracy.py
-    from published import PUBLISHED, rows
-
-    for name in ("runs.csv", "results.csv"):
-        lines = (PUBLISHED / name).read_text(encoding="utf-8").splitlines(keepends=True)
-        (tmp_path / name).write_text("".join(lines[:3]), encoding="utf-8")
-    row = elsewhere.ContributedRow("all_to_all", 1 << 30, "out", 2, 8, "2.28.9", 10_000.0, 101.31)
-    found = elsewhere.Contribution(elsewhere.CONTRIBUTION, "yes", H100, "", (row, replace(row, busbw_GBps=102.77)))
-    assert door.add(found, "https://github.com/a/b/issues/1", tmp_path) == 2
-    taken = [each for each in rows(tmp_path) if each.family == "a/b#1"]
-    assert [(each.op, each.busbw_GBps, each.healthy, each.nccl) for each in taken] == [
-        ("all_to_all", 101.31, "yes", (2, 28, 9)),
-        ("all_to_all", 102.77, "yes", (2, 28, 9)),
-    ]
-    system = taken[0].system
-    assert (system.nics, system.nic_gbps, system.network, system.nvls) == (8, 400.0, "ib", True)
-    computed = replace(found, rows=tuple(replace(each, busbw_GBps=each.busbw_GBps + 0.004) for each in found.rows))
-    for again in (found, computed):  # of a time come more digits than nccl-tests prints
-        with pytest.raises(ValueError, match="published already"):
-            door.add(again, "https://github.com/a/b/issues/2", tmp_path)
-    key = ("model", "ib", 9)
-    before, after = (ErrorCell(*key, 3, 20, 2, error, 0.2, None) for error in (0.1, 0.05))
-    assert list(door.moved({key: before}, {key: before})) == []
-    assert list(door.moved({key: before}, {key: after})) == [
-        "model ib 9: 0.100 / 0.200, mark None -> 0.050 / 0.200, mark None"
-    ]
 
 
 def test_two_more_rows_of_one_machine_move_no_factor(accuracy: ModuleType) -> None:

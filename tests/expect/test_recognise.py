@@ -127,14 +127,6 @@ def test_a_product_is_no_other_because_one_begins_with_or_contains_it(product: s
         assert recognise(replace(ideal(find(name)), product=product)).candidates == ()
 
 
-def test_a_bare_metal_machine_with_fewer_nics_is_not_taken_for_raven() -> None:
-    raven = ideal(find("Raven gpu"))
-    assert recognise(raven).machine == find("Raven gpu")
-    assert recognise(replace(raven, nics=2)).machine == find("Raven gpu-bw")
-    assert recognise(replace(raven, nics=3)).machine is None
-    assert recognise(replace(raven, cpu="Intel(R) Xeon(R) Platinum 8360 CPU")).machine is None
-
-
 def test_a_board_of_any_maker_is_known_by_its_gpus_unless_firmware_is_silent() -> None:
     board = replace(ideal(find("HGX H100")), vendor="Supermicro", product="SYS-821GE-TNHR", nics=4, nic_gbps=200.0)
     assert recognise(board).machine == find("HGX H100")

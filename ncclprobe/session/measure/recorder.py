@@ -275,7 +275,6 @@ class Recorder:
         snapshots = self.snapshots()
         report = self._report(snapshots)
         self.progress.stop()
-        self._publisher.contribute(report.measurements, snapshots, self._rows.disturbances)
         self._code = self._publisher.publish(report)
         return self._code
 
@@ -310,7 +309,6 @@ class Publisher:
     def __init__(self, options: Options) -> None:
         self._output, self._accepts, self._fleet = options.output, options.accepts, options.judging.fleet
         self._timeout_s = options.timeout_s
-        self._contribute, self._healthy = options.contribute, options.healthy
         self._shown: bool | None = None
         self._lost = False
         self._op = ""
@@ -342,23 +340,6 @@ class Publisher:
             left_s = lifetime.began() + self._timeout_s - time.monotonic()
             history.keep(report, self._fleet, self._output.files.get("json", ""), left_s, delivery.complain)
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
-
-    def contribute(
-        self, measured: Sequence[Measurement], snapshots: Sequence[Snapshot], disturbances: Sequence[Disturbance]
-    ) -> None:
-        """Write what others may learn of the rows, where that is wanted, or say why that cannot be."""
-        if self._contribute is None:
-            return
-        from ncclprobe.expect import elsewhere  # what only --contribute needs
-
-        odd = [each.what for each in disturbances if each.falsifies]
-        try:
-            if odd:
-                raise UsageError(f"the numbers say nothing of the machine: {odd[0]}")
-            told = elsewhere.of_run(measured, snapshots[0].facts if snapshots else {}, self._healthy)
-            elsewhere.contribute(self._contribute, told)
-        except UsageError as error:
-            self.lose([f"--contribute {self._contribute}: not written: {error}"])
 
     def lose(self, whys: Sequence[str]) -> None:
         """Say why files that are wanted besides the report could not be written."""

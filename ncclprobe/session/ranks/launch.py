@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants, Rows
+from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import CHANGED, abandon
 from ncclprobe.host.own_child import start_own
@@ -161,8 +161,6 @@ def _publish(
     facts = run_facts(record)
     report = diagnose(question, snapshots, facts)
     waiting.end()
-    rows = learned(facts, Rows)
-    publisher.contribute(report.measurements, snapshots, rows.disturbances if rows else ())
     return publisher.publish(report)
 
 
