@@ -140,7 +140,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
                 "ncclprobe expect node7.jsonl --op all_gather,all_to_all -b 1M -e 8G",
                 "ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7",
                 "ncclprobe expect --machine '8 x L40S, 2 sockets, no P2P'",
-                "ncclprobe expect --judge all_reduce.log --machine dgx-h100 --nodes 4",
+                "ncclprobe expect --judge all_reduce.log",
             ),
         ),
         "explain": _Brief(

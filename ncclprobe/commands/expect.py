@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
-from ncclprobe.expect import composed, elsewhere, rendering, topology_text
+from ncclprobe.expect import composed, rendering, topology_text
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
-from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, changed, lines, shape_of
+from ncclprobe.expect.system import NcclVersion, Shape
+from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, lines, shape_of
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
@@ -28,7 +28,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import parse_size, printable
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import NEWEST, table
-from ncclprobe.nccl_tests import Run
 
 _ABOUT = """\
 Show what collectives should reach on this machine, on the machine of a capture, or on a machine type: for each size the
@@ -56,7 +55,12 @@ def main(argv: Sequence[str]) -> int:
     if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if options.judge:
-        return _judge(options, here)
+        _refuse_unused(options)
+        from ncclprobe.commands import judged_log
+
+        return judged_log.judge(options, here, _change(options))
+    if wrong := [flag for flag in ("ranks", "domains") if getattr(options, flag)]:
+        raise UsageError(f"--{wrong[0]} does not apply without --judge FILE: --nodes and --gpus-per-node say the ranks")
     if unused := [flag for flag in ("require_judged", "quiet") if getattr(options, flag)]:
         raise UsageError(f"--{unused[0].replace('_', '-')} does not apply without --judge FILE")
     if isinstance(here.system, Absent):
@@ -106,10 +110,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
-        "reach.")  # fmt: skip
+        "reach; without --machine by what is usual of the GPUs that the file names.")  # fmt: skip
     add("--require-judged", action="store_true", help="Exit with 3 where --judge could judge no row.")
-    add("--op", default="all_reduce", metavar="NAME[,NAME]",
-        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
+    add("--op", metavar="NAME[,NAME]",
+        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, say which "
+        "one the rows are of.")  # fmt: skip
+    add("--ranks", type=count, metavar="N", help="Say how many ranks the rows of --judge are of.")
+    add("--domains", type=count, metavar="N",
+        help="Say in how many NVLink domains the nodes of --judge are (default: one, if they are racks).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
@@ -153,60 +161,7 @@ def _version(text: str) -> NcclVersion:
     return version
 
 
-def _judge(options: argparse.Namespace, here: ExpectationContext) -> int:
-    """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
-    from ncclprobe.commands.run_files import read_runs
-
-    _refuse_unused(options)
-    path = str(options.judge)
-    runs = read_runs(path)
-    system = _system_of(runs, here, path)
-    change = _change(options)
-    plain = replace(change, algorithm=None)
-    rows, failed = [row for run in runs for row in run.rows], "; ".join(filter(None, (run.failed for run in runs)))
-    if not rows:
-        raise UsageError(f"{path}: holds no row to judge")
-    said = {**_set_in(path), **({"NCCL_ALGO": change.algorithm} if change.algorithm else {})}
-    settings = pinned(merge(Environment(said), ()), options.nccl or here.nccl or LATEST)
-    machine = None if plain else here.machine
-    place = elsewhere.Setup(
-        changed(system, plain), machine, options.nodes, settings, failed, options.nccl, options.require_judged
-    )
-    found = elsewhere.judge(rows, place)
-    told = elsewhere.as_json(found, place, [path]) if options.json else elsewhere.as_text(found, place, [path])
-    if options.quiet and not options.json:
-        told = str(told).partition("\n")[0]
-    print(json.dumps(told, indent=2) if options.json else printable_lines(str(told)))
-    return elsewhere.exit_code(found, place)
-
-
-def _system_of(runs: Sequence[Run], here: ExpectationContext, path: str) -> NodeSystem:
-    """The machine that the rows are judged by. Raises UsageError for none, and for one of other GPUs than theirs."""
-    told = (run.fingerprint.machine.get("gpu", "") for run in runs if run.fingerprint)
-    named = tuple(dict.fromkeys(each[:80] for gpus in told for each in gpus.split(", ") if each))
-    nics = ", 8 x 400 Gb/s ib" if any(row.nodes > 1 for run in runs for row in run.rows) else ""
-    propose = f"--machine {named[0] + nics!r}" + " with its own NICs" * bool(nics) if len(named) == 1 else ""
-    if isinstance(here.system, Absent):
-        if not propose:
-            raise UsageError(f"--judge {path}: {here.system.why}: give --machine NAME, or a capture")
-        raise UsageError(f"--judge {path}: measured on {named[0]}: give {propose}, the machine's type, or a capture")
-    other = next((each for each in named if not _fits(each.partition(" x ")[2], here.system)), "")
-    if other:
-        raise UsageError(
-            f"--judge {path}: measured on {other}; the machine it is to be judged by has {here.system.gpu}: give "
-            f"{propose or '--machine NAME'}, or the type of the machine that has these"
-        )
-    return here.system
-
-
-def _fits(gpu: str, system: NodeSystem) -> bool:
-    """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
-    if system.gpu.startswith(topology_text.CAPABILITY):
-        return composed.capability_of(gpu) in (None, system.compute_capability)
-    return not gpu or composed.same_gpu(gpu, system.gpu)
-
-
-_NOT_FOR_RESULTS = {"op": "--op", "begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",
+_NOT_FOR_RESULTS = {"begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",
                     "gpus_per_node": "--gpus-per-node"}  # fmt: skip
 
 
@@ -216,20 +171,6 @@ def _refuse_unused(options: argparse.Namespace) -> None:
     given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
     if given:
         raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file says what was measured")
-
-
-def _set_in(path: str) -> dict[str, str | None]:
-    """Which of NCCL's variables a log or a report says were set. Raises UsageError."""
-    from ncclprobe.commands.run_files import schema_of
-    from ncclprobe.report import json as as_json
-
-    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
-    if not text.lstrip().startswith("{"):
-        return elsewhere.environment(text)
-    if schema_of(text, path) == "nccl-tests":
-        return {}
-    nodes = as_json.read(path).environment.values()
-    return {each.name: each.value for node in list(nodes)[:1] for each in node.settings}
 
 
 def _change(options: argparse.Namespace) -> WhatIf:
@@ -251,7 +192,7 @@ def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableReques
     asked = TableRequest(
         system=here.system,
         shape=_shape(options, here.system.gpus),
-        ops=arguments.operations(options.op),
+        ops=arguments.operations(options.op or "all_reduce"),
         sizes=steps,
         machine=here.machine,
         version=here.nccl or LATEST,

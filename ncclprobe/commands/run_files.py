@@ -10,14 +10,17 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.units import printable
-from ncclprobe.nccl_tests import Run, parse_json, parse_text
+from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run, parse_json, parse_text
 
 
-def read_runs(path: str) -> tuple[Run, ...]:
-    """Return the runs in a report of ours, or in JSON or text of nccl-tests. Raises UsageError."""
+def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
+    """Return the runs in a report of ours, or in JSON or text of nccl-tests, of which the user says what is `given`.
+
+    Raises UsageError.
+    """
     text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     if not text.lstrip().startswith("{"):
-        return parse_text(text, path)
+        return parse_text(text, path, given)
     if schema_of(text, path) == "nccl-tests":
         return (parse_json(text, path),)
     from ncclprobe.report import json as as_json

@@ -6,43 +6,57 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.expect.bands import judged
+from ncclprobe.expect.evidence import GROSS_SHARE
 from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.log_findings import LogFinding
 from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.findings import ExitCode, Severity
 from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, asdict, replace
 
-_SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})\.?(?:\s|$)")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
+REACHED = 0.8
+"""A row from 64 MiB on passes with this share of a number whose error is not known; below it nothing is said of it, and
+below a third it fails."""
+REFUTED, REFUTED_LOOSE = 1.3, 1.5
+"""A run whose fastest row is so many times faster than expected was not on this machine: the first if the error of the
+class is known, the second if not."""
 MARGIN = 1.2
 """So many times what the links carry is reached by no run of such a machine: of 2,301 published rows the fastest has
 1.09 times the larger of what its links carry one way and of what is expected."""
+
+
+class Alternative(Struct, frozen=True):
+    """Another machine that the rows may be of, and what the user can say to decide it."""
+
+    system: NodeSystem
+    words: str
 
 
 class Setup(Struct, frozen=True):
     """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
 
     `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
-    data in its summary, an error); empty: it does not. `must`: a file of which no row is judged is inconclusive.
+    data in its summary, an error); empty: it does not. `system` is null for a run that is not judged, and `not_judged`
+    says why. `assumed` is what of the machine nobody said, in words: a row never fails by it. Nor does a row fail that
+    one of the `alternatives` allows.
     """
 
-    system: NodeSystem
+    system: NodeSystem | None
     machine: MachineType | None
     nodes: int | None
     settings: Pinned
     failed: str = ""
     version: NcclVersion | None = None
-    must: bool = False
-
-
-def environment(text: str) -> dict[str, str | None]:
-    """What NCCL's INFO lines in a log say of its variables; the last of each counts."""
-    return {name: value.rstrip(".") for name, value in _SET.findall(text)}
+    assumed: str = ""
+    not_judged: str = ""
+    alternatives: tuple[Alternative, ...] = ()
+    name: str = ""
 
 
 def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
@@ -60,13 +74,35 @@ def _judged(row: Measurement, place: Setup) -> Measurement:
     said = judged(plain, list(_band(row, place)))
     if row.wrong:
         return replace(said, status="fail", inconclusive_why=f"{row.wrong} wrong values")
-    return _unless_another_machine(said, place)
+    if said.status == "fail":
+        return _unless_uncertain(said, place)
+    return _unless_another_machine(_reached(said), place)
+
+
+def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
+    """`row`, which fails, as a warning if what nobody said of the machine decides that."""
+    for other in place.alternatives:
+        found = next((band.expectation for band in _band(row, replace(place, system=other.system, machine=None))), None)
+        if found and row.busbw_GBps >= max(found.mark(row.busbw_GBps), found.value * GROSS_SHARE):
+            return replace(row, status="warn", inconclusive_why=f"below what is expected, or {other.words}")
+    if place.assumed:
+        why = f"it would fail, if what is assumed holds: {place.assumed}"
+        return replace(row, status="warn", inconclusive_why=why)
+    return row
+
+
+def _reached(row: Measurement) -> Measurement:
+    """`row`, which passes if it is large and near its expectation, however little is known of that one's error."""
+    found = row.expectation
+    if row.status != "unjudged" or found is None or found.gross is None or row.busbw_GBps < REACHED * found.value:
+        return row
+    return replace(row, status="pass", inconclusive_why=f"it reaches {REACHED:.0%} or more of what is expected")
 
 
 def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
     """`row`, which is no pass where it is faster than this machine can be."""
     shape = shape_of(row, place)
-    if row.expectation is None or shape is None:
+    if row.expectation is None or shape is None or place.system is None:
         return row
     found = predict(place.system, shape, row.op, row.nbytes, place.version or _version(row.library.version))
     most = max(found.wire_GBps, found.busbw_GBps, row.expectation.value) if found else math.inf
@@ -75,12 +111,35 @@ def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
     why = (
         f"{row.busbw_GBps:.4g} GB/s is more than {most:.4g}, which this machine can reach, by {MARGIN - 1:.0%} or more"
     )
-    return replace(row, status="inconclusive", inconclusive_why=f"{why}: it was measured on another one")
+    return replace(row, status="inconclusive", inconclusive_why=f"{why}: it was measured on another one{_hint(place)}")
+
+
+def peak(rows: Sequence[Measurement]) -> Measurement | None:
+    """The fastest of the large rows of which something is expected."""
+    large = [row for row in rows if row.expectation and row.expectation.gross is not None]
+    return max(large, key=lambda row: row.busbw_GBps, default=None)
+
+
+def refuted(rows: Sequence[Measurement]) -> bool:
+    """Whether the large `rows` are so much faster than expected that the machine must be another one."""
+    if any(row.status == "inconclusive" for row in rows):
+        return True
+    fastest = peak(rows)
+    if fastest is None or fastest.expectation is None:
+        return False
+    least = REFUTED_LOOSE if fastest.expectation.worst == "unjudged" else REFUTED
+    return fastest.busbw_GBps > least * fastest.expectation.value
+
+
+def _hint(place: Setup) -> str:
+    """What was assumed of the machine, which the measurement refutes."""
+    said = place.system.source.partition("assumed: ")[2] if place.system else ""
+    return f", or not all of this holds: {said}" if said else ""
 
 
 def _band(row: Measurement, place: Setup) -> Iterator[Band]:
     shape = shape_of(row, place)
-    if row.backend != "nccl" or shape is None or max(shape.gpus) > place.system.gpus:
+    if place.system is None or row.backend != "nccl" or shape is None or max(shape.gpus) > place.system.gpus:
         return
     found = expectation(
         row.op,
@@ -109,50 +168,6 @@ def _version(text: str) -> NcclVersion:
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else LATEST
 
 
-def exit_code(rows: Sequence[Measurement], place: Setup) -> ExitCode:
-    """4 where a row fails, 3 where one is too noisy to say or the run failed, else 0; where none was judged 0, or 3."""
-    states = {row.status for row in rows}
-    if "fail" in states:
-        return ExitCode.FAIL
-    unjudged = place.must and states <= {"unjudged"}
-    return ExitCode.INCONCLUSIVE if "inconclusive" in states or place.failed or unjudged else ExitCode.OK
-
-
-def headline(rows: Sequence[Measurement]) -> str:
-    """How many rows, how many of them judged, and what they came to."""
-    count, said = f"{len(rows)} row{'s' * (len(rows) != 1)} measured", judged_of(rows)
-    if not said.rows:
-        return f"{count}, none judged"
-    states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]
-    return f"{count}, {said.rows} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
-
-
-def judged_of(rows: Sequence[Measurement]) -> Judged:
-    """How many of `rows` have a verdict."""
-    return Judged(sum(row.status != "unjudged" for row in rows), len(rows))
-
-
-def as_text(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> str:
-    """A line per row, below them each source and reason once."""
-    return "\n".join(_text(rows, place, sources))
-
-
-def _text(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> Iterator[str]:
-    name = place.machine.name if place.machine else place.system.name
-    yield f"{headline(rows)}; {', '.join(sources)} against {name}" + (
-        f" with {place.settings}" if place.settings else ""
-    )
-    if place.failed:
-        yield f"the run says of itself: {place.failed}"
-    names = ("op", "size", "place", "ranks", "GB/s", "expected", "threshold", "status")
-    yield "{:<14} {:>9} {:<5} {:>11} {:>9} {:>9} {:>9} {:<9} from".format(*names)
-    notes: dict[str, int] = {}
-    for row in rows:
-        yield _line(row, place, notes)
-    for note, number in notes.items():
-        yield f"[{number}] {note}"
-
-
 def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
     ranks = f"{row.ranks} on {nodes}"
@@ -176,31 +191,6 @@ def _notes(row: Measurement, place: Setup) -> Iterator[str]:
     yield f"{found.basis}: {found.source}"
 
 
-def _nothing(row: Measurement, place: Setup) -> str:
-    if row.backend != "nccl":
-        return f"not judged: nothing is expected of {row.backend}"
-    shape = shape_of(row, place)
-    if shape is None:
-        return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"
-    if max(shape.gpus) > place.system.gpus:
-        return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {place.system.gpus} GPUs"
-    return f"not judged: nothing is known of {row.op} here"
-
-
-def as_json(rows: Sequence[Measurement], place: Setup, sources: Sequence[str]) -> dict[str, Any]:
-    """The same as data."""
-    return {
-        "files": list(sources),
-        "machine": place.machine.name if place.machine else None,
-        "settings": str(place.settings) or None,
-        "headline": headline(rows),
-        "failed": place.failed or None,
-        "judged": asdict(judged_of(rows)),
-        "exit_code": int(exit_code(rows, place)),
-        "rows": [_row(row, place) for row in rows],
-    }
-
-
 def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
     return {
         "op": row.op,
@@ -214,4 +204,123 @@ def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
         "expectation": asdict(row.expectation) if row.expectation else None,
         "status": row.status,
         "why": "; ".join(_notes(row, place)),
+    }
+
+
+class JudgedRun(Struct, frozen=True):
+    """One table of a log: its rows with their verdicts, what they were judged by, and what else the table shows.
+
+    `title` says which table it is, if there are several.
+    """
+
+    rows: tuple[Measurement, ...]
+    place: Setup
+    findings: tuple[LogFinding, ...] = ()
+    title: str = ""
+
+
+def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:
+    """4 if a row or a finding fails, 3 if one is too noisy to say or the run failed, else 0.
+
+    If no row was judged: 0, or 3 if one `must` be.
+    """
+    states = {row.status for run in runs for row in run.rows}
+    if "fail" in states or any(each.severity is Severity.FAIL for run in runs for each in run.findings):
+        return ExitCode.FAIL
+    unjudged = must and states <= {"unjudged"}
+    failed = any(run.place.failed for run in runs)
+    return ExitCode.INCONCLUSIVE if "inconclusive" in states or failed or unjudged else ExitCode.OK
+
+
+def headline(runs: Sequence[JudgedRun]) -> str:
+    """How many rows, how many of them judged, and what they came to."""
+    rows = [row for run in runs for row in run.rows]
+    count, said = f"{len(rows)} row{'s' * (len(rows) != 1)} measured", judged_of(rows)
+    states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]
+    told = f"{said.rows} judged: " + ", ".join(f"{number} {word}" for word, number in states if number)
+    loud = [each for run in runs for each in run.findings if each.severity is not Severity.NOTE]
+    more = f"; {len(loud)} finding{'s' * (len(loud) != 1)}" if loud else ""
+    return f"{count}, {told if said.rows else 'none judged'}{more}"
+
+
+def judged_of(rows: Sequence[Measurement]) -> Judged:
+    """How many of `rows` have a verdict."""
+    return Judged(sum(row.status != "unjudged" for row in rows), len(rows))
+
+
+def as_text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> str:
+    """A line per row, below them each source and reason once."""
+    return "\n".join(_text(runs, sources))
+
+
+def _text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> Iterator[str]:
+    against = "" if any(run.place.system is None for run in runs[:1]) else "against "
+    yield f"{headline(runs)}; {', '.join(sources)} {against}{_machines(runs)}"
+    names = ("op", "size", "place", "ranks", "GB/s", "expected", "threshold", "status")
+    notes: dict[str, int] = {}
+    for run in runs:
+        if run.title:
+            yield f"--- {run.title}" + (f"; against {_against(run.place)}" if _several(runs) else "")
+        if run.place.failed:
+            yield f"the run says of itself: {run.place.failed}"
+        yield from map(str, run.findings)
+        yield "{:<14} {:>9} {:<5} {:>11} {:>9} {:>9} {:>9} {:<9} from".format(*names)
+        for row in run.rows:
+            yield _line(row, run.place, notes)
+    for note, number in notes.items():
+        yield f"[{number}] {note}"
+
+
+def _several(runs: Sequence[JudgedRun]) -> bool:
+    return len({_against(run.place) for run in runs}) > 1
+
+
+def _machines(runs: Sequence[JudgedRun]) -> str:
+    return "several machines or settings, as said below" if _several(runs) else _against(runs[0].place)
+
+
+def _against(place: Setup) -> str:
+    """What a run is judged by: the machine, its settings, and what was assumed of it."""
+    if place.system is None:
+        return place.not_judged
+    name = place.name or (place.machine.name if place.machine else place.system.name)
+    joined = place.system.joins(place.system.gpus)
+    assumed = place.assumed or ("" if joined else place.system.source.partition("assumed: ")[2])
+    return name + (f" with {place.settings}" if place.settings else "") + (f"; assumed: {assumed}" if assumed else "")
+
+
+def _nothing(row: Measurement, place: Setup) -> str:
+    if row.backend != "nccl":
+        return f"not judged: nothing is expected of {row.backend}"
+    if place.system is None:
+        return place.not_judged
+    shape = shape_of(row, place)
+    if shape is None:
+        return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"
+    if max(shape.gpus) > place.system.gpus:
+        return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {place.system.gpus} GPUs"
+    return f"not judged: nothing is known of {row.op} here"
+
+
+def as_json(runs: Sequence[JudgedRun], sources: Sequence[str], *, must: bool = False) -> dict[str, Any]:
+    """The same as data. `settings`, `machine` and `assumed` are those of the first table; each row names its own."""
+    rows, place = [row for run in runs for row in run.rows], runs[0].place
+    failed = "; ".join(filter(None, (run.place.failed for run in runs)))
+    return {
+        "files": list(sources),
+        "machine": place.machine.name if place.machine else None,
+        "assumed": place.assumed or None,
+        "settings": str(place.settings) or None,
+        "headline": headline(runs),
+        "failed": failed or None,
+        "judged": asdict(judged_of(rows)),
+        "exit_code": int(exit_code(runs, must=must)),
+        "findings": [
+            {"table": number, "severity": str(each.severity), "message": each.message}
+            for number, run in enumerate(runs, start=1)
+            for each in run.findings
+        ],
+        "rows": [
+            {"table": number, **_row(row, run.place)} for number, run in enumerate(runs, start=1) for row in run.rows
+        ],
     }

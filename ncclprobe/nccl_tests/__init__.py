@@ -6,8 +6,9 @@ lines between. What nccl-tests does not say is not made up: a row's ``issue_us``
 its ``slowest_rank`` is -1.
 """
 
+from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given
 from ncclprobe.nccl_tests.reader import parse_json, parse_text
 from ncclprobe.nccl_tests.rows import Run
 from ncclprobe.nccl_tests.writer import render_json, render_text
 
-__all__ = ["Run", "parse_json", "parse_text", "render_json", "render_text"]
+__all__ = ["NOT_GIVEN", "Given", "Run", "parse_json", "parse_text", "render_json", "render_text"]

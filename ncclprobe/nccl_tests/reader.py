@@ -19,11 +19,13 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
 from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl_tests.context import Context
+from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given, Printed, named_ops, recognised
 from ncclprobe.nccl_tests.rows import (
     Line,
+    Log,
     Run,
     Setup,
-    fitting,
     measurement,
     op_name,
     refused,
@@ -31,16 +33,23 @@ from ncclprobe.nccl_tests.rows import (
     wrong_data,
 )
 
-_MARK = re.compile(r"^\s*(?:\[\d+,\d+\]<std(?:out|err)>:|\d+: |[\w.-]+: (?=[ #]))")
+_MARK = re.compile(
+    r"^\s*(?:\[\d+,\d+\](?:<std(?:out|err)>)?:|\d+: |[\w.-]{1,80}: (?=[ #])|\[[\w./: -]{1,160}\]:?(?=\s)|"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP]\s)?|"
+    r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s))"
+)
+_MARKS = 3
+"""So many marks may stand before a line: those of kubectl, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
-_DEVICE = re.compile(r"#\s+Rank\s+(\d+)(?:\s+Group\s+(\d+))?\s+Pid\s+\d+ on\s+(\S+) device\s+\d+ \[[^\]]*\] (.*\S)")
+_DEVICE = re.compile(
+    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\] (.*\S)"
+)
 _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?![\w.])")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
-_BROKEN = re.compile(r": Test (?:NCCL|CUDA) failure \S")
-"""What its NCCLCHECK and CUDACHECK say (src/common.h) before they end the run."""
 _TIMES = ("time", "cputime")
 OURS = "measured by ncclprobe with"
 """Stands before the library and its version where that is not NCCL."""
@@ -55,36 +64,56 @@ class _Section(Struct):
     mode: Mode = "queued"
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
-    listed: set[tuple[str, str]] = field(default_factory=set)  # group and number of each
+    listed: set[tuple[str, int]] = field(default_factory=set)  # group and number of each
+    devices: int = 0  # the highest number of a GPU in its node, and one
+    hints: set[str] = field(default_factory=set)  # operations that lines above the table name
+    average: float | None = None
+    context: Context = field(default_factory=Context)
+    line: int = 0  # of the table's header
     columns: tuple[str, ...] = ()
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     wrong: int = 0
-    broken: str = ""
     ended: bool = False
 
 
-def parse_text(text: str, path: str) -> tuple[Run, ...]:
-    """Return the runs in a log, in their order. Raises UsageError where it has none, or a row is impossible."""
+def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
+    """Return the runs in a log, in their order. `given` is what the user says of them.
+
+    Raises UsageError for a log without rows, with the error that ended it, and for an impossible row.
+    """
     runs: list[Run] = []
     section, read = _Section(), 0
     for number, raw in enumerate(text.splitlines(), start=1):
         if len(raw) > bounds.NCCL_TESTS_LINE:
             continue
-        line = _MARK.sub("", _ANSI.sub("", raw), count=1).rstrip()
+        line = _plain(raw)
         if _begins(line, section):
-            runs += _run(section, path)
-            section = _Section(nccl=section.nccl)
+            runs += _run(section, path, given)
+            section = _Section(nccl=section.nccl, context=section.context.following())
         try:
-            read += _take(line, section)
+            read += _take(line, section, number)
         except ValueError as error:
             raise refused(path, f"line {number}", error) from None
         if read > bounds.NCCL_TESTS_ROWS:
             raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
-    runs += _run(section, path)
+    runs += _run(section, path, given)
+    if not runs and section.context.error:
+        raise UsageError(f"{path}: the run failed before its first row: {section.context.error}")
     if not runs:
         raise UsageError(f"{path}: holds no table of nccl-tests (a header with size, count, type … and rows below it)")
     return tuple(runs)
+
+
+def _plain(raw: str) -> str:
+    """Return a line without colours, and without what launchers put before it."""
+    line = _ANSI.sub("", raw).replace("\N{NO-BREAK SPACE}", " ")
+    for _ in range(_MARKS):
+        shorter = _MARK.sub("", line, count=1)
+        if shorter == line:
+            break
+        line = shorter
+    return line.rstrip()
 
 
 def _begins(line: str, section: _Section) -> bool:
@@ -98,11 +127,11 @@ def _begins(line: str, section: _Section) -> bool:
     return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
 
 
-def _take(line: str, section: _Section) -> int:
+def _take(line: str, section: _Section, number: int) -> int:
     """Learn what `line` says; returns how many rows it held. Raises ValueError."""
     columns = _columns(line)
     if columns:
-        section.columns = columns
+        section.columns, section.line = columns, section.line or number
     elif section.columns and line.lstrip()[:1].isdigit():
         return _row(line, section)
     else:
@@ -122,23 +151,27 @@ def _about(line: str, section: _Section) -> None:
     device, wrong, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
     if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
         _listed(device[2] or "0", device[1], section)
-        section.ranks.append((device[2] or "0", device[3], device[4]))
+        section.ranks.append((device[2] or "0", device[3], device[5]))
+        section.devices = max(section.devices, int(device[4]) + 1)
     if wrong:
         section.wrong, section.ended = int(wrong[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
     if line.startswith(f"# {OURS} gloo"):
         section.ours = line.removeprefix(f"# {OURS} gloo").strip() or "unknown"
-    if _BROKEN.search(line):
-        section.broken = section.broken or line.strip()[:160]
+    if average := _AVERAGE.match(line.lstrip()):
+        section.average = float(average[1])
+    section.context.take(line)
     if iters := _ITERS.search(line):
         section.iters = int(iters[1])
     if "Blocking Enabled" in line:
         section.mode = "blocking"
     elif re.search(r"graph: [1-9]", line):
         section.mode = "graph"
-    if not section.lines and (named := _PROGRAM.search(line)):
-        section.op = op_name(named[1]) or section.op
+    if not section.lines:
+        section.hints |= named_ops(line)
+        if named := _PROGRAM.search(line):
+            section.op = op_name(named[1]) or section.op
 
 
 def _listed(group: str, rank: str, section: _Section) -> None:
@@ -146,12 +179,13 @@ def _listed(group: str, rank: str, section: _Section) -> None:
 
     It is what N processes of a build without MPI do, each of which is rank 0 of one (nccl-tests#3, #121).
     """
-    if (group, rank) in section.listed:
+    number = int(rank[:9])
+    if (group, number) in section.listed:
         raise ValueError(
-            f"rank {int(rank[:9])} is listed twice: several runs wrote into this log at once, as processes do of which "
+            f"rank {number} is listed twice: several runs wrote into this log at once, as processes do of which "
             "each runs alone (nccl-tests built without MPI=1)"
         )
-    section.listed.add((group, rank))
+    section.listed.add((group, number))
 
 
 def _row(line: str, section: _Section) -> int:
@@ -222,22 +256,69 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _run(section: _Section, path: str) -> Iterator[Run]:
+def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
     """Yield the run that `section` has become; nothing where it has no rows. Raises UsageError."""
     if not section.lines:
         return
     try:
-        ranks = _ranks(section)
-        op = section.op or fitting(section.lines, section.roots, ranks)
-        nodes = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
+        op, ranks = recognised(_printed(section, given))
+        nodes = _nodes(section, ranks)
         by = (section.ours, "gloo") if section.ours else (section.nccl, "nccl")
         setup = Setup(op, ranks, nodes, section.mode, section.iters, *by)
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None
-    failed = section.broken or wrong_data(section.wrong, rows)
-    known, cut = fingerprint(section.ranks, section.nccl), not section.ended
-    yield Run(path, "", tuple(_suspected(rows, section)), known, failed, cut)
+    broken = section.context.errors.get(0, "")  # what nccl-tests itself says
+    failed = broken or wrong_data(section.wrong, rows)
+    yield Run(
+        path,
+        "",
+        tuple(_suspected(rows, section)),
+        fingerprint(section.ranks, section.nccl),
+        failed,
+        cut=not section.ended,
+        log=_log(section),
+    )
+
+
+def _log(section: _Section) -> Log:
+    """Return what the log says of the run beside its rows."""
+    context = section.context
+    hosts: dict[str, list[str]] = {}
+    for group, host, gpu in section.ranks:
+        if group == section.ranks[0][0]:
+            hosts.setdefault(host, []).append(gpu)
+    return Log(
+        line=section.line,
+        command=context.command,
+        settings=dict(context.settings),
+        hosts={host: tuple(gpus) for host, gpus in hosts.items()},
+        average=section.average,
+        network=context.network,
+        nics=len(context.nics),
+        listed=bool(section.ranks),
+    )
+
+
+def _printed(section: _Section, given: Given) -> Printed:
+    """Return what tells the operation and the number of ranks."""
+    first = section.ranks[0][0] if section.ranks else ""
+    numbers = [number for group, number in section.listed if group == first]
+    return Printed(
+        lines=section.lines,
+        roots=section.roots,
+        op=given.op or section.op,
+        hints=section.hints,
+        counts=(given.ranks, max(numbers, default=-1) + 1, section.context.started),
+    )
+
+
+def _nodes(section: _Section, ranks: int) -> int:
+    """Return how many hosts there were; of a list with gaps the highest number of a GPU says how many each has."""
+    hosts = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
+    each = section.devices
+    whole = len(section.ranks) >= ranks
+    return hosts if whole or each < 2 or ranks % each else max(hosts, ranks // each)
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
@@ -245,19 +326,6 @@ def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measu
     unknown = section.wrong and not any(row.wrong for row in rows)
     for row in rows:
         yield replace(row, wrong=None) if unknown else row
-
-
-def _ranks(section: _Section) -> int:
-    """Of one communicator: the GPUs listed in the first one's group, or what counts tell. Raises ValueError."""
-    if section.ranks:
-        return sum(group == section.ranks[0][0] for group, _, _ in section.ranks)
-    line = max(section.lines, key=lambda each: each.busbw)
-    ratio = line.busbw / line.algbw if line.algbw > 0 else 0.0
-    if section.op == "all_reduce" and 1 <= ratio < 1.95 and line.algbw >= 10:  # beyond 40 ranks two decimals are few
-        return round(2 / (2 - ratio))
-    if section.op in ("all_gather", "reduce_scatter", "all_to_all") and 0.5 <= ratio < 0.975 and line.algbw >= 10:
-        return round(1 / (1 - ratio))
-    raise ValueError("it does not say how many ranks there were: keep the lines '#  Rank  0 Group  0 Pid …'")
 
 
 def fingerprint(ranks: Sequence[tuple[str, str, str]], nccl: str) -> Fingerprint | None:

@@ -1,14 +1,14 @@
 """From one line of nccl-tests to a row of ours: names, units and arithmetic."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, PathRate, Place, TimeStats
 from ncclprobe.model.ops import HYPERCUBE, OPS, CallShape, Op
 from ncclprobe.model.units import size
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 DTYPES = {
     "float": ("float32", 4),
@@ -27,12 +27,29 @@ DTYPES = {
     "f8e5m2": ("f8e5m2", 1),
 }
 """Its data types (test_typenames, src/common.cu): our name and the bytes per element. ``char`` and ``int`` are old."""
-_OURS = {"alltoall": "all_to_all"}
-_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
-_KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
+_THEIRS = {"all_to_all": "alltoall"}
+KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
+_SPELLED = {name.replace("_", ""): name for name in KNOWN}
 _APART = 0.05
 """How far printed bandwidths may be from those that size and time give: both are rounded, and no more than that."""
 _SURE_GBps = 1.0  # below this two decimals say too little to compare with
+
+
+class Log(Struct, frozen=True):
+    """What a log says of a run beside its rows: the header's line, the command, and NCCL's variables that were set.
+
+    `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are what NCCL says
+    that it uses; empty and 0: it does not say. `listed`: whether ranks are listed.
+    """
+
+    line: int = 0
+    command: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    average: float | None = None
+    network: str = ""
+    nics: int = 0
+    listed: bool = False
 
 
 class Run(Struct, frozen=True):
@@ -49,6 +66,7 @@ class Run(Struct, frozen=True):
     failed: str = ""
     cut: bool = False
     path_rates: tuple[PathRate, ...] = ()
+    log: Log = field(default_factory=Log)
 
 
 class Setup(Struct, frozen=True):
@@ -81,7 +99,8 @@ class Line(Struct, frozen=True):
 def op_name(program: str) -> str:
     """Return our name of what ``/path/all_reduce_perf`` (or ``…_perf_mpi``) measures; empty: no such program."""
     name, perf, _ = program.replace("\\", "/").rpartition("/")[2].partition("_perf")
-    return _OURS.get(name, name) if perf and name.replace("_", "").isalpha() else ""
+    letters = name.lower().replace("_", "").replace("-", "")
+    return _SPELLED.get(letters, name) if perf and letters.isalpha() else ""
 
 
 def program(op: str) -> str:
@@ -152,7 +171,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
     is all there is. Raises ValueError where the two contradict each other: then this is another operation.
     """
-    op = _KNOWN.get(setup.op)
+    op = KNOWN.get(setup.op)
     if line.cpu and line.algbw > 0:
         return line.nbytes / line.algbw / 1e3, line.algbw, line.busbw
     if op is None:
@@ -174,23 +193,6 @@ def _rounded(printed: float) -> float:
     one rank reaches in place, where nothing is to be done.
     """
     return 10.0 ** math.floor(math.log10(printed)) / 2 if printed >= 1e6 else 0.0
-
-
-def fitting(lines: Sequence[Line], roots: Sequence[int], ranks: int) -> str:
-    """Return the one operation that `lines` can be of, by their counts, roots and bandwidths. Raises ValueError."""
-    fits = [name for name, op in _KNOWN.items() if all(_fits(op, *each, ranks) for each in zip(lines, roots))]  # noqa: B905
-    if len(fits) != 1:
-        words = f"it may be {' or '.join(fits)}" if fits else "its numbers fit none"
-        raise ValueError(f"it does not say which operation was measured, and {words}")
-    return fits[0]
-
-
-def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
-    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != op.rooted:
-        return False
-    if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
-        return False
-    return line.algbw <= _SURE_GBps or abs(line.busbw / line.algbw - op.bus_factor(ranks)) < _APART
 
 
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:

@@ -1,0 +1,263 @@
+"""``ncclprobe expect --judge FILE``: on which machine a log was measured, and what its rows are worth there."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ncclprobe.commands.run_files import read_runs, schema_of
+from ncclprobe.expect import assumed, composed, elsewhere, log_findings, topology_text
+from ncclprobe.expect.assumed import Assumed, Node
+from ncclprobe.expect.elsewhere import Alternative, JudgedRun, Setup
+from ncclprobe.expect.log_findings import LARGE, Healthy, LogFinding
+from ncclprobe.expect.pinned import pinned
+from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.recognise import ExpectationContext
+from ncclprobe.expect.system import NodeSystem
+from ncclprobe.expect.table import WhatIf, changed
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.nccl_conf import merge
+from ncclprobe.host import files
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.ops import OPS
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import printable
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
+
+_MOST_DOMAINS = 4096
+
+
+class Wanted(Struct, frozen=True):
+    """What the user says of a log: the machine, nodes, NVLink domains, what to change in it, the release."""
+
+    here: ExpectationContext
+    named: bool
+    nodes: int | None
+    domains: int | None
+    change: WhatIf
+    version: tuple[int, int, int] | None
+
+
+def judge(options: argparse.Namespace, here: ExpectationContext, change: WhatIf) -> int:
+    """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
+    path = str(options.judge)
+    runs = [run for run in read_runs(path, _given(options)) if run.rows]
+    if not runs:
+        raise UsageError(f"{path}: holds no row to judge")
+    named = bool(options.machine or options.topology or options.file)
+    wanted = Wanted(here, named, options.nodes, options.domains, change, options.nccl)
+    judged = [judged_run(run, wanted, path, several=len(runs) > 1) for run in runs]
+    must = options.require_judged
+    code = elsewhere.exit_code(judged, must=must)
+    if options.json:
+        print(json.dumps(elsewhere.as_json(judged, [path], must=must), indent=2))
+        return code
+    text = elsewhere.as_text(judged, [path])
+    print("\n".join(map(printable, text.split("\n")[: 1 if options.quiet else None])))
+    return code
+
+
+def _given(options: argparse.Namespace) -> Given:
+    """What the user says of the rows. Raises UsageError for several operations."""
+    if options.op is None and not options.ranks:
+        return NOT_GIVEN
+    if options.op is not None and options.op not in OPS:
+        raise UsageError(f"--op {options.op[:40]!r}: with --judge give one of {', '.join(OPS)}")
+    return Given(options.op or "", options.ranks or 0)
+
+
+def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedRun:
+    """`run` with its verdicts. Raises UsageError."""
+    said = {**_reported(path), **run.log.settings}
+    if wanted.change.algorithm:
+        said["NCCL_ALGO"] = wanted.change.algorithm
+    version = wanted.version or wanted.here.nccl
+    settings = pinned(merge(Environment(said), ()), version or LATEST)
+    base = Setup(None, None, wanted.nodes, settings, run.failed, wanted.version)
+    place, healthy = _placed(run, wanted, base, path)
+    tcp = log_findings.lost_settings(said)
+    if tcp and place.system and place.system.network in ("ib", "roce", "opa"):
+        place = replace(place, system=replace(place.system, network="sockets", gdr=False), machine=None)
+    rows = elsewhere.judge(run.rows, place)
+    found = [*_shown(run, rows)]
+    inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
+    if inside and wanted.named and place.machine is None and place.system and elsewhere.refuted(rows):
+        found += _better(run, place, place.system)
+    if healthy and (named := ", ".join(filter(None, (str(settings), tcp)))):
+        shapes = [elsewhere.shape_of(row, place) for row in rows]
+        found += log_findings.settings_cost(rows, shapes, named, healthy)
+    about = f": {run.log.command}" if run.log.command else ""
+    title = f"{run.rows[0].op} on {run.rows[0].ranks} ranks, line {run.log.line}{about}" if several else ""
+    return JudgedRun(rows, place, tuple(found), title)
+
+
+def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
+    """Say that the rows are faster than the described machine, and which description would fit."""
+    usual: dict[str, dict[str, Any]] = {
+        "1 socket": {"sockets": 1},
+        "P2P": {"p2p": True},
+        "P2P, 1 socket": {"p2p": True, "sockets": 1},
+    }
+    unlike = {words: change for words, change in usual.items() if changed_by(system, change)}
+    for words, change in unlike.items():
+        other = replace(place, system=replace(system, **change), machine=None)
+        rows = elsewhere.judge(run.rows, other)
+        if not elsewhere.refuted(rows) and (peak := elsewhere.peak(rows)) and peak.expectation:
+            yield LogFinding(
+                Severity.WARN,
+                f"{peak.busbw_GBps:.4g} GB/s refute the description: say {words!r} in --machine, of which "
+                f"{peak.expectation.value:.4g} GB/s are expected",
+            )
+            return
+    yield LogFinding(Severity.WARN, "the rows are much faster than this machine should be: its description is wrong")
+
+
+def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
+    """Whether `change` makes another machine of `system`."""
+    return bool(replace(system, **change) != system)
+
+
+def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
+    yield from log_findings.unlike_hosts(run.log.hosts)
+    yield from log_findings.steps(rows)
+    yield from log_findings.average(rows, run.log.average)
+
+
+def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, Healthy | None]:
+    """What the rows of `run` are judged by, and the same machine without the settings. Raises UsageError."""
+    gpu, count = _gpus(run)
+    if gpu and (why := assumed.foreign(gpu)) and not (wanted.named and "not a GPU" not in why):
+        return replace(base, not_judged=why), None
+    if wanted.named or _is_here(gpu, wanted.here):
+        system = _system_of(run, wanted.here, path)
+        found = _with_usual_nics(run, wanted, system)
+        machine = None if found or replace(wanted.change, algorithm=None) else wanted.here.machine
+        whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
+        return _finished(run, wanted, base, whole)
+    if not gpu or not count:
+        raise UsageError(f"--judge {path}: it does not say which GPUs were used: give --machine NAME, or a capture")
+    node = Node(gpu, count, wanted.nodes or run.rows[0].nodes, run.log.network, run.log.nics)
+    return _finished(run, wanted, base, _first_allowed(run, wanted, base, node))
+
+
+def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed:
+    """The usual machine, unless the rows are faster than it can be: then the first that allows them."""
+    usual = None
+    for found in assumed.candidates(node):
+        usual = usual or found
+        place, _ = _finished(run, wanted, base, found)
+        if not elsewhere.refuted(elsewhere.judge(run.rows, place)):
+            if found is usual:
+                return found
+            words = f"{found.words} (the usual, {usual.words}, cannot be so fast)"
+            return replace(found, words=words)
+    assert usual
+    return usual
+
+
+def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Setup, Healthy]:
+    """`base` on the machine that was found, with the changes and the domains that the user asks for."""
+    plain = replace(wanted.change, algorithm=None)
+    system, words = changed(found.system, plain), found.words
+    nodes = wanted.nodes or run.rows[0].nodes
+    machine = None if plain else found.machine
+    if wanted.domains:
+        system, machine = replace(system, domain_gpus=_domain_gpus(system, nodes, wanted.domains)), None
+        words = words.replace(", all nodes in one NVLink domain", "")
+    name = found.described
+    if words and nodes > 1:
+        name = f"{found.described.partition(',')[0]} on {nodes} nodes"
+    place = replace(base, system=system, machine=machine, assumed=words, name=name)
+    place = replace(place, alternatives=tuple(_alternatives(system, nodes, wanted)))
+    if words and system.nics and nodes > 1:
+        place = replace(place, assumed="; ".join([words, *_would_pass(run, place, found)]))
+    return place, Healthy(system, machine, wanted.version or wanted.here.nccl or LATEST)
+
+
+def _alternatives(system: NodeSystem, nodes: int, wanted: Wanted) -> Iterator[Alternative]:
+    """Machines as which a rack's nodes may be seen: in NVLink domains of their own."""
+    if system.domain_gpus > system.gpus and nodes > 1 and not wanted.domains:
+        words = "the nodes are in different NVLink domains: --domains N says so, and so does NCCL_MNNVL_ENABLE=0"
+        yield Alternative(replace(system, domain_gpus=system.gpus), words)
+
+
+def _domain_gpus(system: NodeSystem, nodes: int, domains: int) -> int:
+    """How many GPUs are in one domain. Raises UsageError for domains that the nodes do not fill."""
+    if nodes % domains or domains > _MOST_DOMAINS:
+        raise UsageError(f"--domains {domains}: {nodes} nodes do not divide into so many NVLink domains")
+    return system.gpus * (nodes // domains)
+
+
+def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
+    """What else of the NICs would let all large rows pass that do not, if anything would."""
+
+    def bad(other: Setup) -> bool:
+        judged = elsewhere.judge([row for row in run.rows if row.nbytes >= LARGE], other)
+        return any(row.status in ("warn", "fail") for row in judged)
+
+    if not place.system or place.system.domain_gpus > place.system.gpus or not bad(place):
+        return
+    for other in assumed.weaker(replace(found, system=place.system)):
+        if not bad(replace(place, system=other.system, machine=None)):
+            yield f"with {other.described} this would pass (--machine decides)"
+            return
+
+
+def _gpus(run: Run) -> tuple[str, int]:
+    """The GPUs of the first host, by name and number per node; empty and 0 where the log does not say."""
+    told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
+    gpu = told.split(", ")[0].partition(" x ")[2][:80]
+    row = run.rows[0]
+    return gpu, row.ranks // row.nodes if row.nodes and row.ranks % row.nodes == 0 else 0
+
+
+def _is_here(gpu: str, here: ExpectationContext) -> bool:
+    """Whether the rows may be of the machine that this program runs on."""
+    return not isinstance(here.system, Absent) and (not gpu or composed.same_gpu(gpu, here.system.gpu))
+
+
+def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
+    """`system`, of which nobody said NICs, with the usual ones; None: its NICs are known, or no row crosses them."""
+    nodes = wanted.nodes or run.rows[0].nodes
+    if system.nics or nodes < 2 or wanted.change.nics or composed.capability_of(system.gpu) is None:
+        return None
+    found = assumed.with_nics(system, Node(system.gpu, system.gpus, nodes, run.log.network, run.log.nics))
+    return replace(found, described=system.name) if found else None
+
+
+def _system_of(run: Run, here: ExpectationContext, path: str) -> NodeSystem:
+    """The machine that the rows are judged by. Raises UsageError for none, and for one of other GPUs than theirs."""
+    if isinstance(here.system, Absent):
+        raise UsageError(f"--judge {path}: {here.system.why}: give --machine NAME, or a capture")
+    told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
+    named = tuple(dict.fromkeys(each[:80] for each in told.split(", ") if each))
+    other = next((each for each in named if not _fits(each.partition(" x ")[2], here.system)), "")
+    if other:
+        raise UsageError(
+            f"--judge {path}: measured on {other}; the machine it is to be judged by has {here.system.gpu}: give "
+            f"--machine {other!r}, or the type of the machine that has these, or leave --machine out"
+        )
+    return here.system
+
+
+def _fits(gpu: str, system: NodeSystem) -> bool:
+    """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
+    if system.gpu.startswith(topology_text.CAPABILITY):
+        return composed.capability_of(gpu) in (None, system.compute_capability)
+    return not gpu or composed.same_gpu(gpu, system.gpu)
+
+
+def _reported(path: str) -> Mapping[str, str]:
+    """Which of NCCL's variables a report of ours says were set. Raises UsageError."""
+    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
+    if not text.lstrip().startswith("{") or schema_of(text, path) == "nccl-tests":
+        return {}
+    from ncclprobe.report import json as as_json
+
+    nodes = as_json.read(path).environment.values()
+    return {each.name: each.value for node in list(nodes)[:1] for each in node.settings if each.value is not None}

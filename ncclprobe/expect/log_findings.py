@@ -1,0 +1,123 @@
+"""What a judged log shows beside the verdict of each row: dips, a wrong average, unlike GPUs, settings that cost."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tables.machines import MachineType
+from ncclprobe.model.findings import Severity
+from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.units import size
+from ncclprobe.model.values import Struct
+
+STEP = 2.0
+"""A row that is so many times below both neighbours dips: no healthy sweep from 1 MiB on does."""
+_STEP_FROM = 1 << 20
+_AVERAGE_APART = 0.05
+_LOSSES = ((0.5, Severity.FAIL), (0.1, Severity.WARN), (0.02, Severity.NOTE))
+"""How severe the loss of such a share is."""
+LARGE = 64 << 20
+
+
+class LogFinding(Struct, frozen=True):
+    """One thing that a log shows."""
+
+    severity: Severity
+    message: str
+
+    def __str__(self) -> str:
+        """Return ``WARN: node-b has …``."""
+        return f"{self.severity.name}: {self.message}"
+
+
+def steps(rows: Sequence[Measurement]) -> Iterator[LogFinding]:
+    """Yield each row that dips below both of its neighbours, or stands above both, by :data:`STEP` or more."""
+    for op, place in dict.fromkeys((row.op, row.place) for row in rows):
+        own = [row for row in rows if (row.op, row.place) == (op, place)]
+        for before, row, after in zip(own, own[1:], own[2:], strict=False):
+            if before.nbytes < row.nbytes < after.nbytes and row.nbytes >= _STEP_FROM:
+                yield from _step(before, row, after)
+
+
+def _step(before: Measurement, row: Measurement, after: Measurement) -> Iterator[LogFinding]:
+    low, high = sorted((before.busbw_GBps, after.busbw_GBps))
+    what = f"{row.op} of {size(row.nbytes)} ({row.place} of place)" if row.place == "out" else (
+        f"{row.op} of {size(row.nbytes)} (in place)")  # fmt: skip
+    around = f"its neighbours reach {before.busbw_GBps:.4g} and {after.busbw_GBps:.4g} GB/s"
+    if low >= STEP * row.busbw_GBps > 0:
+        times = low / row.busbw_GBps
+        yield LogFinding(Severity.WARN, f"{what} drops to {row.busbw_GBps:.4g} GB/s, {times:.1f}x less: {around}")
+    elif row.busbw_GBps >= STEP * high > 0:
+        times = row.busbw_GBps / high
+        yield LogFinding(Severity.WARN, f"{what} jumps to {row.busbw_GBps:.4g} GB/s, {times:.1f}x more: {around}")
+
+
+def average(rows: Sequence[Measurement], printed: float | None) -> Iterator[LogFinding]:
+    """Yield a note if the average of the summary is not that of the rows: then rows lack, or were changed."""
+    if printed is None or not rows:
+        return
+    mean = statistics.fmean(row.busbw_GBps for row in rows)
+    if abs(mean - printed) > _AVERAGE_APART * max(mean, printed) and max(mean, printed) >= 1:
+        message = f"the summary prints an average of {printed:.4g} GB/s, and that of these rows is {mean:.4g}"
+        yield LogFinding(Severity.NOTE, f"{message}: rows are missing, or belong to another run")
+
+
+def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
+    """Yield a warning for each host whose GPUs are not those of most."""
+    kinds = {host: tuple(dict.fromkeys(gpus)) for host, gpus in hosts.items()}
+    counts = list(kinds.values())
+    usual = max(counts, key=counts.count, default=())
+    for host, kind in kinds.items():
+        if kind != usual:
+            reference = next(each for each, other in kinds.items() if other == usual)
+            message = f"{host} has {', '.join(kind)}; {reference} has {', '.join(usual)}: the slowest paces all"
+            yield LogFinding(Severity.WARN, message)
+
+
+class Healthy(Struct, frozen=True):
+    """The machine without the settings of the log."""
+
+    system: NodeSystem
+    machine: MachineType | None
+    version: NcclVersion = LATEST
+
+
+def settings_cost(
+    rows: Sequence[Measurement], shapes: Sequence[Shape | None], settings: str, healthy: Healthy
+) -> Iterator[LogFinding]:
+    """Yield what `settings` cost the largest row, beside what is expected without them.
+
+    The loss is counted from whichever is more, the measured rate or the rate expected with the settings: what is lost
+    on top of that is the row's own verdict.
+    """
+    if not settings:
+        return
+    large = [(row, shape) for row, shape in zip(rows, shapes, strict=True) if shape and row.nbytes >= LARGE]
+    for op in dict.fromkeys(row.op for row, _ in large):
+        row, shape = max((each for each in large if each[0].op == op), key=lambda each: each[0].busbw_GBps)
+        assert shape
+        without = expectation(op, row.nbytes, shape, healthy.system, machine=healthy.machine, version=healthy.version)
+        if without is None:
+            continue
+        reached = max(row.busbw_GBps, row.expectation.value if row.expectation else 0.0)
+        lost = 1 - reached / without.value
+        severity = next((severity for share, severity in _LOSSES if lost >= share), None)
+        if severity is not None:
+            yield LogFinding(
+                severity,
+                f"{settings} in this log costs {lost:.0%} of {op} at {size(row.nbytes)}: {without.value:.4g} GB/s are "
+                f"expected without it, {row.busbw_GBps:.4g} were measured",
+            )
+            return
+
+
+def lost_settings(text: Mapping[str, str]) -> str:
+    """Return which of the settings take RDMA away, in NCCL's words; empty: none does."""
+    named = []
+    if text.get("NCCL_IB_DISABLE", "") not in ("", "0"):
+        named.append(f"NCCL_IB_DISABLE={text['NCCL_IB_DISABLE']}")
+    if text.get("NCCL_NET", "").lower() == "socket":
+        named.append(f"NCCL_NET={text['NCCL_NET']}")
+    return ", ".join(named)

@@ -1,0 +1,101 @@
+"""What a log of nccl-tests says around its tables: settings, the network that NCCL took, ranks started, errors."""
+
+import re
+from collections.abc import Mapping
+
+from ncclprobe.model.values import Struct, field
+
+_INFO = re.compile(r"\b(NCCL_[A-Z0-9_]{1,64}) set by environment to (\S{1,256})")
+_ASSIGNED = re.compile(
+    r"""\b(NCCL_[A-Z0-9_]{1,64})=("[^"]{0,256}"|'[^']{0,256}'|(?:[^\s"',]|,(?![A-Z][A-Z0-9_]{1,64}=)){1,256})"""
+)
+_GIVEN = re.compile(r"(?:^|\s)(?:-x|-e|--env|-env|-genv|env|export|declare -x)[\s=]*[\"']?$|--export[= ]\S*,?$")
+_PROMPT = re.compile(r"^(?:[+$>]+\s*|#\s*\$\s*)?")
+_STARTED = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun)\b.{0,2000}?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,6})(?=\s|$)")
+_VERBS = re.compile(r"NET/IB : Using((?: \[\d{1,3}\][\w.-]{1,40}:\d{1,2}/[A-Za-z]{2,6}){1,64})")
+_PORT = re.compile(r"\[\d{1,3}\]([\w.-]{1,40}):\d{1,2}/([A-Za-z]{2,6})")
+_NETWORK = re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (.{1,40})")
+_ERRORS = (
+    re.compile(r"\bTest (?:NCCL|CUDA) failure \S"),
+    re.compile(r"\bNCCL WARN (?:Cuda failure|Call to|NET/|.{0,40}(?:failed|error|invalid|mismatch))", re.IGNORECASE),
+    re.compile(r"\b(?:CUDA|NCCL)(?: runtime)? (?:error|failure)\b", re.IGNORECASE),
+    re.compile(r"\berror while loading shared libraries\b"),
+    re.compile(r"^(?:srun|slurmstepd|mpirun|ssh|bash|docker)\b.{0,60}?(?:error|fatal|not found|denied|refused)", re.I),
+)
+"""Lines by which a run says why it ended, what is first-hand before what others saw of it."""
+
+
+class Context(Struct):
+    """What stands around one table. `exported` is that part of `settings` which holds for later tables too."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)
+    started: int = 0
+    command: str = ""
+    network: str = ""
+    nics: tuple[str, ...] = ()
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def following(self) -> "Context":
+        """Return what of it holds for the next table of the log."""
+        return Context(dict(self.exported), dict(self.exported))
+
+    def take(self, line: str) -> None:
+        """Learn what `line` says."""
+        if "NCCL_" in line:
+            self._set(line)
+        if found := _STARTED.search(line):
+            self.started, self.command = int(found[1]), line.strip()[:160]
+        if ports := _VERBS.search(line):
+            each = _PORT.findall(ports[1])
+            self.nics = tuple(dict.fromkeys(name for name, _ in each))
+            self.network = "roce" if all(layer.lower() == "roce" for _, layer in each) else "ib"
+        if named := _NETWORK.search(line):
+            self.network = _network(named[1]) or self.network
+        self._failed(line)
+
+    def _set(self, line: str) -> None:
+        for name, value in assigned(line).items():
+            self.settings.setdefault(name, value)
+            if re.match(r"[+$>\s]*(?:export|declare -x)\s", line):
+                self.exported[name] = value
+        for name, value in _INFO.findall(line):
+            self.settings[name] = value.rstrip(".")
+
+    def _failed(self, line: str) -> None:
+        for rank, pattern in enumerate(_ERRORS):
+            if rank not in self.errors and pattern.search(line):
+                self.errors[rank] = line.strip()[:160]
+                return
+
+    @property
+    def error(self) -> str:
+        """Return the line that says best why the run ended; empty: none does."""
+        return self.errors[min(self.errors)] if self.errors else ""
+
+
+def assigned(line: str) -> Mapping[str, str]:
+    """Return NCCL's variables that a command in `line` sets: ``-x NAME=VALUE``, ``export NAME=VALUE``, ``NAME=VALUE``.
+
+    A comment sets none, and neither does a sentence that names a variable.
+    """
+    found: dict[str, str] = {}
+    text = line.strip()
+    if text.startswith("#") and not re.match(r"#\s*\$", text):
+        return found
+    end = -1
+    for each in _ASSIGNED.finditer(text):
+        before = text[: each.start()]
+        chained = end >= 0 and not text[end : each.start()].strip(" ,\t")
+        first = not _PROMPT.sub("", before, count=1).strip()
+        if chained or first or _GIVEN.search(before):
+            found[each[1]] = each[2].strip("\"'")
+            end = each.end()
+    return found
+
+
+def _network(words: str) -> str:
+    """Return our word for the network that NCCL names; empty: another one."""
+    name = words.lower()
+    known = {"socket": "sockets", "aws": "efa", "ofi": "efa", "fastrak": "tcpxo", "gpudirecttcpx": "tcpx"}
+    return next((ours for theirs, ours in known.items() if theirs in name), "")

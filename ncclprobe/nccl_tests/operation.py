@@ -1,0 +1,145 @@
+"""Which operation a table is of, and over how many ranks: by what is said above it, or by its numbers.
+
+The ratio of bus to algorithm bandwidth is the operation's factor, which for most of them depends on the ranks.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from ncclprobe.model import bounds
+from ncclprobe.model.ops import Op
+from ncclprobe.model.values import Struct
+from ncclprobe.nccl_tests.rows import DTYPES, KNOWN, Line
+
+_APART, _SURE_GBps = 0.05, 1.0
+_ROUNDING, _DIGITS = 0.005, 5e-6
+"""What a printed bandwidth may be rounded by, in GB/s, and a printed time, as a share of it."""
+_NEAR = 0.4
+_NAMED = {
+    name: re.compile(rf"\b{name.replace('_', '[-_ ]?')}(?![a-z])", re.IGNORECASE)
+    for name in KNOWN
+    if name not in ("reduce", "gather", "scatter")  # words of other things too
+}
+
+
+class Given(Struct, frozen=True):
+    """What the user says of a log: the operation (empty: nothing) and the number of ranks (0)."""
+
+    op: str = ""
+    ranks: int = 0
+
+
+NOT_GIVEN = Given()
+
+
+class Printed(Struct, frozen=True):
+    """A table and what is said of it. `hints` are operations that lines above it name.
+
+    `counts` are numbers of ranks in the order of trust (0: not known): the user's, the list's, the command's.
+    """
+
+    lines: Sequence[Line]
+    roots: Sequence[int]
+    op: str
+    hints: set[str]
+    counts: Sequence[int]
+
+
+def named_ops(line: str) -> set[str]:
+    """Return the operations that `line` names in whatever spelling."""
+    return {name for name, pattern in _NAMED.items() if pattern.search(line)}
+
+
+def recognised(printed: Printed) -> tuple[str, int]:
+    """Return the operation and its ranks. Raises ValueError for a table of which neither is certain."""
+    if printed.op:
+        return printed.op, _ranks_of(printed.op, printed)
+    fits = [(name, ranks) for name in KNOWN for ranks in _counts(name, printed) if _whole(name, ranks, printed)]
+    first = dict(reversed(fits))  # by the most trusted count
+    listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
+    names = listed or list(first)
+    if len(names) > 1 and set(names) <= {"all_gather", "all_to_all"} and _unverified_in_place(printed):
+        names = ["all_to_all"]
+    hinted = [name for name in names if name in printed.hints]
+    if len(names) > 1 and len(hinted) == 1:
+        names = hinted
+    if len(names) == 1:
+        return names[0], first[names[0]]
+    if not names:
+        raise ValueError("it does not say which operation was measured, and its numbers fit none: give --op NAME")
+    told = " or ".join(sorted(names))
+    raise ValueError(f"it does not say which operation was measured, and it may be {told}: give --op {min(names)}")
+
+
+def _ranks_of(name: str, printed: Printed) -> int:
+    """Return the ranks of a table of `name`: the first number that its bandwidths allow. Raises ValueError."""
+    counts = list(_counts(name, printed))
+    op = KNOWN.get(name)
+    if op is None and counts:
+        return counts[0]
+    found = next((ranks for ranks in counts if op and _all_near(op, ranks, printed.lines)), 0)
+    if found or counts:
+        return found or counts[0]  # what fits none is refused with its numbers
+    raise ValueError(
+        "it does not say how many ranks there were: give --ranks N, or keep the lines '#  Rank  0 Group  0 Pid …'"
+    )
+
+
+def _counts(name: str, printed: Printed) -> Iterator[int]:
+    """Yield numbers of ranks that are possible, the user's first and that of the ratio last."""
+    yield from dict.fromkeys(count for count in printed.counts if 0 < count <= bounds.JOB_RANKS)
+    by_ratio = ranks_by_ratio(name, printed.lines)
+    if by_ratio and not printed.counts[0]:
+        yield by_ratio
+
+
+def ranks_by_ratio(name: str, lines: Sequence[Line]) -> int | None:
+    """Return the ranks for which bus by algorithm bandwidth is what is printed; None: rounding leaves several."""
+    top = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}.get(name)
+    timed = [line for line in lines if _timed(line)]
+    if top is None or not timed:
+        return None
+    line = max(timed, key=lambda each: each.busbw)
+    ratio = line.busbw / (line.nbytes / line.time_us / 1e3)
+    if not top / 2 * 0.99 <= ratio < top:
+        return None
+    ranks = top / (top - ratio)
+    rounding = ratio * (_ROUNDING / line.busbw + _DIGITS) * ranks / (top - ratio)
+    return round(ranks) if rounding < _NEAR and 2 <= round(ranks) <= bounds.JOB_RANKS else None
+
+
+def _timed(line: Line) -> bool:
+    numbers = line.time_us, line.algbw, line.busbw
+    return not line.cpu and line.algbw > _SURE_GBps and all(0 < each < math.inf for each in numbers)
+
+
+def _whole(name: str, ranks: int, printed: Printed) -> bool:
+    return all(_fits(KNOWN[name], *each, ranks) for each in zip(printed.lines, printed.roots, strict=False))
+
+
+def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
+    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != op.rooted:
+        return False
+    if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
+        return False
+    return _near(op, ranks, line)
+
+
+def _all_near(op: Op, ranks: int, lines: Sequence[Line]) -> bool:
+    return all(_near(op, ranks, line) for line in lines)
+
+
+def _near(op: Op, ranks: int, line: Line) -> bool:
+    """Return whether the two bandwidths of a line are as this operation has them: closely, if they are precise."""
+    if line.algbw <= _SURE_GBps:
+        return True
+    apart = max(0.002, 2 * _ROUNDING * (1 / line.algbw + line.busbw / line.algbw**2))
+    return abs(line.busbw / line.algbw - op.bus_factor(ranks)) < min(_APART, apart)
+
+
+def _unverified_in_place(printed: Printed) -> bool:
+    """Return whether results were checked out of place and not in place, which is so of an all-to-all alone."""
+    inside = [line.wrong for line in printed.lines if line.place == "in"]
+    outside = [line.wrong for line in printed.lines if line.place == "out"]
+    return bool(inside) and all(each is None for each in inside) and any(each is not None for each in outside)

@@ -1,0 +1,264 @@
+"""``expect --judge LOG`` without options: what a log says of itself is read, and what it does not say is assumed."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import expect
+from ncclprobe.expect.recognise import ExpectationContext
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.ops import OPS
+from ncclprobe.model.snapshot import Absent
+
+HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
+SIZES = tuple(1 << power for power in range(28, 33))
+H200, L40S, GB300 = "NVIDIA H200", "NVIDIA L40S", "NVIDIA GB300"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = ExpectationContext(Absent("there is no GPU"), None, "")
+    real = expect.machine_of
+    monkeypatch.setattr(expect, "machine_of", lambda name, file: real(name, file) if name or file else nothing)
+
+
+def rows(rates: Sequence[float], ranks: int, op: str = "all_reduce", last: str = "0") -> Iterator[str]:
+    """A row for each rate, in GB/s of bus bandwidth; `last` is what stands behind the row in place."""
+    own = OPS[op]
+    for nbytes, rate in zip(SIZES, rates, strict=False):
+        algbw = rate / own.bus_factor(ranks)
+        count = nbytes // 4 // (ranks if own.divided else 1)
+        one = f"{nbytes / algbw / 1e3:9.1f} {algbw:7.2f} {rate:7.2f}"
+        yield f"{nbytes:12} {count:12} float {'sum' if own.reduces else 'none'} -1 {one} 0 {one} {last}"
+
+
+def devices(gpus: Mapping[int, str], each: int, pid: str = " Pid 7") -> list[str]:
+    return [
+        f"#  Rank {n:2} Group  0{pid} on n{n // each} device {n % each} [0x{n % each}0] {gpu}"
+        for n, gpu in gpus.items()
+    ]
+
+
+def text(rates: Sequence[float], ranks: int, gpu: str = H200, each: int = 8, **more: Any) -> str:
+    """A whole log of `ranks`; `above` stands before it, and `listed` are the ranks whose lines it has."""
+    listed = more.pop("listed", range(ranks))
+    program = more.pop("program", "# Collective test starting: all_reduce_perf")
+    average = more.pop("average", sum(rates) / len(rates))
+    head = [more.pop("above", ""), program, *devices(dict.fromkeys(listed, gpu), each), HEADER]
+    return "\n".join([*head, *rows(rates, ranks, **more), f"# Avg bus bandwidth    : {average:g}", ""])
+
+
+def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, *options: str) -> dict[str, Any]:
+    path = tmp_path / "run.log"
+    path.write_text(log)
+    code = expect.main(("--judge", str(path), "--json", *options))
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == code
+    return told
+
+
+def statuses(told: Mapping[str, Any]) -> set[str]:
+    return {row["status"] for row in told["rows"]}
+
+
+FAST, SLOW = (300, 400, 440, 450, 455), (50, 60, 88, 89, 89)
+
+
+def test_operation_and_ranks_are_found_however_little_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = {"program": "[node-a] running a test", "listed": (7, 15)}
+    cases = {
+        "two of sixteen ranks": text(FAST, 16, **ends),
+        "no rank, no program": text(FAST, 16, program="", listed=()),
+        "a program without hyphen": text(
+            FAST, 16, program="$ mpirun -np 16 ./allreduce_perf -b 256M", listed=(0, 1, 15)
+        ),
+        "a program in capitals": text(FAST, 16, program="AllReduce_perf", listed=(0, 15)),
+    }
+    bad = []
+    for name, log in cases.items():
+        more = ("--machine", "HGX H200", "--nodes", "2") if "no rank" in name else ()
+        told = judged(tmp_path, capsys, log, *more)
+        found = {(row["op"], row["ranks"], row["nodes"]) for row in told["rows"]}
+        if found != {("all_reduce", 16, 2)} or statuses(told) != {"pass"}:
+            bad.append((name, found, statuses(told)))
+    assert not bad
+
+
+def test_a_gather_and_an_alltoall_are_told_apart_by_what_was_verified_or_by_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates, quiet = (30, 35, 40, 42, 43), {"program": "# nothing", "each": 2}
+    told = judged(tmp_path, capsys, text(rates, 4, op="all_to_all", last="N/A", **quiet))
+    assert {row["op"] for row in told["rows"]} == {"all_to_all"}
+    both = text(rates, 4, op="all_to_all", **quiet)
+    with pytest.raises(UsageError, match="all_gather or all_to_all: give --op all_gather"):
+        judged(tmp_path, capsys, both)
+    assert {row["op"] for row in judged(tmp_path, capsys, both, "--op", "all_to_all")["rows"]} == {"all_to_all"}
+    with pytest.raises(UsageError, match="is printed, and all_reduce over 4 ranks would be"):
+        judged(tmp_path, capsys, both, "--op", "all_reduce")
+
+
+def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = text(FAST, 16)
+    marks = {
+        "mpirun": lambda n, line: f"[1,{n % 16}]<stdout>:{line}",
+        "srun": lambda n, line: f" {n % 16}: {line}",
+        "kubectl": lambda n, line: f"[pod/nccl-test-launcher-x7/mpi] {line}",
+        "kubelet": lambda n, line: f"2026-03-0{1 + n % 9}T10:00:00.123456789Z stdout F {line}",
+        "compose": lambda n, line: f"nccl-1  | {line}",
+        "kubectl and mpirun": lambda n, line: f"[pod/a/mpi] [1,0]<stdout>: {line}",
+        "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
+        "DOS": lambda n, line: line + "\r",
+        "a heading of each comment": lambda n, line: line.lstrip("#"),
+    }
+    bad = []
+    for name, mark in marks.items():
+        log = "\n".join(mark(n, line) for n, line in enumerate(plain.splitlines()))
+        told = judged(tmp_path, capsys, log)
+        if told["headline"] != "10 rows measured, 10 judged: 10 pass":
+            bad.append((name, told["headline"]))
+    assert not bad
+
+
+def test_assumed_nics_warn_and_never_fail_and_what_would_pass_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = judged(tmp_path, capsys, text(SLOW, 16))
+    assert (told["exit_code"], statuses(told)) == (0, {"warn"})
+    assert "8 NICs x 400 Gb/s ib; with 1 NIC x 200 Gb/s this would pass" in told["assumed"]
+    known = judged(tmp_path, capsys, text(SLOW, 16), "--machine", "8 x H200, 8 x 400 Gb/s ib")
+    assert (known["exit_code"], statuses(known), known["assumed"]) == (4, {"fail"}, None)
+
+
+def test_what_nccl_says_of_its_nics_is_not_assumed_to_be_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = "n0:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
+    assert judged(tmp_path, capsys, text(FAST, 16, above=two))["assumed"].startswith("2 NICs x 400 Gb/s roce")
+    socket = "n0:1:1 [0] NCCL INFO Using network Socket"
+    assert "sockets" in judged(tmp_path, capsys, text((3, 3, 3, 3, 3), 16, above=socket))["assumed"]
+
+
+def test_a_measurement_refutes_an_assumption_and_the_next_description_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates, gpu = (42, 43, 43.5, 43.8, 43.9), "NVIDIA GeForce RTX 5090"
+    told = judged(tmp_path, capsys, text(rates, 8, gpu))
+    assert told["assumed"] == "P2P, 1 socket (the usual, two sockets, no P2P, cannot be so fast)"
+    named = judged(tmp_path, capsys, text(rates, 8, gpu), "--machine", "8 x RTX 5090, P2P")
+    assert "say '1 socket' in --machine" in named["findings"][0]["message"]
+
+
+def test_racks_in_several_domains_are_no_failure_until_somebody_says_that_they_are_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = (250, 300, 340, 352, 357)
+    log = text(rates, 16, GB300, each=4, op="all_gather", program="all_gather_perf")
+    told = judged(tmp_path, capsys, log)
+    assert (told["exit_code"], "fail" in statuses(told)) == (0, False)
+    assert "--domains N says so, and so does NCCL_MNNVL_ENABLE=0" in told["rows"][-1]["why"]
+    assert statuses(judged(tmp_path, capsys, log, "--domains", "4")) == {"pass"}
+    with pytest.raises(UsageError, match="4 nodes do not divide into so many NVLink domains"):
+        judged(tmp_path, capsys, log, "--domains", "3")
+
+
+SETTINGS = {
+    "mpirun -np 2 -x NCCL_IB_DISABLE=1 -x NCCL_SOCKET_IFNAME=eth0 ./all_reduce_perf": True,
+    "export NCCL_IB_DISABLE=1": True,
+    "$ NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1": True,
+    "srun --export=ALL,NCCL_DEBUG=INFO,NCCL_IB_DISABLE=1 ./all_reduce_perf": True,
+    "docker run -e NCCL_IB_DISABLE='1' image": True,
+    "a:12:12 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.": True,
+    "# export NCCL_IB_DISABLE=1": False,
+    "echo try it with NCCL_IB_DISABLE=1 if this hangs": False,
+    "export NCCL_IB_DISABLE=0": False,
+}
+
+
+def test_settings_in_a_log_pass_its_rows_and_are_a_finding_by_their_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box, bad = ("--machine", "1 x L40S, 1 NIC x 200 Gb/s roce"), []
+    for above, set_ in SETTINGS.items():
+        told = judged(tmp_path, capsys, text((7.8, 8, 8.1, 8.1, 8.1), 2, L40S, each=1, above=above), *box)
+        found = [each["message"] for each in told["findings"] if each["severity"] == "fail"]
+        if set_ != (statuses(told) == {"pass"}) or set_ != bool(found) or told["exit_code"] != 4:
+            bad.append((above, told["headline"], found))
+        if set_ and "NCCL_IB_DISABLE=1 in this log costs 65% of all_reduce at 1 GiB" not in found[0]:
+            bad.append((above, found[0]))
+    assert not bad
+
+
+def test_a_setting_of_one_run_is_not_one_of_the_next_and_an_export_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, box = (7.8, 8, 8.1, 8.1, 8.1), ("--machine", "1 x L40S, 1 NIC x 200 Gb/s roce")
+    for above, both in (("mpirun -x NCCL_IB_DISABLE=1 all_reduce_perf", False), ("export NCCL_IB_DISABLE=1", True)):
+        log = text(slow, 2, L40S, each=1, above=above) + text(
+            slow, 2, L40S, each=1, program="# nThread 1 all_reduce_perf"
+        )
+        found = {each["table"] for each in judged(tmp_path, capsys, log, *box)["findings"]}
+        assert found == ({1, 2} if both else {1}), above
+
+
+def test_several_tables_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "two.log").write_text(text(FAST, 16) + text(SLOW, 16, program="# nThread 1 all_reduce_perf"))
+    expect.main(("--judge", str(tmp_path / "two.log")))
+    told = capsys.readouterr().out.splitlines()
+    assert [line[:33] for line in told if line.startswith("---")] == ["--- all_reduce on 16 ranks, line "] * 2
+
+
+def test_dips_and_jumps_are_named_and_a_smooth_sweep_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rates, word in (((9.8, 10, 3.6, 9.9, 10), "drops"), ((3, 3, 9.5, 3.1, 3), "jumps"), ((5, 8, 10, 10, 10), "")):
+        told = judged(tmp_path, capsys, text(rates, 16, "NVIDIA H100 NVL"))
+        found = [each["message"] for each in told["findings"]]
+        assert all(f"1 GiB (out of place) {word}" in found[0] for _ in "x") if word else found == [], rates
+        assert len(found) == (2 if word else 0), rates
+
+
+def test_an_average_that_is_not_that_of_the_rows_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = judged(tmp_path, capsys, text(FAST, 16, average=99.0))
+    (note,) = told["findings"]
+    assert (note["severity"], "prints an average of 99 GB/s" in note["message"]) == ("note", True)
+    assert not judged(tmp_path, capsys, text(FAST, 16))["findings"]
+
+
+def test_a_node_of_other_gpus_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = devices(
+        {0: "NVIDIA H100 PCIe", 1: "NVIDIA H100 PCIe", 2: "NVIDIA A100 80GB PCIe", 3: "NVIDIA A100 80GB PCIe"}, 2
+    )
+    log = "\n".join(["all_reduce_perf", *head, HEADER, *rows((1.1, 1.1, 1.1, 1.1, 1.1), 4)])
+    messages = [each["message"] for each in judged(tmp_path, capsys, log)["findings"]]
+    assert messages == ["n1 has NVIDIA A100 80GB PCIe; n0 has NVIDIA H100 PCIe: the slowest paces all"]
+
+
+def test_gpus_of_others_are_not_judged_with_or_without_their_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pid, machine in ((" Pid 7", ()), ("", ("--machine", "HGX H200"))):
+        head = devices(dict.fromkeys(range(2), "AMD Instinct MI300A"), 8, pid)
+        log = "\n".join(["all_reduce_perf", *head, HEADER, *rows((70, 75, 78, 80, 81), 2)])
+        told = judged(tmp_path, capsys, log, *machine)
+        assert (statuses(told), told["exit_code"]) == ({"unjudged"}, 0)
+        assert told["rows"][0]["why"].startswith("not judged: AMD Instinct MI300A is not a GPU of NVIDIA")
+
+
+def test_a_run_that_failed_before_its_first_row_is_refused_with_its_own_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = ["all_reduce_perf", *devices(dict.fromkeys(range(8), H200), 8)]
+    said = [
+        "n0: Test CUDA failure common.cu:1048 'system not yet initialized'",
+        " .. n0 pid 7: Test failure common.cu:919",
+    ]
+    with pytest.raises(
+        UsageError, match=r"failed before its first row: .*Test CUDA failure common.cu:1048 'system not yet"
+    ):
+        judged(tmp_path, capsys, "\n".join([*head, *said]))
