@@ -15,6 +15,7 @@ import pytest
 from ncclprobe import api
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 HGX = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
@@ -41,7 +42,7 @@ ASKED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@each_row("ask", ASKED.values(), ids=ASKED)
 def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
     ask: Callable[[], Any], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +126,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("ask", WRONG.values(), ids=WRONG)
+@each_row("ask", WRONG.values(), ids=WRONG)
 def test_what_cannot_be_asked_is_a_usage_error_in_one_line(ask: Callable[[], Any]) -> None:
     with pytest.raises(api.UsageError) as raised:
         ask()

@@ -18,6 +18,7 @@ from ncclprobe.expect.bands import from_toml
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import parse_size
 from ncclprobe.session.ranks.identity import Devices
+from tests.each_row import each_row
 
 LAUNCHERS = (
     "RANK",
@@ -96,9 +97,7 @@ def test_a_broken_expectation_is_refused_before_anything_is_measured(tmp_path: P
             bandwidth.main(["--expect", str(path)])
 
 
-@pytest.mark.parametrize(
-    "variables", [{"RANK": "0"}, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, {"RANK": "1", "WORLD_SIZE": "x"}]
-)
+@each_row("variables", [{"RANK": "0"}, {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2"}, {"RANK": "1", "WORLD_SIZE": "x"}])
 def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -106,7 +105,7 @@ def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch, vari
         bandwidth.main([])
 
 
-@pytest.mark.parametrize("port", ["abc", "-1", "99999", "tcp://10.3.2.1:2222"])
+@each_row("port", ["abc", "-1", "99999", "tcp://10.3.2.1:2222"])
 def test_a_port_that_is_none_is_refused_with_what_to_set(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, value)
@@ -128,7 +127,7 @@ def test_ranks_are_not_started_from_within_several_ranks_of_a_launcher(monkeypat
         bandwidth.main(["--nproc", "2"])
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n0"}])
+@each_row("variables", [{"RANK": "0"}, {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n0"}])
 def test_variables_exported_by_hand_do_not_stop_ranks_of_our_own_and_are_named(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +167,7 @@ def test_a_rank_that_lets_rank_zero_speak_leaves_when_torchrun_ends_it(monkeypat
     assert bandwidth.main(["-f", "1"]) == 2
 
 
-@pytest.mark.parametrize("argv", [[], ["--nproc", "1"], ["--backend", "gloo"]])
+@each_row("argv", [[], ["--nproc", "1"], ["--backend", "gloo"]])
 def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "devices", lambda host: Devices(0))
     with pytest.raises(UsageError, match="one rank has nothing to measure") as said:
@@ -176,7 +175,7 @@ def test_one_rank_measures_nothing_and_is_wrong_usage(argv: list[str], monkeypat
     assert "GPU" not in str(said.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "gpus", "words"),
     [
         (["--nproc", "1"], 8, "ncclprobe bandwidth --nproc 8"),
@@ -225,7 +224,7 @@ def test_one_rank_of_torchrun_is_a_rank_for_each_gpu_too(monkeypatch: pytest.Mon
     assert started == [4]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "with_gloo", "with_nccl"),
     [
         ([], ["64M", "4M", "64K", "8"], ["1G", "256M", "64M", "4M", "64K", "8"]),
@@ -243,7 +242,7 @@ def test_the_largest_size_is_measured_and_gloo_ends_before_nccl(
     assert asked.sizes_for("nccl") == tuple(map(parse_size, with_nccl))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "precision", "calls"),
     [
         ([], 0.02, (20, 5)),

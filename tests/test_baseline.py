@@ -23,6 +23,7 @@ from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import compare_with, fingerprint_of
 from ncclprobe.session.measure.recorder import Recorder
+from tests.each_row import each_row
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 
@@ -98,7 +99,7 @@ def test_the_file_goes_to_standard_output_alone(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["schema"] == "ncclprobe.baseline/1"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "hello\n", "\x00\x01"])
+@each_row("text", ["", "{", '{"a": 1}', "hello\n", "\x00\x01"])
 def test_a_file_of_another_kind_is_refused_in_one_line(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +177,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
-@pytest.mark.parametrize("changes", [{"nbytes": 10**400}, {"busbw_GBps": 1e-320}, {"nodes": 0}, {"noise": 0.9999999}])
+@each_row("changes", [{"nbytes": 10**400}, {"busbw_GBps": 1e-320}, {"nodes": 0}, {"noise": 0.9999999}])
 def test_a_number_out_of_range_is_refused_in_one_line(
     tmp_path: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests.writer import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.ranks.identity import identify
+from tests.each_row import each_row
 
 PACKAGE = Path(bounds.__file__).parent.parent
 HGX = Path(__file__).with_name("captures") / "hgx-h100.jsonl"
@@ -65,7 +66,7 @@ HUGE: list[dict[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("variables", HUGE, ids=lambda v: next(iter(v)))
+@each_row("variables", HUGE, ids=lambda v: next(iter(v)))
 def test_a_job_of_more_ranks_than_any_is_one_problem_and_no_place_is_kept_for_them(variables: dict[str, str]) -> None:
     launch = detect({"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", **variables})
     assert any("more than any job has" in problem.message for problem in launch.problems)
@@ -106,7 +107,7 @@ def refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert code != 2 or len(said.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("time_us", ODD)
+@each_row("time_us", ODD)
 def test_a_report_whose_row_took_no_time_that_can_be_measured_divides_nothing_by_zero(
     time_us: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +118,7 @@ def test_a_report_whose_row_took_no_time_that_can_be_measured_divides_nothing_by
     assert main(["report", str(path)]) == 2
 
 
-@pytest.mark.parametrize("busbw", [0.0, 1e-320, 1e30])
+@each_row("busbw", [0.0, 1e-320, 1e30])
 def test_a_report_whose_row_has_no_rate_divides_nothing_by_zero(
     busbw: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,8 +127,8 @@ def test_a_report_whose_row_has_no_rate_divides_nothing_by_zero(
     refused(path, capsys)
 
 
-@pytest.mark.parametrize("number", ["1e-320", "0", "inf", "nan", "1e999", "-1"])
-@pytest.mark.parametrize("form", ["text", "json"])
+@each_row("number", ["1e-320", "0", "inf", "nan", "1e999", "-1"])
+@each_row("form", ["text", "json"])
 def test_a_row_of_nccl_tests_that_took_no_time_divides_nothing_by_zero(
     form: str, number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,7 +184,7 @@ def test_a_program_begins_its_run_before_it_imports_the_command() -> None:
     assert done.stdout == "True\n"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@each_row("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_run_log_with_a_number_that_is_none_is_refused_with_its_line(number: str, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     sample = '{"sample": {"rung": NUMBER}}'.replace("NUMBER", number)
@@ -214,7 +215,7 @@ def test_a_process_that_may_take_no_memory_says_so_and_gives_no_verdict(
     assert capsys.readouterr().err.startswith("ncclprobe: no memory is left to this process")
 
 
-@pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--prometheus"])
+@each_row("option", ["--json", "--junit", "--markdown", "--prometheus"])
 def test_half_a_surrogate_pair_in_a_capture_reaches_no_file(option: str, tmp_path: Path) -> None:
     lines = HGX.read_text().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -227,7 +228,7 @@ def test_half_a_surrogate_pair_in_a_capture_reaches_no_file(option: str, tmp_pat
     assert out.read_bytes().decode()
 
 
-@pytest.mark.parametrize(("timeout_s", "look_s"), [(120.0, 108.0), (20.0, 18.0), (5.0, 4.0), (1.0, 0.5), (0.1, 0.05)])
+@each_row(("timeout_s", "look_s"), [(120.0, 108.0), (20.0, 18.0), (5.0, 4.0), (1.0, 0.5), (0.1, 0.05)])
 def test_a_part_of_the_time_is_left_for_judging_what_was_seen(timeout_s: float, look_s: float) -> None:
     assert doctors.look_s(timeout_s) == pytest.approx(look_s)
 

@@ -10,6 +10,7 @@ from ncclprobe.commands import checks, explain
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.explain_pages import entry
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 
@@ -36,9 +37,7 @@ def test_the_catalogue_fits_a_terminal(capsys: pytest.CaptureFixture[str], monke
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("groups", "prefixes"), [(["ib"], {"ib"}), (["ib", "gpu.*"], {"ib", "gpu"}), (["host.shm"], {"host"})]
-)
+@each_row(("groups", "prefixes"), [(["ib"], {"ib"}), (["ib", "gpu.*"], {"ib", "gpu"}), (["host.shm"], {"host"})])
 def test_a_group_is_listed_alone(groups: list[str], prefixes: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert checks.main([*groups, "--json"]) == 0
     listed = {row["id"] for row in json.loads(capsys.readouterr().out)["checks"]}
@@ -59,7 +58,7 @@ def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFix
     assert memlock["applies"].startswith("to jobs on GPUs")
 
 
-@pytest.mark.parametrize(("argv", "code"), [(("checks",), 0), (("explain", "host.shm"), 0), (("explain", "x.y"), 2)])
+@each_row(("argv", "code"), [(("checks",), 0), (("explain", "host.shm"), 0), (("explain", "x.y"), 2)])
 def test_the_commands_exist(argv: tuple[str, ...], code: int) -> None:
     done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)
     assert done.returncode == code

@@ -4,8 +4,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.env.fixtures import having, nccl
 from ncclprobe.engine.collect import collect, observed
 from ncclprobe.facts.cpu import Cpus
@@ -32,6 +30,7 @@ from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose, usable_gpus, visible
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
+from tests.each_row import each_row
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*.jsonl"))
 KINDS = (Cpus, GpuDirect, Fabric, Interfaces, NvLinks, Gpus, PeerAccess, Pci, Plugins, Settings, Software, System)
@@ -163,7 +162,7 @@ def test_efa_is_left_out_and_its_plugin_named() -> None:
     assert network.plugin == "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "interfaces", "refusal"),
     [
         ((2, 27, 3), (4,), "v4, and NCCL 2.27.3 takes v6 to v10"),
@@ -184,7 +183,7 @@ def test_a_plugin_of_which_this_nccl_takes_no_interface_is_passed_over(
     assert refusal in made.network.why
 
 
-@pytest.mark.parametrize(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])
+@each_row(("version", "receives", "path"), [((2, 26, 2), False, "PHB"), ((2, 29, 7), True, "P2C")])
 def test_a_graces_nics_are_near_its_gpus_from_some_version_on(version: Any, receives: bool, path: str) -> None:
     found = direct(choose(changed("gb200-tray", software=nccl(*version))))
     assert found["GPU2"].nics == ("mlx5_2", "mlx5_3")
@@ -205,9 +204,7 @@ def test_one_nic_for_all_is_reached_over_the_gpu_beside_it() -> None:
     assert (alone["GPU0"].receives, alone["GPU1"].receives, alone["GPU7"].path) == (True, False, "SYS")
 
 
-@pytest.mark.parametrize(
-    "variables", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}], ids=lambda variables: "".join(variables)
-)
+@each_row("variables", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}], ids=lambda variables: "".join(variables))
 def test_with_net_ib_off_every_port_is_left_out_for_that_reason(variables: dict[str, str]) -> None:
     made = under("hgx-h100", **variables)
     assert (chosen(made.hcas), chosen(made.gpudirect)) == ((), ())
@@ -306,8 +303,8 @@ def told(made: Choices) -> dict[object, object]:
     }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Software])  # without it other rules count
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("kind", [kind for kind in KINDS if kind is not Software])  # without it other rules count
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_a_fact_that_is_absent_makes_parts_unknown_and_none_of_them_wrong(path: Path, kind: type) -> None:
     machine = changed(path.stem, **{kind.__name__.lower(): UNREAD})
     made, whole = choose(machine), told(choose(snapshot(path.stem)))
@@ -351,9 +348,7 @@ def test_interfaces_without_rdma_have_paths_too_and_soft_roce_has_no_place() -> 
     assert (made.gpus, made.paths) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8, 10, 11), "0-2,8,10-11"), ((1, 0), "0-1")]
-)
+@each_row(("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8, 10, 11), "0-2,8,10-11"), ((1, 0), "0-1")])
 def test_numbers_are_written_as_the_kernel_writes_them(numbers: tuple[int, ...], text: str) -> None:
     assert fold_numbers(numbers) == text
 
@@ -375,14 +370,14 @@ def report(*machines: str) -> Report:
     )
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_choices_and_topology_are_read_back_as_they_were_written(path: Path, tmp_path: Path) -> None:
     as_json.write(report(path.stem), str(tmp_path / "r.json"))
     assert as_json.read(str(tmp_path / "r.json")) == report(path.stem)
 
 
-@pytest.mark.parametrize("width", [60, 100])
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("width", [60, 100])
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_the_verbose_report_shows_them_in_lines_that_fit(path: Path, width: int) -> None:
     assert "would choose" not in as_text.render(report(path.stem))
     lines = as_text.render(report(path.stem), verbose=True, width=width).split("would choose\n")[1].splitlines()

@@ -3,8 +3,6 @@
 import gzip
 from pathlib import Path
 
-import pytest
-
 from ncclprobe.engine import evidence_excerpts, job_files
 from ncclprobe.host.job_files import JobFile
 from ncclprobe.model.causes import Cause
@@ -12,6 +10,7 @@ from ncclprobe.model.errors import Denied
 from ncclprobe.model.findings import Evidence, Finding, Status, Verdict, fail, note, seen
 from ncclprobe.model.report import Excerpt
 from ncclprobe.model.snapshot import Snapshot
+from tests.each_row import each_row
 
 ANSWERS = {
     ("read", "/etc/nccl.conf"): "# site\nNCCL_NET=IB\nNCCL_DEBUG=INFO\n",
@@ -33,7 +32,7 @@ def excerpts(finding: Finding, node: str | None = "n0") -> tuple[Excerpt, ...]:
     return evidence_excerpts.of_machines([verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "lines"),
     [
         ("/sys/class/infiniband/mlx5_1/ports/1/rate", ["200 Gb/sec (4X HDR)"]),
@@ -106,7 +105,7 @@ def _cause(name: str, line: int) -> Cause:
     return Cause("c", "log.x", "named", "m", evidence=(Evidence(name, line, "text"),))
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@each_row("packed", [False, True])
 def test_of_a_log_the_lines_around_the_cited_one_are_shown_also_where_it_is_compressed(
     tmp_path: Path, packed: bool
 ) -> None:

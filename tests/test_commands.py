@@ -13,6 +13,7 @@ import pytest
 from ncclprobe import __version__
 from ncclprobe.commands import main
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
 
@@ -200,7 +201,7 @@ def test_the_schema_is_shown() -> None:
     assert "$defs" in json.loads(ncclprobe("report", "--schema").stdout)
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["doctor", "-q"], ["capture", "-o", "-"], ["bandwidth", "--help"]])
+@each_row("argv", [["--version"], ["doctor", "-q"], ["capture", "-o", "-"], ["bandwidth", "--help"]])
 def test_looking_never_imports_what_is_heavy(argv: list[str]) -> None:
     script = (
         "import contextlib, sys\n"
@@ -242,7 +243,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert "Exception" not in done.stderr
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["--help"], ["accept", "--help"]])
+@each_row("argv", [["--version"], ["--help"], ["accept", "--help"]])
 def test_what_cannot_be_printed_is_not_passed_over(argv: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "ncclprobe", *argv]
@@ -302,7 +303,7 @@ def test_what_libraries_write_to_descriptor_1_does_not_stand_in_the_report() -> 
     assert (found.stdout, found.stderr) == ("{}\n", "NCCL INFO cudaDriverVersion 13000\n")
 
 
-@pytest.mark.parametrize("stdout", ["json", "junit", "markdown"])
+@each_row("stdout", ["json", "junit", "markdown"])
 def test_what_nccl_writes_in_a_rank_is_kept_out_of_the_report_that_goes_to_standard_output(stdout: str) -> None:
     script = (
         "import os, sys\n"

@@ -14,6 +14,7 @@ from ncclprobe.model.report import NodeEnvironment, Report, Tool
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 
 def row(busbw: float, half: float = 0.01, **changes: Any) -> Measurement:
@@ -38,7 +39,7 @@ def compare(tmp_path: Path, old: Report, new: Report, *options: str) -> int:
     return main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("busbw", "half", "change", "code"),
     [
         (100, 0.01, "same", 0),
@@ -136,7 +137,7 @@ def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = ""
     return str(tmp_path / name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "more", "lines", "code", "words"),
     [
         ({}, "", 0, 0, "only in the old: all_reduce 2 MiB"),  # a shorter sweep, and a whole one

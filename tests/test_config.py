@@ -12,6 +12,7 @@ from ncclprobe.engine import suppressions
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
 from ncclprobe.model.registry import Check, discover
+from tests.each_row import each_row
 
 
 def checks(_folder: str = "") -> tuple[Check, ...]:
@@ -29,7 +30,7 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
     assert suppressions.parse("", "p.toml") == suppressions.Accepted()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "says"),
     [
         ("x = ", "p.toml: not TOML"),
@@ -73,8 +74,8 @@ FOREIGN = {
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-@pytest.mark.parametrize("reader", [0, 1001])
-@pytest.mark.parametrize(("owner", "group", "mode", "why"), FOREIGN.values(), ids=FOREIGN)
+@each_row("reader", [0, 1001])
+@each_row(("owner", "group", "mode", "why"), FOREIGN.values(), ids=FOREIGN)
 def test_a_file_of_another_user_that_is_found_is_refused_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int, why: str, reader: int
 ) -> None:
@@ -93,7 +94,7 @@ def test_a_file_of_another_user_that_is_found_is_refused_to_all(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-@pytest.mark.parametrize(("reader", "owner", "group"), [(0, 0, 0), (1001, 1001, 1001), (1001, 0, 0), (1001, 0, 1001)])
+@each_row(("reader", "owner", "group"), [(0, 0, 0), (1001, 1001, 1001), (1001, 0, 0), (1001, 0, 1001)])
 def test_a_file_of_ones_own_or_of_root_that_ones_own_group_may_write_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: int, owner: int, group: int
 ) -> None:

@@ -19,6 +19,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.report import json as as_json
 from ncclprobe.report.delivery import FORMATS
 from ncclprobe.session.measure.node_snapshot import write_captures
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
 CAPTURE = ROOT / "tests/captures/build-vm.jsonl"
@@ -78,7 +79,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {code: folder / f"{code}.json" for code in (0, 3, 4)}
 
 
-@pytest.mark.parametrize(("stdout", "shown", "file"), TABLE)
+@each_row(("stdout", "shown", "file"), TABLE)
 def test_a_4_that_got_anywhere_stays_4_and_a_report_that_got_nowhere_is_2(
     stdout: str,
     shown: str,
@@ -113,8 +114,8 @@ PRINTS = [
 ]
 
 
-@pytest.mark.parametrize("stdout", ["full", "closed"])
-@pytest.mark.parametrize("argv", PRINTS, ids=" ".join)
+@each_row("stdout", ["full", "closed"])
+@each_row("argv", PRINTS, ids=" ".join)
 def test_what_was_asked_for_and_is_lost_is_2_for_every_command(
     argv: list[str], stdout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

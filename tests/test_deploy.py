@@ -9,11 +9,12 @@ import pytest
 
 from ncclprobe.commands import main
 from ncclprobe.commands.deploy import FILES, _about, _text
+from tests.each_row import each_row
 
 PACKAGED = Path(__file__).resolve().parent.parent / "ncclprobe" / "deploy"
 
 
-@pytest.mark.parametrize("launcher", FILES)
+@each_row("launcher", FILES)
 def test_the_files_of_a_launcher_are_written_and_named(
     launcher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,7 +29,7 @@ def test_the_files_of_a_launcher_are_written_and_named(
         assert runs == written.read_bytes().startswith(b"#!")
 
 
-@pytest.mark.parametrize("name", [name for names in FILES.values() for name in names])
+@each_row("name", [name for names in FILES.values() for name in names])
 def test_what_a_file_is_for_is_a_whole_sentence(name: str) -> None:
     about = _about(_text(name))
     assert len(about) > 30
@@ -44,8 +45,8 @@ def test_what_a_file_is_for_is_a_whole_sentence(name: str) -> None:
 CODES = {0: True, 1: True, 2: True, 3: True, 4: False, 127: True, 137: True}
 
 
-@pytest.mark.parametrize("bad", [False, True])
-@pytest.mark.parametrize("code", CODES)
+@each_row("bad", [False, True])
+@each_row("code", CODES)
 def test_a_batch_script_stops_the_job_for_a_verdict_alone(code: int, bad: bool, tmp_path: Path) -> None:
     lists = tmp_path / "ncclprobe-7.nodes"
     lists.mkdir()
@@ -71,7 +72,7 @@ def run_script(*argv: str, env: dict[str, str], cwd: Path) -> "subprocess.Comple
     )
 
 
-@pytest.mark.parametrize(("argv", "env"), [(["train"], {}), ([], {"SLURM_JOB_NODELIST": "n1"})])
+@each_row(("argv", "env"), [(["train"], {}), ([], {"SLURM_JOB_NODELIST": "n1"})])
 def test_a_batch_script_that_sbatch_did_not_start_says_how(
     argv: list[str], env: dict[str, str], tmp_path: Path
 ) -> None:
@@ -98,7 +99,7 @@ def test_a_file_that_was_changed_is_not_written_over_and_an_equal_one_is_no_obst
     assert not (tmp_path / "slurm_batch").exists()
 
 
-@pytest.mark.parametrize("argv", [[], ["pbs"], ["slurm", "-o", os.devnull]])
+@each_row("argv", [[], ["pbs"], ["slurm", "-o", os.devnull]])
 def test_what_cannot_be_written_is_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", *argv]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -31,6 +31,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import Struct, replace
+from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parent / "captures"
 WHO = Participants("self", 2, ("hgx",) * 2, "nccl", nnodes=1, gpus=(0, 1))
@@ -80,7 +81,7 @@ def test_a_fact_has_the_source_of_the_folder_it_lies_in() -> None:
     assert source_of(Job) is None
 
 
-@pytest.mark.parametrize("sources", [MACHINE, MEASURED, LEFT], ids=lambda sources: "+".join(sorted(sources)))
+@each_row("sources", [MACHINE, MEASURED, LEFT], ids=lambda sources: "+".join(sorted(sources)))
 def test_where_nothing_is_known_nothing_passes(sources: frozenset[Source]) -> None:
     facts: dict[type, Any] = {JobFiles: JobFiles({}, ())} if sources == LEFT else {}
     report = diagnose(ask(Judging(), ("doctor",), Job(), sources), facts=facts)
@@ -194,7 +195,7 @@ def test_a_condition_that_takes_an_absent_fact_is_asked_with_it() -> None:
     assert seen.status is Status.SKIP
 
 
-@pytest.mark.parametrize("what", ["collectives", "pairs", "copies", "affinity", "training"])
+@each_row("what", ["collectives", "pairs", "copies", "affinity", "training"])
 def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machine_that_passes(what: Any) -> None:
     report = report_on(log(("asked", replace(ONE_SIZE, what=what, groups=what == "training"))), machine())
     passes = [v for v in report.checks if v.status is Status.PASS]
@@ -204,7 +205,7 @@ def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machi
     assert all(v.required for v in report.checks if v.id.startswith("run.") and v.status is Status.UNKNOWN)
 
 
-@pytest.mark.parametrize("what", ["pairs", "copies", "affinity", "training"])
+@each_row("what", ["pairs", "copies", "affinity", "training"])
 def test_a_run_without_collectives_lacks_no_row(what: Any) -> None:
     asked = report_on(log(("asked", replace(ONE_SIZE, what=(what,))), ("participants", WHO)))
     assert {"run.data", "run.bandwidth", "run.straggler"}.isdisjoint(of_run(asked))
@@ -276,8 +277,8 @@ def counts(finding: Finding, run: RunLog | None = None, node: str | None = "hgx"
     return found
 
 
-@pytest.mark.parametrize("finding", [fail, warn])
-@pytest.mark.parametrize("blame", ["node", "link", "job", "fabric", "image", "unknown"])
+@each_row("finding", [fail, warn])
+@each_row("blame", ["node", "link", "job", "fabric", "image", "unknown"])
 def test_what_is_found_of_a_machine_counts_whoever_is_to_blame(blame: Any, finding: Any) -> None:
     assert counts(finding("GPU0", "x", blame=blame))
 
@@ -291,7 +292,7 @@ def test_what_is_found_of_a_gpu_that_no_rank_has_is_a_note() -> None:
     assert counts(fail("GPU7", "x", blame="node"), node=None)  # of no node: it may be any node's
 
 
-@pytest.mark.parametrize(("gpu", "severity"), [("GPU0", Severity.FAIL), ("GPU7", Severity.NOTE)])
+@each_row(("gpu", "severity"), [("GPU0", Severity.FAIL), ("GPU7", Severity.NOTE)])
 def test_an_xid_of_a_gpu_that_no_rank_has_is_a_note(gpu: str, severity: Severity) -> None:
     told = fail(gpu, "Xid 79: fell off the bus", blame="node", nodes=("hgx",))
     assert weighed_in(Verdict("run.xids", None, Status.FAIL, "t", findings=(told,))).findings[0].severity is severity
@@ -374,7 +375,7 @@ def test_of_a_node_without_ranks_or_facts_nothing_is_known_to_be_unused() -> Non
     assert unused_devices(machine(), {}) == frozenset()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("subject", "only"),
     [
         ("GPU7", True), ("GPU6, GPU7", True), ("mlx5_9:1", True), ("GPU0, GPU7", False), ("GPU0", False),

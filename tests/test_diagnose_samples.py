@@ -16,6 +16,7 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.traffic import CopyRow
+from tests.each_row import each_row
 
 
 def pair(src: int, dst: int, GBps: float, **more: Any) -> PairRow:
@@ -65,7 +66,7 @@ def test_pairs_of_a_run_that_was_cut_short_are_judged_as_far_as_they_came() -> N
     assert of_run(report)["run.pairs"] == "unknown"
 
 
-@pytest.mark.parametrize("row", [pair(0, 7, 20.0), pair(0, 1, -3.0), pair(2, 2, 20.0), pair(0, 7, 20.0, inside=True)])
+@each_row("row", [pair(0, 7, 20.0), pair(0, 1, -3.0), pair(2, 2, 20.0), pair(0, 7, 20.0, inside=True)])
 def test_pairs_that_no_run_can_have_measured_are_unknown_and_break_nothing(row: PairRow) -> None:
     report = report_on(run_of_pairs(("pair", row), ("pairs_complete", True)))
     (found,) = [v for v in report.checks if v.id == "run.pairs"]

@@ -19,6 +19,7 @@ from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.explain_pages import entry
 from ncclprobe.expect import evidence
 from ncclprobe.nccl.parameters import table
+from tests.each_row import each_row
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES if page.exists()]
 UNSET = ("NCCL_", "TORCH", "SLURM_", "OMPI_", "PMI", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_")
@@ -77,7 +78,7 @@ def test_what_a_page_says_is_compared_line_by_line() -> None:
     assert not prints("3 rows in 4 ms\n", ["3 rows in … us"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_block_that_does_not_run_says_why(name: str) -> None:
     for block in blocks(ROOT / name):
         if block.language == "console" and block.comment:
@@ -86,7 +87,7 @@ def test_a_block_that_does_not_run_says_why(name: str) -> None:
             assert why, block
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_path_that_a_page_names_is_there(name: str) -> None:
     named = _PATH.findall((ROOT / name).read_text(encoding="utf-8"))
     assert not [path for path in named if not (ROOT / path).exists() and "NAME" not in path]
@@ -121,7 +122,7 @@ def test_the_page_on_exit_codes_has_the_table_of_outcomes() -> None:
     assert table in page, f"write this table there:\n{table}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_the_options_that_a_page_names_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     for command, rest in _COMMAND.findall(text):
@@ -137,7 +138,7 @@ def options_of(command: str) -> tuple[frozenset[str], str]:
     return frozenset(option for line in lines for option in re.findall(r"--?[a-z][\w-]*", line)), shown
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_row("command", COMMANDS)
 def test_a_help_tells_to_use_only_options_that_this_command_has(command: str) -> None:
     own, shown = options_of(command)
     assert own
@@ -187,7 +188,7 @@ _OF_OTHERS = (
 )  # what NCCL and jobs do, rules
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(_OF_OTHERS)])
+@each_row("name", [name for name in NAMES if not name.startswith(_OF_OTHERS)])
 def test_what_always_or_never_happens_is_held_by_a_test(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for part in re.split(r"\n\s*\n|\n(?=[|])", re.sub(r"(?ms)^```.*?^```", "", text)):
@@ -197,7 +198,7 @@ def test_what_always_or_never_happens_is_held_by_a_test(name: str) -> None:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{test}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_recorded_output_is_in_the_report_that_is_named(name: str) -> None:
     for block in blocks(ROOT / name):
         for report in re.findall(r"reports/[\w-]+\.txt", block.comment):
@@ -219,7 +220,7 @@ def test_every_variable_is_on_one_page() -> None:
     assert sorted(names) == sorted(table())
 
 
-@pytest.mark.parametrize("wanted", ["env.bool-word", "log.port-taken"])
+@each_row("wanted", ["env.bool-word", "log.port-taken"])
 def test_the_page_of_a_check_says_what_explain_says(wanted: str) -> None:
     (check,) = (check for check in every_check() if check.id == wanted)
     code = pages_of_the_code()

@@ -11,6 +11,7 @@ import pytest
 
 from ncclprobe.commands.doctor import data_path
 from ncclprobe.facts.data_paths import AskedPath
+from tests.each_row import each_row
 
 
 def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -19,7 +20,7 @@ def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
     return done.returncode, {check["id"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "path", "use"),
     [
         ("/data", "/data", "read"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.host import elf
 from ncclprobe.model.errors import Failed
+from tests.each_row import each_row
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -109,7 +110,7 @@ def test_texts_among_the_constants_are_found_by_their_beginning(versioned: Path)
     assert elf.texts(str(versioned / "libask.so"), "NCCL version 2.") == ()
 
 
-@pytest.mark.parametrize("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10])
+@each_row("data", [b"", b"\x7fELF\x01" + b"\0" * 100, b"#!/bin/sh\n", b"\x7fELF\x02\x01" + b"\0" * 10])
 def test_what_is_no_library_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "f").write_bytes(data)
     with pytest.raises(Failed, match="not a whole 64-bit ELF file"):
@@ -142,7 +143,7 @@ def test_the_old_format_in_front_is_passed_over(tmp_path: Path) -> None:
     assert elf.cached("lib", path=str(tmp_path / "c")) == [("libnccl.so.2", "/opt/nccl/lib/libnccl.so.2")]
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", b"ld.so-1.7.0\0", cache(NCCL)[:60], cache(NCCL)[:-4]])
+@each_row("data", [b"", b"nonsense", b"ld.so-1.7.0\0", cache(NCCL)[:60], cache(NCCL)[:-4]])
 def test_what_is_no_cache_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "c").write_bytes(data)
     with pytest.raises(Failed):

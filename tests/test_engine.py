@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from conftest import answers
 
 from ncclprobe.engine.collect import collect
@@ -17,6 +16,7 @@ from ncclprobe.model.findings import UNSEEN, Finding, Status, fail, note, warn
 from ncclprobe.model.registry import applies, check, collector
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import Struct
+from tests.each_row import each_row
 
 
 class Colour(Struct, frozen=True):
@@ -57,7 +57,7 @@ def verdict(name: str | Absent, **details: Any) -> Any:
     return judge([Snapshot("n", {Colour: fact})], [rule(**details)], Job())[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("colour", "status"),
     [("red", Status.FAIL), ("yellow", Status.WARN), ("white", Status.PASS), ("green", Status.PASS)],
 )
@@ -65,7 +65,7 @@ def test_the_worst_finding_decides(colour: str, status: Status) -> None:
     assert verdict(colour).status is status
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("colour", "title"),
     [
         ("red", "The colour is wrong"),
@@ -126,7 +126,7 @@ def test_a_check_that_does_not_apply_is_skipped_with_the_words_of_its_condition(
     assert (seen.status, seen.why) == (Status.SKIP, "applies only on no machine at all")
 
 
-@pytest.mark.parametrize("colour", ["red", "yellow"])
+@each_row("colour", ["red", "yellow"])
 def test_a_consequence_is_silenced_by_its_cause(colour: str) -> None:
     cause, consequence = rule(), rule(requires="test_engine.colour")
     consequence = type(cause)(**{f: getattr(consequence, f) for f in cause.__slots__} | {"id": "wall.cracks"})
@@ -140,7 +140,7 @@ def statuses(*of: Status, required: bool = True) -> list[Any]:
     return [type(verdict("red"))("a.b", "n", status, "t", required=required) for status in of]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("verdicts", "fail_on", "expected"),
     [
         (statuses(Status.PASS, Status.SKIP), "fail", (Status.PASS, 0)),
@@ -180,7 +180,7 @@ def test_facts_are_learned_in_the_order_of_their_needs() -> None:
     assert facts == {Colour: Colour("red"), Shade: Shade("dark red")}
 
 
-@pytest.mark.parametrize("refusal", [Missing("gone"), Denied("keep out")])
+@each_row("refusal", [Missing("gone"), Denied("keep out")])
 def test_a_refusal_becomes_absent_and_is_passed_on(refusal: Exception) -> None:
     facts = collect(answers({("read", "/colour"): refusal}), [shade_of, colour_of])
     assert facts[Colour] == facts[Shade] == Absent(str(refusal), type(refusal).__name__)
@@ -190,7 +190,7 @@ def test_what_a_capture_does_not_hold_is_absent_for_that_reason() -> None:
     assert collect(answers({}), [colour_of])[Colour].refused == NotCaptured.__name__
 
 
-@pytest.mark.parametrize("error", [ParseError("odd"), ValueError("odd"), KeyError("odd"), TypeError("odd")])
+@each_row("error", [ParseError("odd"), ValueError("odd"), KeyError("odd"), TypeError("odd")])
 def test_an_answer_that_makes_no_sense_is_our_bug_and_not_healthy(error: Exception) -> None:
     @collector
     def confused(host: Host) -> Colour:
@@ -226,8 +226,8 @@ def test_suppressing_another_subject_changes_nothing() -> None:
     assert suppress([seen], ["test_engine.*=door"]) == ((seen,), ())
 
 
-@pytest.mark.parametrize("error", [OSError("no process left"), RuntimeError("can't start new thread")])
-@pytest.mark.parametrize("at_once", [False, True])
+@each_row("error", [OSError("no process left"), RuntimeError("can't start new thread")])
+@each_row("at_once", [False, True])
 def test_a_collector_that_the_machine_fails_is_absent_and_the_others_have_their_facts(
     error: Exception, at_once: bool
 ) -> None:
@@ -314,7 +314,7 @@ def spans(launch: Launch) -> Iterator[Finding]:
         yield note("job", f"spans {launch.nnodes} nodes")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("launches", "several"),
     [
         ([Launch()], [False]),
@@ -332,7 +332,7 @@ def test_nodes_that_are_judged_together_are_of_one_job_unless_a_launcher_says_ot
     assert [bool(each.findings) for each in apart] == [each.several_nodes for each in launches]
 
 
-@pytest.mark.parametrize(("machines", "count"), [("aa", 0), ("aab", 2), ("ab", 2), ("aA", 2)])
+@each_row(("machines", "count"), [("aa", 0), ("aab", 2), ("ab", 2), ("aA", 2)])
 def test_a_machine_that_was_captured_twice_is_one_node(machines: str, count: int) -> None:
     """A capital is a container with a network of its own on that machine."""
     limit = ResourceLimit(None, None)

@@ -18,6 +18,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.parameters import Parameter, meanings, table
+from tests.each_row import each_row
 
 CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
 every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])
@@ -73,7 +74,7 @@ def test_a_variable_without_a_description_says_so() -> None:
     assert "not in NVIDIA's documentation" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "lines"),
     [
         ("NCCL_IB_TIMEOUT", ["values:   a whole number, 0 to 31", "ranks:    may differ between ranks"]),
@@ -104,7 +105,7 @@ def test_a_name_that_nothing_reads_shows_what_to_use_now() -> None:
     assert "env.retired-var" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "first", "last"),
     [
         ("ib", "ib.flap-history", "checks; `ncclprobe explain NAME` explains one"),
@@ -134,7 +135,7 @@ def test_the_case_of_a_variable_does_not_matter() -> None:
     assert entry("nccl_ib_timeout") == entry("NCCL_IB_TIMEOUT")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "near"),
     [
         ("env.bool-words", "env.bool-word"),
@@ -153,7 +154,7 @@ def test_a_near_miss_suggests_checks_and_variables(wanted: str, near: str) -> No
     assert near in str(refusal.value)
 
 
-@pytest.mark.parametrize("wanted", ["", "*", "?\x1b", "zzzzzz", "_", "."])
+@each_row("wanted", ["", "*", "?\x1b", "zzzzzz", "_", "."])
 def test_what_is_like_nothing_brings_no_suggestion(wanted: str) -> None:
     with pytest.raises(UsageError, match="`ncclprobe checks` lists the checks") as refusal:
         entry(wanted)
@@ -164,7 +165,7 @@ PORT = Port("mlx5_0", 1, "ACTIVE", "LinkUp", Absent("denied"))
 DOWN = replace(PORT, state="DOWN")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "where", "here", "there"),
     [
         (
@@ -193,7 +194,7 @@ def test_what_differs_is_said_where_it_stands(one: object, other: object, where:
     assert differences(one, other, "thing")[0] == Difference(where, here, there)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [
         (Absent("denied"), "not known (denied)"),

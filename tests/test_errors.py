@@ -1,8 +1,7 @@
 """What an error says in one line."""
 
-import pytest
-
 from ncclprobe.model.errors import reason
+from tests.each_row import each_row
 
 KIND = (
     "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, unhandled cuda error (run with "
@@ -11,7 +10,7 @@ KIND = (
 WHY = "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case given their connectivity"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         (  # torch 2.12 with NCCL 2.30.7

@@ -9,6 +9,7 @@ import pytest
 from ncclprobe.commands.expect import main
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parent / "captures"
 LARGE = ("-b", "1G", "-e", "4G")
@@ -37,8 +38,8 @@ def test_a_named_machine_of_sixteen_nodes(capsys: pytest.CaptureFixture[str]) ->
 READ = ("p5.48xlarge", "a3-highgpu-8g", "dgx-b200", "gb200-nvl72", "8 x L40S, 4 NICs x 100 sockets")
 
 
-@pytest.mark.parametrize("nodes", ["1", "2", "20"])
-@pytest.mark.parametrize("machine", READ)
+@each_row("nodes", ["1", "2", "20"])
+@each_row("machine", READ)
 def test_every_row_names_its_reason_and_every_line_fits_a_terminal(
     capsys: pytest.CaptureFixture[str], machine: str, nodes: str
 ) -> None:
@@ -59,7 +60,7 @@ def test_no_ring_stands_beside_a_value_that_no_ring_reaches(capsys: pytest.Captu
     assert all(row["expectation"]["value"] > 400 and row["model"]["algorithm"] == "NVLSTree" for row in rows)
 
 
-@pytest.mark.parametrize(("release", "newer"), [("2.31.0", True), ("2.28.9", False)])
+@each_row(("release", "newer"), [("2.31.0", True), ("2.28.9", False)])
 def test_a_release_that_is_not_known_here_is_said_so(
     capsys: pytest.CaptureFixture[str], release: str, newer: bool
 ) -> None:
@@ -96,7 +97,7 @@ def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.Capture
     assert "judged by streams measured between them" in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "least", "most"),
     [
         (("--nic-rate", "200"), 0.4, 0.55),
@@ -179,7 +180,7 @@ def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture
     assert all(row["expectation"]["source"] and row["expectation"]["why"] for row in rows)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "names"),
     [
         (("--machine", "dgx-h10"), "dgx-h10"),
@@ -212,7 +213,7 @@ def test_without_gpus_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "NVML" in found["why"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("machine", "nodes", "algorithm", "fails"),
     [
         ("dgx-a100", "1", "nvls", True),

@@ -11,6 +11,7 @@ from ncclprobe.commands.expect import main
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 HEAD = "# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1\n"
 TABLE = """
@@ -69,7 +70,7 @@ def test_a_slow_row_fails_and_the_exit_code_says_so(tmp_path: Path, capsys: pyte
     assert all(row["expectation"]["threshold"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("how", ["option", "log"])
+@each_row("how", ["option", "log"])
 def test_a_ring_that_was_asked_for_does_not_fail_at_a_rings_speed(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,15 +109,13 @@ def test_more_ranks_than_gpus_are_not_judged(tmp_path: Path, capsys: pytest.Capt
     assert "spread evenly" in str(found(capsys, 0, "--judge", path, "--machine", "dgx-h100", "--nodes", "3"))
 
 
-@pytest.mark.parametrize(
-    "option", [("--op", "broadcast,reduce"), ("-b", "1K"), ("--gpus-per-node", "4"), ("--graphs", "x")]
-)
+@each_row("option", [("--op", "broadcast,reduce"), ("-b", "1K"), ("--gpus-per-node", "4"), ("--graphs", "x")])
 def test_options_that_do_not_apply_to_results_are_refused(option: tuple[str, str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not apply|give one of"):
         main(("--judge", log(tmp_path, NVLS_US), "--machine", "dgx-h100", *option))
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": "other"}', "size count type\n", "\x00\xff"])
+@each_row("text", ["", "{", '{"schema": "other"}', "size count type\n", "\x00\xff"])
 def test_a_file_that_holds_no_results_is_refused_in_one_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,7 +128,7 @@ def test_a_file_that_holds_no_results_is_refused_in_one_line(
         assert said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("machine", "gpu", "busbw"), [("GB300 NVL72", "NVIDIA GB300", 33.0), ("Alps GH200", "NVIDIA GH200 120GB", 5.4)]
 )
 def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
@@ -143,7 +142,7 @@ def test_a_loss_that_nobody_could_miss_fails_on_every_class_of_machine(
     assert "not judged" not in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("machine", "gpu", "has"),
     [
         ("dgx-a100", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4"),
@@ -164,7 +163,7 @@ def test_a_log_of_other_gpus_than_the_machines_is_refused(
     assert f"give --machine '8 x {gpu}'" in said.err
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("machine", "gpu"),
     [
         ("dgx-a100", "NVIDIA A100-SXM4-40GB"),  # another memory
@@ -226,7 +225,7 @@ def test_a_gate_asks_for_one_line_and_for_rows_that_were_judged(
     assert main(["--judge", log(tmp_path, 3 * NVLS_US), *asked, "--require-judged"]) == 4
 
 
-@pytest.mark.parametrize("flag", ["-q", "--require-judged"])
+@each_row("flag", ["-q", "--require-judged"])
 def test_what_only_judging_follows_is_refused_without_it(flag: str) -> None:
     with pytest.raises(UsageError, match="does not apply without --judge FILE"):
         main(["--machine", "dgx-h100", flag])

@@ -11,6 +11,7 @@ from ncclprobe.commands import explain
 from ncclprobe.host import files, job_files
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 
 def mode(path: Path) -> int:
@@ -82,7 +83,7 @@ def test_root_writes_through_no_folder_that_is_a_link_of_another_user(tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of another user")
-@pytest.mark.parametrize("kind", ["link", "pipe", "file"])
+@each_row("kind", ["link", "pipe", "file"])
 def test_a_run_log_takes_the_place_of_what_another_user_left_at_its_name(tmp_path: Path, kind: str) -> None:
     victim, path = tmp_path / "victim", tmp_path / "run.jsonl"
     victim.write_text("kept")

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from ncclprobe.engine.judge import judge, shares
 from ncclprobe.model.errors import NotCaptured
 from ncclprobe.model.findings import Finding, Status, Verdict, fail
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, vote
 from ncclprobe.model.values import Struct
+from tests.each_row import each_row
 
 
 class Count(Struct, frozen=True):
@@ -95,7 +94,7 @@ def test_a_cause_among_comparisons_silences_its_consequence() -> None:
     assert [v.status for v in judge(fleet(8, 7), [cause, late_check], Job())] == [Status.FAIL, Status.SKIP]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "settled", "outliers"),
     [
         ("aaaa", True, ()),
@@ -120,7 +119,7 @@ def found(node: str | None, **details: Any) -> Verdict:
     return Verdict("x.y", node, Status.FAIL, "t", findings=(fail("it", "is wrong", **details),))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("verdict", "concerned"),
     [
         (found("n0", blame="node"), {"n0"}),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
 from fake_topo import Printed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.from_matrix import facts_of
 from ncclprobe.nccl.paths import of_machine
+from tests.each_row import each_row
 
 Links = Sequence[Sequence[str]]
 
@@ -83,7 +83,7 @@ def test_a_pair_of_a_mesh_with_fewer_nvlinks_is_found_at_both_ends() -> None:
     assert [line.partition(":")[0] for line in found] == ["warn nvl.links GPU0", "warn nvl.links GPU2"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "links",
     [
         {(0, 1): "NV1", (0, 2): "NV1", (1, 2): "NV2"},  # three of the eight V100s of a server
@@ -152,7 +152,7 @@ def test_a_table_of_peer_to_peer_status_is_judged_with_the_matrix_above_it() -> 
     assert judged(parse(f"{bridged}\n{P2P.format('r', 'OK', 'OK')}"), "FILE")[-1].status is Status.PASS
 
 
-@pytest.mark.parametrize("letter", ["n", "a", "p"])
+@each_row("letter", ["n", "a", "p"])
 def test_a_table_of_another_capability_denies_no_access(letter: str) -> None:
     (verdict,) = judged(parse(P2P.format(letter, "NS", "NS")), "FILE")
     assert verdict.status is Status.UNKNOWN
@@ -165,7 +165,7 @@ def test_two_machines_in_one_text_are_judged_apart() -> None:
     assert found == [("1", Status.PASS), ("2", Status.FAIL)]
 
 
-@pytest.mark.parametrize("gpus", [("GPU" + "1" * 5000,), tuple(f"GPU{n}" for n in range(1000))])
+@each_row("gpus", [("GPU" + "1" * 5000,), tuple(f"GPU{n}" for n in range(1000))])
 def test_a_matrix_of_no_machine_is_not_judged(gpus: tuple[str, ...]) -> None:
     huge = Matrix("topo-m", gpus, (), {gpu: {gpu: "X"} for gpu in gpus}, (), (), ())
     assert {verdict.status for verdict in judged((huge,), "FILE")} == {Status.UNKNOWN}

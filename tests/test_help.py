@@ -8,6 +8,7 @@ import pytest
 
 from ncclprobe.commands import COMMANDS, GROUPS, main
 from ncclprobe.commands.arguments import BRIEF, MOST, Parser
+from tests.each_row import each_row
 
 WITH_PARSER = [name for name in COMMANDS if hasattr(importlib.import_module(f"ncclprobe.commands.{name}"), "_parser")]
 
@@ -30,7 +31,7 @@ def listed(text: str) -> list[str]:
     return re.findall(r"^  (--?[a-z][\w-]*)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", WITH_PARSER)
+@each_row("command", WITH_PARSER)
 def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,14 +45,14 @@ def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
     assert command in BRIEF or not hidden
 
 
-@pytest.mark.parametrize("command", WITH_PARSER)
+@each_row("command", WITH_PARSER)
 def test_all_options_are_in_the_whole_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown(capsys, command, "--help-all")))
     wanted = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
     assert found >= wanted
 
 
-@pytest.mark.parametrize("command", BRIEF)
+@each_row("command", BRIEF)
 def test_the_examples_are_commands_that_the_parser_takes(command: str) -> None:
     """Options only: what they name need not be there."""
     assert BRIEF[command].examples

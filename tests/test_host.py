@@ -12,6 +12,7 @@ from ncclprobe import __version__
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Recorder, Replay, dump, load, parse
 from ncclprobe.model.errors import REFUSALS, Denied, HostError, Missing, NotCaptured, OutOfTime, UsageError
+from tests.each_row import each_row
 
 READ = ("read", "/a")
 
@@ -118,7 +119,7 @@ def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
         parse('{"capture": 1}\n{"like": "other.jsonl"}', "a text")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "message"),
     [
         ([], "empty"),
@@ -170,7 +171,7 @@ def test_likes_are_few(tmp_path: Path) -> None:
         load(save(tmp_path / "1.jsonl", HEADER, *[{"like": "0.jsonl"}] * 9))
 
 
-@pytest.mark.parametrize("like", ["/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl", 7])
+@each_row("like", ["/etc/passwd", "../../x.jsonl", "a/b.jsonl", "..", "", "../", "x\0.jsonl", 7])
 def test_a_capture_is_like_none_but_its_neighbours(tmp_path: Path, like: object) -> None:
     with pytest.raises(UsageError, match=r"'like' names a capture|cannot be read"):
         load(save(tmp_path / "c.jsonl", HEADER, {"like": like}))
@@ -182,7 +183,7 @@ def test_a_pipe_is_no_capture(tmp_path: Path) -> None:
         load(tmp_path / "c.jsonl")
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "."])
+@each_row("name", ["missing.jsonl", "."])
 def test_an_unreadable_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         load(tmp_path / name)

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from ncclprobe.model.bounds import HOST_NAMES
 from ncclprobe.model.hostlist import expand, fold
+from tests.each_row import each_row
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9.-]{0,8}[0-9]{0,4}", fullmatch=True), max_size=20)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "names"),
     [
         ("", ()),
@@ -28,7 +29,7 @@ def test_a_list_is_expanded_in_its_own_order(text: str, names: tuple[str, ...]) 
     assert expand(text) == names
 
 
-@pytest.mark.parametrize("text", ["gpu[", "gpu[1-2", "[]", "n[]", ",gpu1", "gpu1,", "n[2-1]", "n[a-b]", "a,,b", "a b"])
+@each_row("text", ["gpu[", "gpu[1-2", "[]", "n[]", ",gpu1", "gpu1,", "n[2-1]", "n[a-b]", "a,,b", "a b"])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a"):
         expand(text)
@@ -41,7 +42,7 @@ def test_as_many_names_as_allowed_and_not_one_more() -> None:
             expand(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "text"),
     [
         ([], ""),

@@ -2,9 +2,8 @@
 
 import re
 
-import pytest
-
 from ncclprobe.redact.redactor import Redactor
+from tests.each_row import each_row
 
 KEY = "incident 4711, a long word"
 GUID = "506b:4b03:00c4:aaaa"
@@ -12,7 +11,7 @@ UUID = "8932f937-d72c-4106-c12f-20bd9faed9f6"
 MAC = "98:03:9b:12:34:56"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "10.20.0.7",
@@ -49,7 +48,7 @@ def test_what_identifies_by_its_form_is_replaced_by_what_has_the_same_form(text:
     assert redacted != Redactor("another").text(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "0000:43:00.0 00000000:07:00.0 mlx5_0:1 eth0 bond0.100 NVRM: Xid (PCI:0000:07:00): 79, GPU has fallen",

@@ -5,7 +5,6 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tomllib
 import zoo
 
@@ -17,6 +16,7 @@ from ncclprobe.model.errors import Missing
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job
+from tests.each_row import each_row
 
 INCIDENTS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "data" / "incidents.toml").read_text())
 CHECKS = every_check(MACHINE)
@@ -45,7 +45,7 @@ def found(host: Replay) -> tuple[list[Finding], int]:
     return grave, int(conclude(verdicts)[1])
 
 
-@pytest.mark.parametrize("name", INCIDENTS)
+@each_row("name", INCIDENTS)
 def test_the_doctor_names_what_was_wrong_as_gravely_as_it_was(name: str) -> None:
     incident = INCIDENTS[name]
     grave, code = found(planted(incident))
@@ -54,6 +54,6 @@ def test_the_doctor_names_what_was_wrong_as_gravely_as_it_was(name: str) -> None
     assert code == (4 if incident["severity"] == "fail" else incident.get("code", 0))
 
 
-@pytest.mark.parametrize("like", sorted({each.get("like", "hgx-h100") for each in INCIDENTS.values()}))
+@each_row("like", sorted({each.get("like", "hgx-h100") for each in INCIDENTS.values()}))
 def test_the_doctor_names_nothing_where_nothing_was_planted(like: str) -> None:
     assert found(planted({"like": like})) == ([], 0)

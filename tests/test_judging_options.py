@@ -12,6 +12,7 @@ import pytest
 
 from ncclprobe.commands import COMMANDS
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 RENDERING = {"--json", "--junit", "--markdown", "--html", "--prometheus", "--nodes-out", "--quiet", "--verbose"}
@@ -26,7 +27,7 @@ def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out.partition("options:")[2]))
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("explain", "attach", "topo")])
+@each_row("command", [name for name in COMMANDS if name not in ("explain", "attach", "topo")])
 def test_a_command_that_judges_has_all_the_options_of_one(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = options(command, capsys)
     judges = command in ("doctor", "bandwidth") or bool(found & {"--select", "--ignore", "--fail-on"})
@@ -50,15 +51,15 @@ def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixtur
     assert not found & JUDGING
 
 
-@pytest.mark.parametrize("option", sorted(JUDGING))
+@each_row("option", sorted(JUDGING))
 def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
     value = [] if option == "--no-config" else ["warn"]
     with pytest.raises(UsageError, match=f"{option} is no option of"):
         importlib.import_module("ncclprobe.commands.report").main(["r.json", option, *value])
 
 
-@pytest.mark.parametrize("command", ["doctor", "bandwidth"])
-@pytest.mark.parametrize("nodes_first", [True, False])
+@each_row("command", ["doctor", "bandwidth"])
+@each_row("nodes_first", [True, False])
 def test_no_format_goes_to_a_file_that_the_lists_of_nodes_take(tmp_path: Path, command: str, nodes_first: bool) -> None:
     lists, report = ["--nodes-out", str(tmp_path)], ["--json", str(tmp_path / "good")]
     given = [*lists, *report] if nodes_first else [*report, *lists]
@@ -92,7 +93,7 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
     assert (told.returncode, "they are kept already" in told.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("name", GATES)
+@each_row("name", GATES)
 def test_a_gate_that_is_shipped_reads_no_file_of_the_folder_it_stands_in(name: str) -> None:
     text = (ROOT / "ncclprobe" / "deploy" / name).read_text()
     calls = re.findall(r"ncclprobe\"? (?:doctor|bandwidth) .*", text)

@@ -9,6 +9,7 @@ import pytest
 from ncclprobe.host import live
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing
+from tests.each_row import each_row
 
 KMSG = "6,1,2500000,-;NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=my prog, Ch 1\n SUBSYSTEM=pci\n"
 
@@ -77,7 +78,7 @@ def test_the_journal_serves_where_the_ring_is_closed(monkeypatch: pytest.MonkeyP
     assert (seen["source"], seen["lines"]) == ("journalctl -k", [(12.5, "mlx5_core x: Link down")])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("error", "journal", "kind"),
     [
         (PermissionError(1, "no"), "", Denied),

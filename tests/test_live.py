@@ -19,6 +19,7 @@ from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
 from ncclprobe.host.settings import as_started, sanitised, set_ours
 from ncclprobe.model.errors import Denied, Failed, Missing, OutOfTime, TimedOut
+from tests.each_row import each_row
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_a_read_that_never_returns_is_abandoned(host: LiveHost, tmp_path: Path) 
         hasty.ask("read", str(tmp_path / "pipe"))
 
 
-@pytest.mark.parametrize("lacking", ["a thread", "memory"])
+@each_row("lacking", ["a thread", "memory"])
 def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
@@ -240,7 +241,7 @@ def test_a_command_that_prints_without_end_is_stopped() -> None:
         run(["yes"], 60)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "kept"),
     [
         ("INFO", "INFO"),

@@ -18,6 +18,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Area
 from ncclprobe.model.values import replace
 from ncclprobe.report import prometheus
+from tests.each_row import each_row
 
 FOLDER = ROOT / "ncclprobe" / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool")
@@ -92,7 +93,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
-@pytest.mark.parametrize("words", [("check", "rules", "rules.yaml"), ("test", "rules", "rules_test.yaml")])
+@each_row("words", [("check", "rules", "rules.yaml"), ("test", "rules", "rules_test.yaml")])
 def test_promtool_takes_the_rules_and_plays_every_alert(words: tuple[str, ...]) -> None:
     done = subprocess.run([str(PROMTOOL), *words], cwd=FOLDER, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, fail, 
 from ncclprobe.model.registry import Check, check
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
 def every_severity(job: Job) -> Iterator[Finding]:
@@ -48,7 +49,7 @@ def judged(rule: Check, worst: str | None, version: str) -> tuple[list[tuple[Sev
 WARNED = "fails (new in 0.2: a warning until 0.3)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rule", "worst", "version", "first", "code"),
     [
         (NEW, None, "0.2.0", (Severity.WARN, WARNED), ExitCode.OK),
@@ -73,7 +74,7 @@ def test_no_run_depends_on_what_a_new_check_cannot_see() -> None:
         assert (verdict.status, verdict.required) == (Status.UNKNOWN, required)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("option", "text", "severity"),
     [
         (None, "", Severity.WARN),

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands import explain
 from ncclprobe.commands import report as report_command
+from tests.each_row import each_row
 
 RECORDED = Path(__file__).resolve().parent / "data" / "on_cpu"
 CASES = {
@@ -40,14 +39,14 @@ def report_of(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@each_row("name", REPORTS)
 def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(gzip.decompress((RECORDED / name / "report.json.gz").read_bytes()))
     assert report_command.main([str(path), "-q"]) == report_of(name)["exit_code"]
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@each_row("name", HEALTHY)
 def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> None:
     report = report_of(name)
     failing = {check["id"] for check in report["checks"] if check["status"] == "fail"}
@@ -61,7 +60,7 @@ def test_what_was_healthy_moved_the_right_data_within_the_node(name: str) -> Non
     assert networks <= {"P2P CUMEM", None} or name.endswith("bandwidth-graph")
 
 
-@pytest.mark.parametrize("name", LOST)
+@each_row("name", LOST)
 def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
     checks = [check for check in report_of(name)["checks"] if check["status"] == "fail"]
     subjects = {finding["subject"] for check in checks for finding in check["findings"]}
@@ -71,7 +70,7 @@ def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
     assert name != "bandwidth-other-algorithm" or "NCCL_ALGO" in subjects
 
 
-@pytest.mark.parametrize("name", ["devices-held", "devices-prohibited"])
+@each_row("name", ["devices-held", "devices-prohibited"])
 def test_a_rank_that_gets_no_gpu_is_told_with_the_compute_mode_that_keeps_it_out(name: str) -> None:
     checks = {check["id"]: check for check in report_of(name)["checks"]}
     lost, related = checks["run.rank-lost"]["findings"], ("gpu.compute-mode", f"GPU{CASES[name]['at_fault'][0]}")
@@ -80,7 +79,7 @@ def test_a_rank_that_gets_no_gpu_is_told_with_the_compute_mode_that_keeps_it_out
     assert checks["gpu.compute-mode"]["status"] == "fail"
 
 
-@pytest.mark.parametrize("name", ["devices-exclusive", "copies-exclusive", "accept-exclusive"])
+@each_row("name", ["devices-exclusive", "copies-exclusive", "accept-exclusive"])
 def test_gpus_in_exclusive_mode_are_measured_and_what_needs_a_second_process_is_left_out(name: str) -> None:
     report = report_of(name)
     lines = "a GPU in the compute mode EXCLUSIVE_PROCESS does not take"
@@ -92,7 +91,7 @@ def test_gpus_in_exclusive_mode_are_measured_and_what_needs_a_second_process_is_
     )
 
 
-@pytest.mark.parametrize("name", DOCTORS)
+@each_row("name", DOCTORS)
 def test_the_doctor_says_what_of_its_gpus_a_job_does_not_get(name: str) -> None:
     check, said = DOCTORS[name]
     (found,) = [each for each in report_of(name)["checks"] if each["id"] == check]
@@ -108,7 +107,7 @@ def test_a_gpu_is_named_as_nvml_does_in_whatever_order_cuda_has_it() -> None:
     assert checks["gpu.busy"]["status"] == "warn"
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_a_report_says_why_its_ranks_refused_what_was_asked(name: str) -> None:
     ranks = " and ".join(map(str, CASES[name]["at_fault"]))
     assert any(f"ranks {ranks} on n0 have the same GPU" in check["why"] for check in report_of(name)["checks"])
@@ -126,14 +125,14 @@ def test_a_rank_that_came_late_to_one_call_is_noted() -> None:
     assert note.startswith("all_reduce 8 B: batch 4 of 5 took 5.0 s longer")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "rank-0" in name])
+@each_row("name", [name for name in CASES if "rank-0" in name])
 def test_who_is_left_without_rank_0_ends_as_its_report_does(name: str) -> None:
     said = gzip.decompress((RECORDED / name / "rank1.log.gz").read_bytes()).decode()
     assert "the store of rank 0 (rank 0 was on n0" in said
     assert CASES[name]["exit_codes"][1] == report_of(name)["exit_code"] == 4
 
 
-@pytest.mark.parametrize("name", LOST)
+@each_row("name", LOST)
 def test_what_rank_0_waits_in_is_told_by_its_flight_recorder(name: str) -> None:
     """Up to 2.10 torch records nothing unless it is told to, and before 2.9 by another name."""
     if Path(name).name in ("bandwidth-killed", "bandwidth-stopped"):
@@ -141,7 +140,7 @@ def test_what_rank_0_waits_in_is_told_by_its_flight_recorder(name: str) -> None:
         assert "nccl:all_reduce, call " in note
 
 
-@pytest.mark.parametrize("name", APIS)
+@each_row("name", APIS)
 def test_the_api_answers_within_its_deadline_and_leaves_the_callers_job_alive(name: str) -> None:
     """Its peer is stopped: then torch's own watchdog ends the job, in the job's next call."""
     path = RECORDED / name / ("run.log.gz" if name.endswith("api-2") else "rank0.log.gz")
@@ -152,7 +151,7 @@ def test_the_api_answers_within_its_deadline_and_leaves_the_callers_job_alive(na
     assert ("rank 0: done" in said) is name.endswith("api-2")
 
 
-@pytest.mark.parametrize("name", JOBS)
+@each_row("name", JOBS)
 def test_the_logs_of_a_job_name_cause_and_rank(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "report.json"
     files = [str(each) for each in sorted((RECORDED / name).glob("*.gz"))]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import DTYPES, HYPERCUBE, OPS, CallShape, Op, sizes
+from tests.each_row import each_row
 
 MiB = 1 << 20
 
@@ -35,7 +36,7 @@ def test_all_vectors_of_nccl_tests_come_out() -> None:
         assert op.bandwidth(shape, int(row["nranks"]), 1e-3) == pytest.approx(expected), vector
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "nbytes", "ranks", "printed", "count"),
     [
         ("all_gather", 1000, 3, 960, 80),  # 250 floats / 3 = 83, rounded down to a multiple of 16 bytes
@@ -54,7 +55,7 @@ def test_the_printed_size_is_what_the_ranks_really_share(
     assert (shape.nbytes, shape.count) == (printed, count)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "busbw"),
     [
         ("all_reduce", 1.5),
@@ -67,7 +68,7 @@ def test_a_gigabyte_in_a_second_on_four_ranks_is_one_times_the_bus_factor(op: st
     assert OPS[op].bandwidth(shape, 4, 1.0) == pytest.approx((1.0, busbw))
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=list(OPS))
+@each_row("op", OPS.values(), ids=list(OPS))
 def test_one_rank_moves_nothing_between_ranks_unless_the_buffer_is_counted_whole(op: Op) -> None:
     busbw = op.bandwidth(op.shape(MiB, 1, 4), 1, 1e-3)[1]
     assert (busbw > 0) == (op.name in {"broadcast", "reduce", "sendrecv"})
@@ -95,7 +96,7 @@ def test_the_default_data_type_comes_first() -> None:
     assert next(iter(DTYPES)) == "float32"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("begin", "end", "factor", "expected"),
     [(8, 64, 2, (8, 16, 32, 64)), (8, 100, 2, (8, 16, 32, 64, 100)), (5, 5, 2, (5,)), (1, 100, 10, (1, 10, 100))],
 )
@@ -105,7 +106,7 @@ def test_sizes_step_by_the_factor_up_to_the_end_which_is_among_them(
     assert sizes(begin, end, factor) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("begin", "end", "factor", "named"),
     [
         (0, 8, 2, "-b 0"),

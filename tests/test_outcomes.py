@@ -34,6 +34,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
 from ncclprobe.session.measure.recorder import asked
+from tests.each_row import each_row
 
 MEASURING = ("bandwidth", "pairs", "copies", "affinity", "workload", "accept")
 IDLE = "GPU7"  # of eight, of which two ranks use the first two
@@ -189,7 +190,7 @@ def worst_word(report: Report) -> Severity | None:
     return next((each for each in order if each in said), None)
 
 
-@pytest.mark.parametrize(("command", "name", "options"), JUDGED)
+@each_row(("command", "name", "options"), JUDGED)
 def test_what_judges_ends_as_the_table_says_and_by_the_worst_word_it_prints(
     command: str, name: str, options: tuple[str, ...]
 ) -> None:
@@ -205,7 +206,7 @@ def test_what_judges_ends_as_the_table_says_and_by_the_worst_word_it_prints(
     assert (code == 4) is (worst is Severity.FAIL or (worst is Severity.WARN and FAIL_ON_WARN in options))
 
 
-@pytest.mark.parametrize(("name", "gate"), list(product(LEFT_BEHIND, (False, True))))
+@each_row(("name", "gate"), list(product(LEFT_BEHIND, (False, True))))
 def test_files_are_explained_with_one_code_for_the_process_and_every_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, gate: bool
 ) -> None:
@@ -222,7 +223,7 @@ def test_files_are_explained_with_one_code_for_the_process_and_every_format(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("command", [name for name, ends in OUTCOMES.items() if "too large" in ends])
+@each_row("command", [name for name, ends in OUTCOMES.items() if "too large" in ends])
 def test_no_room_for_what_is_asked_is_wrong_usage_at_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     more = ["--groups", "tp=2"] if command == "workload" else []
     module = importlib.import_module(f"ncclprobe.commands.{command}")
@@ -232,13 +233,13 @@ def test_no_room_for_what_is_asked_is_wrong_usage_at_once(command: str, monkeypa
         module.main(["--backend", "gloo", "--nproc", "2", "-e", "900G", *more])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_row("command", COMMANDS)
 def test_a_misspelt_option_is_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--no-such-option"]) == OUTCOMES[command]["typo"].code
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each_row("command", COMMANDS)
 def test_every_command_has_its_lines_of_the_table_and_says_them(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

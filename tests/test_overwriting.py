@@ -19,6 +19,7 @@ from ncclprobe.host.run_log import FILE, RunLog, remove
 from ncclprobe.model.errors import UsageError
 from ncclprobe.nccl_tests import writer
 from ncclprobe.report import delivery, nodes
+from tests.each_row import each_row
 
 LOG = "".join(f"node1:{n}:{n} [0] NCCL INFO NET/IB : No device found.\n" for n in range(3))
 DOCTOR = "Ready for gloo jobs on 1 node. (exit 0)\nncclprobe 0.1.0\n"
@@ -44,8 +45,8 @@ def other_files(name: str) -> list[str]:
     return [LOG, DOCTOR + LOG, own + LOG, LOG + own, own[: len(own) // 2] + LOG, "\x00" * 9, *whole, *FOREIGN[name]]
 
 
-@pytest.mark.parametrize("sample", REPORTS)
-@pytest.mark.parametrize("name", delivery.FORMATS)
+@each_row("sample", REPORTS)
+@each_row("name", delivery.FORMATS)
 def test_a_format_knows_its_own_files(name: str, sample: str, tmp_path: Path) -> None:
     path = tmp_path / "r"
     path.write_text(rendered(name, sample))
@@ -54,12 +55,12 @@ def test_a_format_knows_its_own_files(name: str, sample: str, tmp_path: Path) ->
     files.refuse_other(path, delivery.recognises(name))
 
 
-@pytest.mark.parametrize("name", delivery.FORMATS)
+@each_row("name", delivery.FORMATS)
 def test_a_format_knows_its_own_file_of_a_hostile_report(name: str) -> None:
     assert delivery.recognises(name)(delivery.rendered(hostile(), name))
 
 
-@pytest.mark.parametrize("name", delivery.FORMATS)
+@each_row("name", delivery.FORMATS)
 def test_a_format_takes_no_other_file_for_its_own(name: str) -> None:
     assert [text for text in other_files(name) if delivery.recognises(name)(text)] == []
 
@@ -86,8 +87,8 @@ def begun(name: str, folder: Path) -> list[str]:
     return [name, *(known.get(word, word) for word in COMMAND_LINES[name])]
 
 
-@pytest.mark.parametrize("option", delivery.FORMATS)
-@pytest.mark.parametrize("command", COMMAND_LINES)
+@each_row("option", delivery.FORMATS)
+@each_row("command", COMMAND_LINES)
 def test_no_command_writes_a_report_over_a_log(
     command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,8 +107,8 @@ def written_by(command: str) -> list[str]:
     return [found[dest] for dest in overwriting._WRITTEN if dest in found and dest not in ("keep", "nodes_out")]
 
 
-@pytest.mark.parametrize("one_file", ["r", "link", "not/../r", "made"])
-@pytest.mark.parametrize("command", COMMAND_LINES)
+@each_row("one_file", ["r", "link", "not/../r", "made"])
+@each_row("command", COMMAND_LINES)
 def test_two_options_never_write_one_file(
     command: str, one_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,7 +131,7 @@ def test_two_options_never_write_one_file(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("option", delivery.FORMATS)
+@each_row("option", delivery.FORMATS)
 def test_an_earlier_file_is_replaced(option: str, tmp_path: Path) -> None:
     path = tmp_path / "r"
     for sample in ("sick", "rows"):
@@ -157,8 +158,8 @@ SAME: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", SAME)
-@pytest.mark.parametrize(("command", "read"), [("explain", "read.json"), ("report", "read.json")])
+@each_row("way", SAME)
+@each_row(("command", "read"), [("explain", "read.json"), ("report", "read.json")])
 def test_what_is_read_is_not_written_over_by_any_of_its_names(
     command: str, read: str, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +172,7 @@ def test_what_is_read_is_not_written_over_by_any_of_its_names(
     assert (tmp_path / read).read_text() == before
 
 
-@pytest.mark.parametrize("named", ["", "*.*", "/../"])
+@each_row("named", ["", "*.*", "/../"])
 def test_what_is_read_of_a_folder_or_a_pattern_is_not_written_over(
     named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -253,7 +254,7 @@ def test_a_baseline_replaces_a_baseline_and_nothing_else(tmp_path: Path, capsys:
         assert path.read_text() == text
 
 
-@pytest.mark.parametrize("name", ["rows.json", "rows.log"])
+@each_row("name", ["rows.json", "rows.log"])
 def test_rows_for_nccl_tests_replace_such_rows_and_none_that_nccl_tests_wrote(name: str, tmp_path: Path) -> None:
     (path,) = writer.save(report(measurements=[ROW]), str(tmp_path / name))
     writer.save(report(measurements=[ROW]), path)

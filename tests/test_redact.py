@@ -34,6 +34,7 @@ from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
 answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))
@@ -202,7 +203,7 @@ PLANTED: list[dict[Question, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+@each_row("planted", PLANTED)
 def test_a_redacted_capture_is_judged_as_the_original(planted: dict[Question, Any], tmp_path: Path) -> None:
     assert_judged_alike(capture(ANSWERS | planted), tmp_path)
 
@@ -214,7 +215,7 @@ def test_this_machines_own_capture_is_judged_as_the_original(tmp_path: Path) -> 
     assert_judged_alike(dump(answers, seen.node), tmp_path)
 
 
-@pytest.mark.parametrize("path", ZOO, ids=lambda path: path.stem)
+@each_row("path", ZOO, ids=lambda path: path.stem)
 def test_a_machine_of_the_zoo_is_judged_as_the_original(path: Path, tmp_path: Path) -> None:
     assert_judged_alike(path.read_text(encoding="utf-8"), tmp_path)
 
@@ -273,7 +274,7 @@ def skeleton(text: str) -> object:
         return None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "row",
     [
         '{"ask": [], "said": "x"}',
@@ -298,9 +299,7 @@ def test_whatever_is_no_row_of_ours_is_redacted_without_a_crash(row: str) -> Non
     assert "10.20.0.7" not in Redactor(KEY).capture(row)
 
 
-@pytest.mark.parametrize(
-    "piece", ["a", ":", "a:", "a-", "a.", "1.", "a[1,", "/", "serial ", "/home/", "GPU-", "0", "[", "é."]
-)
+@each_row("piece", ["a", ":", "a:", "a-", "a.", "1.", "a[1,", "/", "serial ", "/home/", "GPU-", "0", "[", "é."])
 def test_a_long_answer_takes_one_pass(piece: str) -> None:
     """Were it quadratic, 64 KiB would take minutes, and the test's own limit would end it."""
     text = piece * ((1 << 16) // len(piece))
@@ -350,7 +349,7 @@ def test_a_report_keeps_its_verdicts_numbers_and_schema_and_loses_its_names(tmp_
     assert as_json.read(str(tmp_path / "r.json")) == redacted
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "shown"), [({"NCCL_SOCKET_IFNAME": "ib"}, "10.20.0.7"), ({"NCCL_COMM_ID": "blade-017:9999"}, "blade-017")]
 )
 def test_what_nccl_would_choose_is_redacted_and_chosen_alike(more: dict[str, str], shown: str, tmp_path: Path) -> None:
@@ -371,7 +370,7 @@ def test_report_and_capture_of_one_incident_agree() -> None:
     assert Redactor(KEY).report(report()).nodes[0].name == node
 
 
-@pytest.mark.parametrize("name", ["pass", "node", "job", "doctor", "ncclprobe"])
+@each_row("name", ["pass", "node", "job", "doctor", "ncclprobe"])
 def test_a_host_called_like_a_word_of_ours_leaves_the_report_whole(name: str, tmp_path: Path) -> None:
     named = replace(report(), nodes=(NodeRow(name, 0, name, Status.PASS),), environment={name: NodeEnvironment()})
     as_json.write(Redactor(KEY).report(named), f"{tmp_path}/r.json")
@@ -417,8 +416,8 @@ def test_every_command_that_takes_a_key_is_tried() -> None:
     assert {name for name, each in parsers.items() if "--redact-key" in each._option_string_actions} == {*KEYED}
 
 
-@pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("command", KEYED)
+@each_row("joined", [False, True])
+@each_row("command", KEYED)
 def test_the_key_and_the_names_of_files_stand_nowhere(
     command: str, joined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -459,7 +458,7 @@ def test_what_was_measured_between_nodes_names_none_of_them() -> None:
     assert json.loads(redacted)["sample"]["paths"]["rows"][0]["to"] == 1
 
 
-@pytest.mark.parametrize("name", ["MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PMIX_NAMESPACE"])
+@each_row("name", ["MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PMIX_NAMESPACE"])
 def test_a_launchers_variables_name_no_host(name: str) -> None:
     said = json.dumps({name: "prterun-hal9000-1@1" if name == "PMIX_NAMESPACE" else "hal9000:29400"})
     assert "hal9000" not in Redactor("key").capture(json.dumps({"ask": ["env"], "said": said}))

@@ -9,6 +9,7 @@ from report.samples import SICK
 from ncclprobe.commands import main
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
+from tests.each_row import each_row
 
 TOLD = (
     "SLURM_JOB_USER=zblatt42",
@@ -55,17 +56,17 @@ LIKE = (
 )
 
 
-@pytest.mark.parametrize("told", TOLD)
+@each_row("told", TOLD)
 def test_who_a_user_is_stands_in_no_redacted_text(told: str) -> None:
     assert [secret for secret in SECRETS if secret in Redactor("key").text(told)] == []
 
 
-@pytest.mark.parametrize("told", LIKE)
+@each_row("told", LIKE)
 def test_words_that_only_look_like_a_login_or_a_serial_number_stay(told: str) -> None:
     assert Redactor("key").text(told) == told
 
 
-@pytest.mark.parametrize("word", ["ab", "train", "root"])
+@each_row("word", ["ab", "train", "root"])
 def test_a_login_that_is_a_common_or_a_short_word_is_replaced_in_no_other_place(word: str) -> None:
     assert f"{word} of 3" in Redactor("key").text(f"/home/{word}/x USER={word} {word} of 3")
 
@@ -81,13 +82,13 @@ def test_a_login_that_one_text_tells_is_replaced_in_all_others() -> None:
     assert json.loads(Redactor("key").capture(row))["said"] == f"{pseudonym} reads\nLOGNAME={pseudonym}"
 
 
-@pytest.mark.parametrize("piece", ["user a", "ssh a ", "a@b", "uid=1(", "account-", "curl x ", "SN A", "serial A1-"])
+@each_row("piece", ["user a", "ssh a ", "a@b", "uid=1(", "account-", "curl x ", "SN A", "serial A1-"])
 def test_a_text_that_says_user_over_and_over_takes_one_pass(piece: str) -> None:
     """Were it quadratic, 64 KiB would take minutes, and the test's own limit would end it."""
     assert Redactor("key").text(piece * ((1 << 16) // len(piece)))
 
 
-@pytest.mark.parametrize("told", TOLD)
+@each_row("told", TOLD)
 def test_who_a_user_is_stands_in_no_redacted_answer_about_a_log(
     told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

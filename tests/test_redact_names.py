@@ -14,6 +14,7 @@ from ncclprobe.host.settings import sanitised
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 PROJECT = {
     "NCCL_NET_PLUGIN": "acmefast",
@@ -48,7 +49,7 @@ def redacted() -> str:
     return Redactor(KEY).capture(capture(SITE))
 
 
-@pytest.mark.parametrize("secret", SECRETS)
+@each_row("secret", SECRETS)
 def test_what_a_site_calls_its_own_is_nowhere_in_a_redacted_capture(secret: str, redacted: str) -> None:
     assert secret in capture(SITE)
     assert secret not in redacted
@@ -67,7 +68,7 @@ def test_a_name_is_the_same_wherever_it_stands(redacted: str) -> None:
     assert re.fullmatch(r"(host-[0-9a-f]{10}\.){3}net", env["PBS_JOBID"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "mlx5_0:1 and mlx5_bond_0 on enp65s0f0np0, ib0, eth1.100, bond0 and rdmap16s27",
@@ -113,7 +114,7 @@ def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
         assert redactor.text(told) == told, check.id
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "kept"),
     [
         ("password:hunter2", "password:…"),
@@ -131,7 +132,7 @@ def test_what_follows_a_password_is_neither_recorded_nor_left_by_redaction(value
     assert "hunter2" not in Redactor(KEY).text(value.replace("u:hunter2@", ""))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kept"),
     [
         ("https://jdoe:passw0rd@git.acmecorp.example/x failed", "https://…@"),
@@ -150,7 +151,7 @@ def test_logins_keys_and_mail_addresses_in_the_lines_of_a_log_are_hidden(text: s
         assert secret not in redacted.replace("git.acmecorp.example", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "user@1000.service of user.slice, 10.0.0.0@o2ib:/lustre",
@@ -174,7 +175,7 @@ def test_a_report_hides_a_plugin_and_a_project_too() -> None:
         assert secret not in text
 
 
-@pytest.mark.parametrize(("known", "written"), [("ΑΣ-1", "ας-1"), ("gpu-001", "GPU-001")])
+@each_row(("known", "written"), [("ΑΣ-1", "ας-1"), ("gpu-001", "GPU-001")])
 def test_a_name_is_known_in_capitals_and_in_small_letters(known: str, written: str) -> None:
     redactor = Redactor(KEY)
     redactor._learn(known, redactor._new.host)

@@ -18,6 +18,7 @@ from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import delivery
+from tests.each_row import each_row
 
 LETTERS, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
 CAPITALS, SAFE = string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "-_"
@@ -149,15 +150,15 @@ def survives(secret: str, text: str) -> bool:
     return any(secret[at : at + size] in text for at in range(len(secret) - size + 1))
 
 
-@pytest.mark.parametrize("around", ["{}", "failed with {} at start", "x={}", '"{}"', "[{}]", "({}),", "a\n{}\nb"])
-@pytest.mark.parametrize("issuer", ISSUERS)
+@each_row("around", ["{}", "failed with {} at start", "x={}", '"{}"', "[{}]", "({}),", "a\n{}\nb"])
+@each_row("issuer", ISSUERS)
 def test_no_secret_survives_in_a_text(issuer: str, around: str) -> None:
     for seed in SEEDS:
         form, secret = secrets_of(seed)[issuer]
         assert not survives(secret, Redactor("key").text(around.format(form.format(secret))))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ('{"password": "correct horse battery", "rank": 1}', '{"password": "…", "rank": 1}'),
@@ -189,7 +190,7 @@ def test_a_host_that_free_text_tells_is_one_wherever_it_stands() -> None:
     assert Redactor("key").text(redacted[0]) == redacted[0]
 
 
-@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+@each_row("release", ["2.23.4", "2.28.9"])
 def test_what_nccl_writes_of_its_failures_stays_readable(release: str) -> None:
     """But for addresses and names of hosts: of the words that NCCL wrote 199 of 200 are still there."""
     path = Path(__file__).parent / "data" / "nccl_failures" / f"{release}.jsonl.gz"
@@ -200,7 +201,7 @@ def test_what_nccl_writes_of_its_failures_stays_readable(release: str) -> None:
     assert sum(lost.values()) <= sum(before.values()) / 200, lost.most_common(8)
 
 
-@pytest.mark.parametrize("piece", ["a.", "a-", "srun a ", "#SBATCH -A ", "-----BEGIN PRIVATE KEY-----", "passphrase: ",
+@each_row("piece", ["a.", "a-", "srun a ", "#SBATCH -A ", "-----BEGIN PRIVATE KEY-----", "passphrase: ",
                                    "[a-1:1", "node-001-", "pod a-", "a@b.", "host=a-1", "://:"])  # fmt: skip
 def test_a_text_that_says_hosts_and_keys_over_and_over_takes_one_pass(piece: str) -> None:
     assert Redactor("key").text(piece * ((1 << 16) // len(piece)))
@@ -219,7 +220,7 @@ def words(length: int) -> str:
     return ("word " * (length // 5 + 1))[:length]
 
 
-@pytest.mark.parametrize("option", delivery.FORMATS)
+@each_row("option", delivery.FORMATS)
 def test_no_secret_of_a_log_survives_in_any_format(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +238,7 @@ def test_no_secret_of_a_log_survives_in_any_format(
         assert [issuer for issuer, (_, secret) in known.items() if survives(secret, text)] == []
 
 
-@pytest.mark.parametrize("option", delivery.FORMATS)
+@each_row("option", delivery.FORMATS)
 def test_no_secret_of_a_report_survives_in_any_format(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,7 +259,7 @@ def test_no_secret_of_a_machine_survives_in_a_capture() -> None:
     assert [issuer for issuer, (_, secret) in known.items() if survives(secret, text)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "most", "shown"),
     [
         ("one two", 7, "one two"),

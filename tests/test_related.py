@@ -4,8 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.commands.doctor import main
 from ncclprobe.engine.measured import about_only, relate
@@ -15,6 +13,7 @@ from ncclprobe.model.measurement import Band
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 CHECKS = discover("ncclprobe.checks", Check)
 CAPTURES = Path(__file__).parent / "captures"
@@ -66,7 +65,7 @@ def test_a_machine_finding_names_no_cause_of_its_own() -> None:
     assert found[0].findings[0].related == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("subject", "only"),
     [("mlx5_9:1", True), ("mlx5_9:1, mlx5_0:1", False), ("GPU3", False), ("NCCL_IB_HCA", False), ("mlx5_9", True)],
 )

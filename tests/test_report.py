@@ -19,6 +19,7 @@ from ncclprobe.report import junit as as_junit
 from ncclprobe.report import markdown as as_markdown
 from ncclprobe.report import rows
 from ncclprobe.report import text as as_text
+from tests.each_row import each_row
 
 HEALTHY = Report(
     tool=Tool("ncclprobe", "0.1.0"),
@@ -91,7 +92,7 @@ def test_the_schema_describes_every_key() -> None:
     assert set(described) == set(json.loads(as_json.render(HEALTHY)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "{}", "[]", "not json", '{"schema": "other/1"}', "[" * 100_000],
     ids=["empty", "object", "list", "text", "foreign", "deep"],
@@ -115,7 +116,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         as_json.read(str(tmp_path / "r.json"))
 
 
-@pytest.mark.parametrize("folder", ["file", "missing"])
+@each_row("folder", ["file", "missing"])
 def test_a_path_that_cannot_be_written_is_refused_and_no_folder_is_made(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
@@ -159,7 +160,7 @@ def test_hostile_text_cannot_steer_the_terminal() -> None:
         assert "\\x1b" in text
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@each_row("width", [40, 80, 200])
 def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
     report = with_findings(fail("eth0", "word " * 80, evidence="seen " * 40, remedy="fix " * 40))
     body = [line for line in as_text.render(report, width=width).splitlines() if line.startswith(" ")]
@@ -167,7 +168,7 @@ def test_lines_fit_the_terminal_where_words_allow(width: int) -> None:
     assert max(map(len, body)) <= width
 
 
-@pytest.mark.parametrize("message", ["short", "long " * 40])
+@each_row("message", ["short", "long " * 40])
 def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> None:
     line = as_text.quiet(with_findings(fail("eth0", message), warn("eth1", message)))
     assert line.startswith(f"FAIL a.b eth0: {message}")
@@ -177,7 +178,7 @@ def test_the_quiet_line_is_whole_in_a_log_and_fits_a_terminal(message: str) -> N
     assert short.endswith(" (on n0, +1 more, exit 4)\n")
 
 
-@pytest.mark.parametrize("width", [80, rows.ROOM_FOR_ALL])
+@each_row("width", [80, rows.ROOM_FOR_ALL])
 def test_a_measured_row_stands_under_its_header_with_what_was_expected(width: int) -> None:
     *about, names, units = rows.header(ROW, width).splitlines()
     assert " ".join(about) == "gloo 2.13.0, 2 ranks on 1 node, blocking, float32, 20 calls x 5 batches, 64 MiB buffers"
@@ -194,7 +195,7 @@ def test_a_narrow_row_holds_what_is_judged_and_a_wide_one_everything() -> None:
     assert wide == "all_reduce 1 MiB in 1234.50 10 1.00 100 0.8490 0.8490 2 fail, not 1.5"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "words"),
     [
         ({"status": "inconclusive"}, "inconclusive, not 1.5"),
@@ -220,7 +221,7 @@ def test_a_verdict_of_many_words_stays_in_its_column() -> None:
     assert all(line.startswith(" " * first.index("inconclusive")) for line in further)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "shown"),
     [(1.8e-06, "0.000002"), (2.0e-05, "0.000020"), (0.001234, "0.001234"), (0.1356, "0.1356"), (1.2, "1.200"),
      (483.24, "483.2"), (9999.9, "10000")],
@@ -254,7 +255,7 @@ def test_evidence_is_a_source_its_line_and_what_stands_there() -> None:
     assert finding.seen == "NVML; /etc/nccl.conf:3: NCCL_ALGO=Ring"
 
 
-@pytest.mark.parametrize("render", [as_text.render, as_markdown.render, as_junit.render, as_html.render])
+@each_row("render", [as_text.render, as_markdown.render, as_junit.render, as_html.render])
 def test_every_format_for_people_names_the_related_findings(render: Callable[[Report], str]) -> None:
     finding = fail("all_reduce 64 MiB", "is slow", related=(Related("ib.mtu", "mlx5_3:1"),))
     assert "mlx5_3:1" in render(with_findings(finding))

@@ -19,6 +19,7 @@ from ncclprobe.model.pair_results import (
 )
 from ncclprobe.model.values import replace
 from ncclprobe.report.pairs import blocks
+from tests.each_row import each_row
 
 SLOW = Blamed("out of n1", "node", ("n1",), None, "out", 0.1, 0.999, 8, 8, 2, 3)
 
@@ -98,7 +99,7 @@ def test_pairs_have_a_latencys_size_and_a_bandwidths() -> None:
     assert (asked.rounds, asked.pair_sizes, asked.notes) == (3, (16, 1 << 20), ())
 
 
-@pytest.mark.parametrize("argv", [["--rounds", "0"], ["--rounds", "-1"], ["--rounds", "x"], ["-b", "0"]])
+@each_row("argv", [["--rounds", "0"], ["--rounds", "-1"], ["--rounds", "x"], ["-b", "0"]])
 def test_no_rounds_and_no_bytes_are_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse(argv)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe.host import SAMPLE
 from ncclprobe.host.run_log import CUT_SHORT, FILE, RunLog, ends, is_run_log
 from ncclprobe.model.errors import NotCaptured, UsageError
+from tests.each_row import each_row
 
 names = st.sampled_from(["row", "pair", "note", "lost", "é\n"])
 values: st.SearchStrategy[Any] = st.recursive(
@@ -94,7 +95,7 @@ def test_a_log_goes_on_after_its_last_whole_line(
     assert again.end == "ranks were lost"
 
 
-@pytest.mark.parametrize("cut", [False, True])
+@each_row("cut", [False, True])
 def test_what_is_found_out_after_the_end_leaves_the_end_the_last_line(tmp_path: Path, cut: bool) -> None:
     written(tmp_path / FILE, [("note", 1)]).close("cut short")
     RunLog.resume(tmp_path / FILE).add("lost", {"rank": 1})
@@ -113,7 +114,7 @@ def test_a_whole_last_line_without_its_newline_is_kept_when_a_log_goes_on(tmp_pa
     assert of(RunLog.read(tmp_path / FILE), "note") == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "says"),
     [
         ('{"answer": 1}', "unknown row: neither a sample nor the end of a run"),
@@ -181,7 +182,7 @@ def test_a_full_disk_ends_no_run_and_loses_nothing_in_memory(tmp_path: Path, mon
     assert (of(log, "note"), log.end) == (["x"], "")
 
 
-@pytest.mark.parametrize("text", ["", "{", "hello", '{"capture": 1, "node": "n"}', '{"run": 2}', "[1]"])
+@each_row("text", ["", "{", "hello", '{"capture": 1, "node": "n"}', '{"run": 2}', "[1]"])
 def test_another_file_is_no_run_log(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(f"{text}\n")
     assert not is_run_log(tmp_path / "x")

@@ -11,6 +11,7 @@ from ncclprobe.engine.judge import conclude
 from ncclprobe.host.capture import load
 from ncclprobe.model.findings import ExitCode, Severity, Status
 from ncclprobe.model.nccl_selection import Choices
+from tests.each_row import each_row
 
 PLANTS = list(sick.PLANTS.values())
 CAPTURES = findings.captures()
@@ -103,7 +104,7 @@ def test_no_machine_on_which_nccl_would_not_start_is_ready_for_it() -> None:
     assert conclude(unheard) != (Status.FAIL, ExitCode.FAIL), "another check says it too"
 
 
-@pytest.mark.parametrize("name", [path.stem for path in CAPTURES if path.parent == zoo.CAPTURES])
+@each_row("name", [path.stem for path in CAPTURES if path.parent == zoo.CAPTURES])
 def test_a_healthy_machine_has_no_finding_above_a_note(name: str) -> None:
     found = findings.findings(zoo.CAPTURES / f"{name}.jsonl")
     above = {findings.short(rule, finding) for rule, finding in found if finding.severity is not Severity.NOTE}

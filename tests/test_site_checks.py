@@ -20,6 +20,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Status, Verdict
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "docs" / "examples" / "site-checks"
 SMALL = Snapshot("n0", {Memory: Memory(8 << 30, 8 << 30)})
@@ -144,7 +145,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("body", "why"), WRONG.values(), ids=WRONG)
+@each_row(("body", "why"), WRONG.values(), ids=WRONG)
 def test_a_check_that_breaks_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, why: str) -> None:
     monkeypatch.setattr(bounds, "SITE_CHECK_S", 0.2 if "sleep" in body else 30.0)
     monkeypatch.setattr(bounds, "SITE_FINDINGS", 5)
@@ -153,7 +154,7 @@ def test_a_check_that_breaks_is_unknown(tmp_path: Path, monkeypatch: pytest.Monk
     assert why in verdict.why
 
 
-@pytest.mark.parametrize(("raised", "why"), [("KeyError('x')", "KeyError: 'x'"), ("SystemExit(3)", "SystemExit: 3")])
+@each_row(("raised", "why"), [("KeyError('x')", "KeyError: 'x'"), ("SystemExit(3)", "SystemExit: 3")])
 def test_a_condition_that_breaks_is_unknown(tmp_path: Path, raised: str, why: str) -> None:
     path = written(tmp_path)
     condition = f"""
@@ -191,7 +192,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), BROKEN.values(), ids=BROKEN)
+@each_row(("text", "why"), BROKEN.values(), ids=BROKEN)
 def test_checks_that_cannot_be_loaded_are_unknown_and_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
@@ -252,7 +253,7 @@ def test_a_folder_of_another_user_is_not_run(folder: Path) -> None:
         site.checks(None, str(folder))
 
 
-@pytest.mark.parametrize("named", ["checks", "./checks", "~/checks", "no such folder", "/no/such/folder"])
+@each_row("named", ["checks", "./checks", "~/checks", "no such folder", "/no/such/folder"])
 def test_a_folder_is_named_in_full_and_is_there(named: str) -> None:
     with pytest.raises(UsageError, match=r"give the folder in full|cannot be read"):
         site.checks(None, named)

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 from zoo import findings
 
 from ncclprobe.checks.env.fixtures import TWO_NODES, having
@@ -32,6 +31,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose, usable_gpus
 from ncclprobe.report import text
+from tests.each_row import each_row
 
 CHECKS = every_check(MACHINE)
 MACHINES = ("hgx-h100", "aws-p4d", "gcp-a3-mega", "rtx4090-2", "gb200-tray")
@@ -78,14 +78,14 @@ def code(seen: Snapshot) -> ExitCode:
     return conclude(judge([seen], CHECKS, Job()))[1]
 
 
-@pytest.mark.parametrize("path", findings.captures(), ids=lambda path: path.stem)
+@each_row("path", findings.captures(), ids=lambda path: path.stem)
 def test_no_captured_machine_is_ready_where_nccl_does_not_start(path: Path) -> None:
     seen = machine(path)
     assert not choose(seen).refused or code(seen) is ExitCode.FAIL
 
 
-@pytest.mark.parametrize("less", LESS)
-@pytest.mark.parametrize("name", MACHINES)
+@each_row("less", LESS)
+@each_row("name", MACHINES)
 def test_no_machine_is_ready_under_settings_with_which_nccl_does_not_start(name: str, less: str) -> None:
     every = [under(name, less, settings) for settings in SETTINGS]
     assert {code(seen) for seen in every if choose(seen).refused} == {ExitCode.FAIL}
@@ -109,7 +109,7 @@ def started(name: str, **settings: str) -> Verdict:
     return next(verdict for verdict in judge([seen], CHECKS, Job()) if verdict.id == "env.start")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "check"),
     [
         ({"NCCL_COMM_ID": ""}, "env.comm-id"),
@@ -123,7 +123,7 @@ def test_what_another_check_says_is_not_said_twice(settings: dict[str, str], che
     assert (verdict.findings, verdict.why) == ((), f"explained by {check}")
 
 
-@pytest.mark.parametrize("name", ["AWS Libfabric", "aws libfabric", "Socket"])
+@each_row("name", ["AWS Libfabric", "aws libfabric", "Socket"])
 def test_the_names_of_networks_are_read_in_any_case(name: str) -> None:
     assert not choose(under("aws-p4d", "whole", {"NCCL_NET": name})).refused
 
@@ -138,7 +138,7 @@ def test_a_network_is_called_as_the_plugins_file_calls_it() -> None:
         assert len(choose(replace(seen, facts={**seen.facts, Plugins: plugins})).refused) == refused
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "left"),
     [("1,0", ("GPU1", "GPU0")), ("0,9,1", ("GPU0",)), ("GPU-1", ("GPU1",)), ("", ()), ("MIG-1", None)],
 )
@@ -161,7 +161,7 @@ def told(seen: Snapshot) -> dict[str, Verdict]:
     return {verdict.id: verdict for verdict in judge([seen], CHECKS, Job())}
 
 
-@pytest.mark.parametrize(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
+@each_row(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
 def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, of: str) -> None:
     seen = under(name, "without plugins", {})
     several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
@@ -177,7 +177,7 @@ def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, 
     assert "on this node alone, with" in text.render(report)
 
 
-@pytest.mark.parametrize("provider", ["tcp", "sockets", "tcp;ofi_rxm", "net,tcp"])
+@each_row("provider", ["tcp", "sockets", "tcp;ofi_rxm", "net,tcp"])
 def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
     seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider, "NCCL_NET": "AWS Libfabric"})
     several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
@@ -187,7 +187,7 @@ def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
         assert f"FI_PROVIDER={provider}" in finding.message
 
 
-@pytest.mark.parametrize("provider", ["efa", "tcp,efa", "^tcp", "^tcp,sockets"])
+@each_row("provider", ["efa", "tcp,efa", "^tcp", "^tcp,sockets"])
 def test_a_provider_list_that_leaves_efa_is_no_mistake(provider: str) -> None:
     seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider})
     found = told(replace(seen, facts={**seen.facts, Launch: TWO_NODES}))
@@ -275,7 +275,7 @@ _ON_TWO_HOSTS = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "RANK": "0", "LOCA
                  "TORCHELASTIC_RUN_ID": "4711"}  # fmt: skip
 
 
-@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+@each_row("release", ["2.23.4", "2.28.9"])
 def test_nothing_is_ready_with_which_real_nccl_died(release: str) -> None:
     """What NCCL itself did, recorded on a processor, is held against the doctor's rules."""
     died = deeds(release)
@@ -302,7 +302,7 @@ def differing(release: str) -> dict[str, tuple[bool, bool]]:
     return found
 
 
-@pytest.mark.parametrize("release", ["2.23.4", "2.28.9"])
+@each_row("release", ["2.23.4", "2.28.9"])
 def test_nodes_fail_over_settings_that_ended_real_jobs_where_one_rank_had_another(release: str) -> None:
     seen = differing(release)
     assert {name for name, (died, fails) in seen.items() if died and not fails} == OF_ONE_HOST & {

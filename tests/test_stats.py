@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.model import stats
 from ncclprobe.model.measurement import TimeStats
+from tests.each_row import each_row
 
 samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=50)
 
@@ -21,13 +22,13 @@ def test_seconds_become_microseconds() -> None:
     assert summary.stdev == pytest.approx(3.5355339)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@each_row("count", [1, 2, 4])
 def test_too_few_batches_have_a_mean_and_no_spread(count: int) -> None:
     summary = stats.summary([0.25] * count)
     assert summary == TimeStats(mean=250_000)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("percent", "count", "expected"),
     [(50, 4, 2), (50, 5, 3), (95, 100, 95), (95, 5, 5), (99, 50, 50), (100, 3, 3), (0, 3, 1)],
 )
@@ -56,7 +57,7 @@ def test_each_statistic_of_a_row_is_what_it_is_by_hand() -> None:
     assert summary.stdev == pytest.approx((1120 / 5) ** 0.5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("count", "low", "high"),
     [
         (5, 1, 5),  # at least 3 of 5 draws among the first of 5: 0.058, so even the smallest is not ruled out
@@ -70,7 +71,7 @@ def test_the_interval_of_the_median_by_hand(count: int, low: int, high: int) -> 
     assert stats.median_interval(list(range(count, 0, -1))) == (low, high)
 
 
-@pytest.mark.parametrize("count", [5, 9, 15, 41, 101])
+@each_row("count", [5, 9, 15, 41, 101])
 def test_the_interval_is_the_one_that_drawing_finds(count: int) -> None:
     values = [float((7 * n * n) % 101) for n in range(count)]
     low, high = stats.median_interval(values)

@@ -9,6 +9,7 @@ from fake_topo import Printed
 
 from ncclprobe.commands import main
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 MACHINE = Printed(
     2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-7", "0"), ("8-15", "1"))
@@ -100,7 +101,7 @@ def test_what_is_missing_is_said(saved: Path, capsys: pytest.CaptureFixture[str]
     assert "incomplete: row GPU1 is missing" in capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cause"),
     [
         ("", "the text is empty"),

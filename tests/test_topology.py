@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from fake_sysfs import BRIDGE, GPU_3D, INFINIBAND, NVSWITCH, Sysfs, two_sockets
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.paths import PathType, Topology, of_machine, topology, tree_word
+from tests.each_row import each_row
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
 NOT_READ = Absent("not read")
@@ -166,7 +166,7 @@ def broadcom(address: str, chip: int, board: int) -> Bridge:
     return Bridge(address, Identity(BRIDGE, 0x1000, chip, (0x1000, board)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("upper", "lower", "path"),
     [
         ((0xC010, 0xA096), (0xC010, 0xA096), PIX),  # Gen 4: both levels look alike
@@ -197,7 +197,7 @@ def test_a_third_level_of_broadcom_switches_stays_a_level() -> None:
     assert seen.paths["A", "B"] is PXB
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other", "word"),
     [
         (("r", "u", "d"), ("r", "u", "e"), "PIX"),

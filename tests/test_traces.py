@@ -18,6 +18,7 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Collector, collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 COLLECTORS = discover("ncclprobe.facts", Collector)
 MODEL = zoo.CAPTURES / "hgx-h200.jsonl"
@@ -119,7 +120,7 @@ def test_the_share_of_a_node_is_what_concludes_from_its_part_of_the_verdicts() -
                 assert share.worst == (failing[0] if failing else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "codes"),
     [
         ([verdict(None, required=True)], (0, 0)),

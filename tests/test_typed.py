@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pytest
-
 from ncclprobe.engine.collect import collect, misfit
 from ncclprobe.facts.process import SharedMemory
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field
+from tests.each_row import each_row
 
 CAPTURES = sorted((Path(__file__).parent / "captures").rglob("*.jsonl"))
 
@@ -31,7 +30,7 @@ class Whole(Struct, frozen=True):
     inner: "Whole | None" = None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "wrong"),
     [
         (Whole(1), ""),
@@ -58,13 +57,13 @@ def test_the_first_value_of_another_type_is_named(value: Any, wrong: str) -> Non
     assert bool(found) == bool(wrong)
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_every_fact_of_a_real_machine_holds_what_its_type_says(path: Path) -> None:
     facts = collect(load(path), discover("ncclprobe.facts", Collector, {"machine"}))
     assert [fact.why for fact in facts.values() if isinstance(fact, Absent) and "not understood:" in fact.why] == []
 
 
-@pytest.mark.parametrize("total", [None, "1", -1.5, [], 1e999, 10**30])
+@each_row("total", [None, "1", -1.5, [], 1e999, 10**30])
 def test_a_number_that_is_none_makes_the_fact_absent(total: Any) -> None:
     said = json.dumps({"total": total, "available": 1})
     host = Replay({("statvfs", "/dev/shm"): said, ("list", "/dev/shm", "nccl-*"): "[]"})

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tomllib
 import zoo
 
@@ -21,6 +20,7 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import networks
+from tests.each_row import each_row
 
 BLOCKS: Mapping[str, Any] = tomllib.loads(
     (Path(__file__).parent / "data" / "vendors" / "blocks.toml").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def grave(like: str, variables: Mapping[str, str], cloud: str = "") -> list[Find
     return [f for verdict in verdicts for f in verdict.findings if f.severity is not Severity.NOTE]
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@each_row("name", BLOCKS)
 def test_a_block_that_its_vendor_prescribes_warns_of_nothing(name: str) -> None:
     assert grave(BLOCKS[name]["like"], settings_of(name), BLOCKS[name].get("cloud", "")) == []
 
@@ -73,7 +73,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "variable", "value"), [*WRONG, *ONE_WRONG])
+@each_row(("name", "variable", "value"), [*WRONG, *ONE_WRONG])
 def test_one_wrong_value_in_a_block_is_named(name: str, variable: str, value: str) -> None:
     found = grave(BLOCKS[name]["like"], {**settings_of(name), variable: value}, BLOCKS[name].get("cloud", ""))
     assert any(variable in finding.subject or variable in finding.message for finding in found)
@@ -85,7 +85,7 @@ def test_what_a_vendor_prescribes_and_is_not_set_is_told_once() -> None:
     assert (finding.subject, "GPUDirect-TCPXO prescribes it" in finding.message) == ("NCCL_BUFFSIZE", True)
 
 
-@pytest.mark.parametrize("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
+@each_row("variables", [{"NCCL_PROTO": "Simple"}, {"NCCL_NVLS_ENABLE": "0"}, {"NCCL_ALGO": "Ring"}])
 def test_what_one_vendor_prescribes_stays_a_warning_elsewhere(variables: dict[str, str]) -> None:
     assert [finding.subject for finding in grave("hgx-h100", variables)] == [*variables]
 

@@ -19,6 +19,7 @@ from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 LOOK = Look("folder", "/", 0, 0, "0755", 0, 4096, 1.0, True, True, True, 10, 5, 0, 0, read_only=False)
 SEEN = DataPath("/data", "read", Absent("not asked"), LOOK)
@@ -110,7 +111,7 @@ def test_a_baseline_of_another_server_or_number_of_nodes_judges_nothing() -> Non
             list(baseline.run(rates, paths, Job(path_rates=(replace(expected, **changes),))))
 
 
-@pytest.mark.parametrize("late", ["look", "content"])
+@each_row("late", ["look", "content"])
 def test_a_path_for_which_no_time_was_left_is_unknown_and_fails_on_no_node(late: str) -> None:
     gap = Absent("stat: no answer within 0 s, which was all that --timeout left", "OutOfTime")
     row_ = replace(SEEN, content=Content(1, "ab", cut=False))
@@ -169,7 +170,7 @@ def test_a_run_with_a_slow_node_is_no_baseline_of_that_path(tmp_path: Path, caps
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "words"),
     [
         (["--path-rates"], "--path-rates needs --path"),

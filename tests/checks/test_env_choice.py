@@ -27,6 +27,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.parameters import table
+from tests.each_row import each_row
 
 
 def said(findings: Iterable[Finding]) -> list[tuple[Severity, str, str]]:
@@ -83,7 +84,7 @@ def test_a_port_that_is_down_is_the_links_fault_and_not_the_jobs() -> None:
     assert (found.blame, found.action, found.subject) == ("link", "repair", "mlx5_7:1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "version", "default"),
     [
         ("NCCL_IB_TIMEOUT", None, 20),

@@ -1,12 +1,11 @@
 """Names that no library reads: few are compared with NCCL's, many are counted, and a newer NCCL may know more."""
 
-import pytest
-
 from ncclprobe.checks.env.fixtures import NO_NCCL, nccl, setting
 from ncclprobe.checks.env.values import unknown_var
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.report import Setting
+from tests.each_row import each_row
 
 
 def test_thousands_of_strange_names_are_not_all_compared() -> None:
@@ -18,7 +17,7 @@ def test_thousands_of_strange_names_are_not_all_compared() -> None:
     assert "and 4900 more names, to NCCL_STRANGE_04999" in findings[0].message
 
 
-@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAMES", "NCCL_ENTIRELY_NEW"])
+@each_row("name", ["NCCL_SOCKET_IFNAMES", "NCCL_ENTIRELY_NEW"])
 def test_a_strange_name_is_a_note_where_the_loaded_nccl_is_newer_than_the_table(name: str) -> None:
     (finding,) = unknown_var.run(setting(name, "1"), nccl(2, 99, 1))
     assert finding.severity is Severity.NOTE

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.env.fixtures import TWO_NODES, gpus, having, linked, nccl, setting
 from ncclprobe.checks.env.job import debug_file, torch_timeouts, visible
 from ncclprobe.checks.env.transports import forced_algo
@@ -26,6 +24,7 @@ from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import Parameter, table
 from tests.checks.cases.env_values import bare
+from tests.each_row import each_row
 
 LOADED = replace(nccl(2, 30, 7), packages={"torch": "2.13.0+cu130"})
 OF_LAUNCHERS = {"launch", "slurm", "mpi"}  # launch.* judges what they say of the job
@@ -88,7 +87,7 @@ def test_a_right_value_is_none_that_a_reader_does_not_know() -> None:
     assert refused == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value"),
     [
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "maybe"),
@@ -122,20 +121,18 @@ REAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variables", REAL.values(), ids=REAL)
+@each_row("variables", REAL.values(), ids=REAL)
 def test_of_a_real_setup_nothing_worse_than_a_note_is_said(variables: dict[str, str]) -> None:
     assert [finding for finding in findings(having(**variables)) if finding.severity is not Severity.NOTE] == []
 
 
-@pytest.mark.parametrize(("value", "notes"), [("0", 1), ("1", 0), ("", 0)])
+@each_row(("value", "notes"), [("0", 1), ("1", 0), ("", 0)])
 def test_nccls_ras_that_is_off_is_noted_for_what_attach_then_does_not_see(value: str, notes: int) -> None:
     found = list(torch_timeouts.run(setting("NCCL_RAS_ENABLE", value) if value else having()))
     assert [finding.severity for finding in found] == [Severity.NOTE] * notes
 
 
-@pytest.mark.parametrize(
-    ("torch", "severity"), [("2.13.0", None), ("2.15.1+cu130", Severity.WARN), (None, Severity.NOTE)]
-)
+@each_row(("torch", "severity"), [("2.13.0", None), ("2.15.1+cu130", Severity.WARN), (None, Severity.NOTE)])
 def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
     torch: str | None, severity: Severity | None
 ) -> None:
@@ -144,7 +141,7 @@ def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
     assert [finding.severity for finding in found] == ([severity] if severity else [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("torch", "name", "said"),
     [
         ("2.6.0+cu124", "TORCH_NCCL_TRACE_BUFFER_SIZE", ""),
@@ -164,7 +161,7 @@ def test_a_name_of_torchs_is_advised_only_where_the_installed_torch_reads_it(
     assert all(message.startswith(said) for message in found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "said"),
     [
         ("NCCL_ALGO", "Ring,Tree", "excludes CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT from every"),
@@ -180,8 +177,8 @@ def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value:
     assert "forces one" not in first.message
 
 
-@pytest.mark.parametrize("value", ["Bogus", "LL", "^LL128", "^LL,LL128,Simple"])
-@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+@each_row("value", ["Bogus", "LL", "^LL128", "^LL,LL128,Simple"])
+@each_row("backend", ["nccl", "gloo"])
 def test_what_is_wrong_with_protocols_is_not_mended_by_algorithms(value: str, backend: str) -> None:
     settings = setting("NCCL_PROTO", value)
     found = list(forced_algo.run(settings, gpus(8), bare(8), TWO_NODES, LOADED, Job(backend)))
@@ -197,7 +194,7 @@ def test_excluding_nvls_costs_something_only_where_there_is_nvls() -> None:
     assert [f.severity for f in (*without, *with_it)] == [Severity.NOTE, Severity.WARN]
 
 
-@pytest.mark.parametrize("text", ["", " ", "-1", "NoDevFiles", "-1,0"])
+@each_row("text", ["", " ", "-1", "NoDevFiles", "-1,0"])
 def test_a_list_that_shows_no_gpu_fails_a_job_on_gpus_and_no_other(text: str) -> None:
     environment = Environment({"CUDA_VISIBLE_DEVICES": text})
     (finding,) = visible.run(environment, Absent("no launcher"), Absent("no driver"), Job())
@@ -221,7 +218,7 @@ def test_a_buffer_too_small_for_its_steps_fails() -> None:
     assert not list(range.run(setting("NCCL_BUFFSIZE", "8388608")))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "settings", "said"),
     [
         ("slurm", having(NCCL_DEBUG="INFO"), ["NCCL_DEBUG"]),

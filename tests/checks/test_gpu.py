@@ -18,6 +18,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report.digest import copyable
 from tests.checks.cases.gpu import CLEARED, DESKTOP, GUEST, NO_SUCH_THING, REFUSED
+from tests.each_row import each_row
 
 LOST = replace(HEALTHY, lost="NVML nvmlDeviceGetMemoryInfo: GPU is lost")
 
@@ -52,13 +53,13 @@ def test_gpus_that_cannot_remap_rows_are_no_unknown() -> None:
     assert verdict.status is Status.UNKNOWN
 
 
-@pytest.mark.parametrize("rule", [throttle, remap, busy, mig, p2p, xid], ids=lambda rule: rule.id)
+@each_row("rule", [throttle, remap, busy, mig, p2p, xid], ids=lambda rule: rule.id)
 def test_jobs_on_processors_do_not_ask_for_gpus(rule: object) -> None:
     (verdict,) = judge([Snapshot("n", {})], [rule], Job("gloo"))  # type: ignore[list-item]
     assert verdict.status is Status.SKIP
 
 
-@pytest.mark.parametrize("text", ["0,2", "GPU-8a31,GPU-8c", "GPU-8a31-0,GPU-8c31-2"])
+@each_row("text", ["0,2", "GPU-8a31,GPU-8c", "GPU-8a31-0,GPU-8c31-2"])
 def test_a_gpu_that_the_job_does_not_see_is_not_compared_however_the_others_are_named(text: str) -> None:
     uuids = ("GPU-8a31-0", "GPU-8b31-1", "GPU-8c31-2")
     gpus = box(*(replace(HEALTHY, name="V100" if n == 1 else "H100", uuid=uuid) for n, uuid in enumerate(uuids)))
@@ -78,7 +79,7 @@ def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
     assert "no process visible to NVML" in finding.message
 
 
-@pytest.mark.parametrize(("job", "status"), [(Job(), Status.WARN), (Job(running=True), Status.SKIP)])
+@each_row(("job", "status"), [(Job(), Status.WARN), (Job(running=True), Status.SKIP)])
 def test_what_a_job_that_runs_uses_is_its_own(job: Job, status: Status) -> None:
     facts = {Gpus: box(replace(HEALTHY, memory_used_bytes=40 * GIB))}
     (verdict,) = judge([Snapshot("n", facts)], [replace(busy, requires="")], job)
@@ -91,7 +92,7 @@ def test_mig_on_some_gpus_only_names_both_kinds() -> None:
     assert "GPU1 is not" in finding.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "severity"),
     [
         *((code, Severity.FAIL) for code in ("48", "64", "74", "79", "95", "119", "120", "140")),
@@ -105,7 +106,7 @@ def test_an_xid_is_judged_by_its_code(code: str, severity: Severity) -> None:
     assert finding.message.startswith(f"Xid {code}: ")
 
 
-@pytest.mark.parametrize("code", [str(code) for code in range(144, 151)])
+@each_row("code", [str(code) for code in range(144, 151)])
 def test_blackwells_nvlink_xids_are_judged_by_what_they_say_of_themselves(code: str) -> None:
     event = Event(7000.0, "xid", BUS, code, "", fatal=True)
     assert grave(list(xid.run(log(event), BOX))) == {"GPU0": Severity.FAIL}

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks import host
 from ncclprobe.checks.host import (
     EIGHT,
@@ -38,6 +36,7 @@ from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.host import BUSY, HIDDEN, TINY
+from tests.each_row import each_row
 
 NO_GPUS = Absent("no NVIDIA driver here")
 
@@ -51,7 +50,7 @@ def judge(check: Check, *facts: Any, job: Job | None = None) -> Verdict:
     return verdict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("launch", "gpus", "job", "ranks"),
     [
         (TORCHRUN, NO_GPUS, Job(), 4),
@@ -78,7 +77,7 @@ def test_one_process_alone_needs_neither_processors_nor_quota() -> None:
         assert judge(host.cpu_quota, narrow, Launch(), one, job=job).status is Status.SKIP
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cpus", "launch", "expected"),
     [
         ((0, 1, 2), TORCHRUN, "fail"),  # fewer processors than ranks
@@ -136,7 +135,7 @@ def test_a_group_that_was_stopped_is_worth_a_note() -> None:
     assert say(host.cpu_quota, busy, TORCHRUN, FOUR, Job()) == [("note", "cpu quota")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "process"),
     [
         (MemoryPolicy("bind", (7,)), allowed(*LOW)),  # a node that this process may not use: the kernel refuses that

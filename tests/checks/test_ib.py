@@ -23,6 +23,7 @@ from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.ib import _SWITCHED, HDR, PEERMEM, nccl
+from tests.each_row import each_row
 
 CAPTURES = sorted((Path(__file__).parent.parent / "captures").glob("*.jsonl"))
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -52,13 +53,13 @@ def verdicts(facts: dict[type, Any], job: Job = Job()) -> dict[str, Any]:  # noq
     return {verdict.id: verdict for verdict in judge([Snapshot("n", facts)], CHECKS, job)}
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_machines_that_are_well_get_notes_at_most(path: Path) -> None:
     found = verdicts(facts_of(path)).values()
     assert [f for verdict in found for f in verdict.findings if f.severity is not NOTE] == []
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_nothing_is_said_of_a_job_over_gloo(path: Path) -> None:
     assert {v.status for v in verdicts(facts_of(path), Job("gloo")).values()} == {Status.SKIP}
 
@@ -78,7 +79,7 @@ def with_ports(facts: dict[type, Any], device: str, **changes: Any) -> dict[type
     return {**facts, Fabric: Fabric(tuple(devices))}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("machine", "rail"),
     [
         ("hgx-h100", "mlx5_3"),
@@ -122,7 +123,7 @@ def test_most_rails_down_is_worth_a_warning_each() -> None:
     assert found == [(WARN, f"mlx5_{n}:1") for n in range(3)]
 
 
-@pytest.mark.parametrize(("launch", "severity"), [(TWO_NODES, FAIL), (Launch(), NOTE)])
+@each_row(("launch", "severity"), [(TWO_NODES, FAIL), (Launch(), NOTE)])
 def test_no_active_port_at_all_matters_to_a_job_of_several_nodes(launch: Launch, severity: Severity) -> None:
     assert state(*(port(n, **DOWN) for n in range(4)), launch=launch) == [(severity, f"mlx5_{n}:1") for n in range(4)]
 
@@ -145,7 +146,7 @@ def test_in_a_guest_without_a_tree_the_number_of_siblings_tells() -> None:
     assert said(ports.state, fabric(port(4, **DOWN)), PLAIN, Launch(), UNREAD, gpus()) == [(NOTE, "mlx5_4:1")]
 
 
-@pytest.mark.parametrize(("check", "field"), [(ports.state, "state"), (ports.rate, "rate")])
+@each_row(("check", "field"), [(ports.state, "state"), (ports.rate, "rate")])
 def test_ports_that_cannot_be_read_are_unknown_and_some_are_named(check: Check, field: str) -> None:
     extra = (Launch(),) if check is ports.state else ()
     changed: dict[str, Any] = {field: UNREAD}
@@ -237,7 +238,7 @@ EFA = Fabric(
 )
 
 
-@pytest.mark.parametrize("devices", [SOFT, EFA, Fabric()], ids=["soft-RoCE", "EFA", "none"])
+@each_row("devices", [SOFT, EFA, Fabric()], ids=["soft-RoCE", "EFA", "none"])
 def test_devices_that_are_not_for_nccls_own_transport_are_not_judged(devices: Fabric) -> None:
     facts: dict[type, Any] = {Fabric: devices, Gpus: gpus(), Pci: pci()}
     judged = {v.status for v in verdicts(facts).values() if v.id != "ib.perm" or devices is not SOFT}
@@ -260,9 +261,7 @@ def test_a_management_nic_on_ethernet_needs_neither_address_nor_large_packets() 
     assert not said(gdr.gpu_near, mixed, PLAIN, pci(), gpus(), UNREAD)
 
 
-@pytest.mark.parametrize(
-    ("mtu", "size"), [(9000, 4096), (4200, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (576, 256), (100, 0)]
-)
+@each_row(("mtu", "size"), [(9000, 4096), (4200, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (576, 256), (100, 0)])
 def test_the_packet_is_the_largest_power_of_two_beside_the_headers(mtu: int, size: int) -> None:
     assert ports._packet(mtu) == size
 
@@ -274,7 +273,7 @@ def test_one_short_mtu_beside_longer_ones_is_named_with_them() -> None:
     assert found.message == "eth1 has MTU 2200: RoCE packets of 2048 bytes, 4096 on other ports"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("check", "rest"),
     [(ports.roce_v2, (TWO_NODES,)), (ports.roce_mtu, (fixtures.interfaces(9000), UNREAD))],
     ids=["gids", "interfaces"],
@@ -304,7 +303,7 @@ def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None
     assert found.message == f"{start}, where most GPUs have one below their own switch"
 
 
-@pytest.mark.parametrize("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.id)
+@each_row("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.id)
 def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
     blind = Pci({a: replace(d, place=UNREAD, numa_node=UNREAD) for a, d in pci().devices.items()})
     with pytest.raises(Unlearned):
@@ -317,7 +316,7 @@ def test_a_node_that_the_firmware_does_not_give_is_a_note() -> None:
     assert said(gdr.numa, fabric(), PLAIN, silent, gpus(), UNREAD) == [(NOTE, "mlx5_0")]
 
 
-@pytest.mark.parametrize("make", [fabric, lambda: Fabric(())], ids=["NICs", "none"])
+@each_row("make", [fabric, lambda: Fabric(())], ids=["NICs", "none"])
 def test_flaps_of_other_devices_are_not_ours(make: Callable[[], Fabric]) -> None:
     log = ports._downs(1, 2, 3)
     other = replace(log, events=tuple(replace(event, device="0000:99:00.0") for event in log.events))

@@ -21,6 +21,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.launch_names import ALONE, IB0, UNROUTED
+from tests.each_row import each_row
 
 BOTH = Interfaces((CNI0, ETH0))
 LOCAL = Master("localhost", ("127.0.0.1",), 0.001)
@@ -102,7 +103,7 @@ def test_open_mpis_ranks_are_compared_too() -> None:
     assert agree(**mpi, **local, **RANK_3, **MASTER) == [("warn", "RANK")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("launch", "master", "here"),
     [
         (BY_HAND, Master("node0", ("10.0.0.5",)), True),
@@ -196,7 +197,7 @@ def test_two_families_on_one_socket_are_one_listener() -> None:
         assert say(names.ipv6_split, both, single, Interfaces((ETH0,)), Ports(listeners, 0)) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "unread",
     [
         Absent("only root may see the rules"),

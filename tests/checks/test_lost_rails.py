@@ -1,7 +1,8 @@
 """A rail that one node has lost is named by facts, whichever way it was lost, and nothing else is blamed for it."""
 
 import planted_rails as rails
-import pytest
+
+from tests.each_row import each_row
 
 MACHINE, LOST = "dgx-a100", "mlx5_7"
 """A machine with two NICs for storage, and a rail in the middle of the others."""
@@ -18,8 +19,8 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("title", [*rails.PLANTS, *rails.LEFT])
+@each_row("size", [2, 4])
+@each_row("title", [*rails.PLANTS, *rails.LEFT])
 def test_a_lost_rail_is_named_on_its_node_and_no_other_is(title: str, size: int) -> None:
     if title in rails.PLANTS:
         found = rails.planted(MACHINE, rails.PLANTS[title], LOST, size)
@@ -29,7 +30,7 @@ def test_a_lost_rail_is_named_on_its_node_and_no_other_is(title: str, size: int)
     assert found.others == ()
 
 
-@pytest.mark.parametrize("left", [0.5, 1.0])
+@each_row("left", [0.5, 1.0])
 def test_a_nic_that_did_half_of_its_part_or_all_is_not_named(left: float) -> None:
     found = rails.carried(MACHINE, left, LOST, 4)
     assert (found.named, found.told, found.others) == ((), (), ())

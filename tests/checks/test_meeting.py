@@ -17,6 +17,7 @@ from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)
 FAR = Master("node0", ("10.0.0.1",))
@@ -25,7 +26,7 @@ FOUR = replace(TWO_NODES, nnodes=4, world_size=32, names=("gpu01", "gpu02", "gpu
 SEAT = RankProcess(0, 2, None, None, (), {}, 0)
 
 
-@pytest.mark.parametrize(("waited_s", "allowed_s"), [(55.0, 60.0), (2.0, 2.0)])
+@each_row(("waited_s", "allowed_s"), [(55.0, 60.0), (2.0, 2.0)])
 def test_a_node_that_did_not_come_in_a_part_of_the_stated_wait_is_not_known_to_be_missing(
     waited_s: float, allowed_s: float
 ) -> None:
@@ -52,7 +53,7 @@ def reached(outcome: str, **details: Any) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcome", "blame"),
     [
         ("refused", "job"),
@@ -73,7 +74,7 @@ def test_how_rank_0_was_missed_says_whose_fault_that_may_be(outcome: str, blame:
     assert finding.action != "none"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outcome", "seen"),
     [("silent", ("silent",)), ("silent", ("hung-up", "silent")), ("filtered", ("refused", "hung-up", "filtered")),
      ("hung-up", ("silent", "hung-up"))],
@@ -101,7 +102,7 @@ def test_an_ipv6_address_and_its_port_can_be_told_apart() -> None:
     assert reached("refused", target="fd00::1", address="fd00::1").subject == "[fd00::1]:29500"
 
 
-@pytest.mark.parametrize("outcome", sorted(meeting._LAYERS))
+@each_row("outcome", sorted(meeting._LAYERS))
 def test_every_layer_has_a_remedy_of_its_own(outcome: str) -> None:
     finding = reached(outcome)
     assert finding.remedy

@@ -13,6 +13,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 TWO_ROLES = ("nccl0", "default")
 
@@ -30,18 +31,18 @@ def subjects(*arguments: Any, check: Check = mesh.tcp_mesh, **details: Any) -> l
     return [(f.subject, f.nodes, f.blame) for f in found(fleet(*arguments, **details), check)]
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 8, 64])
+@each_row("nodes", [2, 3, 8, 64])
 def test_a_healthy_mesh_is_not_talked_about(nodes: int) -> None:
     assert subjects(nodes, lambda *_: None, TWO_ROLES) == []
     assert subjects(nodes, lambda *_: None, TWO_ROLES, check=mesh.tcp_mesh_iface) == []
 
 
-@pytest.mark.parametrize("nodes", [3, 8, 64])
+@each_row("nodes", [3, 8, 64])
 def test_a_node_that_nobody_reaches_and_that_reaches_nobody_is_that_node(nodes: int) -> None:
     assert subjects(nodes, fails(lambda one, other: 1 in (one, other))) == [("n1", ("n1",), "node")]
 
 
-@pytest.mark.parametrize("nodes", [3, 8, 64])
+@each_row("nodes", [3, 8, 64])
 def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> None:
     (finding,) = found(fleet(nodes, fails(lambda _, other: other == 2, "refused")))
     assert (finding.nodes, finding.blame, finding.action) == (("n2",), "node", "fix-image")
@@ -59,7 +60,7 @@ def test_one_direction_of_a_pair_is_named_from_and_to() -> None:
     assert subjects(8, fails(lambda *ends: ends == (5, 2))) == [("n5 -> n2", ("n5", "n2"), "fabric")]
 
 
-@pytest.mark.parametrize("outcome", ["filtered", "silent"])
+@each_row("outcome", ["filtered", "silent"])
 def test_one_call_without_an_answer_by_one_node_is_no_evidence(outcome: str) -> None:
     once = fleet(8, lambda *ends: {"outcome": outcome, "tries": 1} if ends == (5, 2, "nccl0") else None)
     with pytest.raises(Unlearned, match="1 of 56 paths gave no answer and were tried once"):
@@ -198,7 +199,7 @@ def test_what_ends_before_the_other_side_greets_is_unknown_and_no_nodes_fault() 
         found(fleet(3, fails(lambda one, other: other == 1, "hung-up")))
 
 
-@pytest.mark.parametrize("outcome", ["filtered", "silent", "reset", "stalled-out"])
+@each_row("outcome", ["filtered", "silent", "reset", "stalled-out"])
 def test_failures_towards_a_node_that_strangers_flood_are_unknown(outcome: str) -> None:
     paths = flooded(fleet(3, fails(lambda one, other: other == 1, outcome)), "n1")
     with pytest.raises(Unlearned, match=r"launch\.port-flooded"):

@@ -29,6 +29,7 @@ from ncclprobe.model.findings import ExitCode, Finding, Severity
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.nvl import GUEST
+from tests.each_row import each_row
 
 
 def named(name: str, count: int) -> Gpus:
@@ -56,8 +57,8 @@ def test_every_link_of_every_gpu_down_is_found_without_a_healthy_sibling() -> No
     assert len(judged(named("NVIDIA B200", 8), *[down] * 8, machine=GUEST)) == 8
 
 
-@pytest.mark.parametrize("name", ["NVIDIA A100 80GB PCIe", "NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA RTX A6000"])
-@pytest.mark.parametrize("up", [(4, 4), (0, 0), (4, 0), (0, 4)])
+@each_row("name", ["NVIDIA A100 80GB PCIe", "NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA RTX A6000"])
+@each_row("up", [(4, 4), (0, 0), (4, 0), (0, 4)])
 def test_bridges_may_be_few_and_need_not_join_all(name: str, up: tuple[int, int]) -> None:
     rows = [links_of(n, 18 - n, to="gpu") for n in (up[0], up[0], up[1], up[1])]
     assert judged(named(name, 4), *rows) == {}
@@ -86,7 +87,7 @@ def test_different_products_are_not_siblings() -> None:
     assert judged(gpus, FULL, ()) == {}
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
+@each_row("count", [1, 2, 4])
 def test_part_of_a_board_in_a_guest_may_have_fewer_links(count: int) -> None:
     assert judged(named("NVIDIA A100-SXM4-80GB", count), *[links_of(6, 6)] * count, machine=GUEST) == {}
 
@@ -96,7 +97,7 @@ def test_grace_alone_has_nobody_to_be_linked_to() -> None:
     assert set(judged(named("NVIDIA GH200 480GB", 4), *[links_of(0, 18)] * 4).values()) == {Severity.WARN}
 
 
-@pytest.mark.parametrize("state", ["sleep", "traffic-disabled"])
+@each_row("state", ["sleep", "traffic-disabled"])
 def test_a_link_that_rests_is_not_down(state: str) -> None:
     resting = links_of(17, 1, state)  # type: ignore[arg-type]
     findings = list(links.run(H200S, NvLinks((resting,) * 3), UNSAID, METAL))
@@ -129,7 +130,7 @@ def test_speeds_that_nobody_tells_do_not_pass() -> None:
     assert (finding.severity, finding.subject) == (Severity.NOTE, "GPU0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "speed"),
     [("Tesla V100-SXM2-32GB", 25781), ("NVIDIA A100-SXM4-80GB", 25000), ("NVIDIA B200", 53125)],
 )
@@ -152,7 +153,7 @@ FOUR = "".join(printed(A100, 12, gpu=n) for n in range(4))
 PAIR = "".join(printed(BRIDGED, 4, "14.062 GB/s", gpu=n, links_=4) for n in range(2))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         (printed(A100, 12, gpu=7), {}),

@@ -15,6 +15,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every
+from tests.each_row import each_row
 
 UNKNOWN: Every[Interfaces | Absent] = Every({})
 
@@ -48,7 +49,7 @@ def holed(one: int, other: int, _: str) -> dict[str, Any] | None:
     return {"outcome": "stalled-back"} if other == 1 else None
 
 
-@pytest.mark.parametrize("nodes", [3, 8])
+@each_row("nodes", [3, 8])
 def test_a_black_hole_is_named_with_its_node_and_direction(nodes: int) -> None:
     (finding,) = seen(path.mtu, nodes, holed, nics(nodes, mtu=9000))
     assert (finding.severity.value, finding.nodes, finding.blame) == ("fail", ("n1",), "link")
@@ -67,7 +68,7 @@ def test_a_path_that_carries_next_to_nothing_fails_though_its_own_queue_makes_it
     )  # far: delay says so
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("drops", "blame", "remedy"),
     [("here", "node", "nft list ruleset"), ("whole", "link", "ICMP type 3 code 4"), ("any", "link", "mtu 1400")],
 )
@@ -95,14 +96,14 @@ def test_large_messages_that_were_only_slow_are_no_black_hole() -> None:
     assert "4 MiB do not arrive within 10 s" in finding.message
 
 
-@pytest.mark.parametrize(("streams", "severity"), [(1, "warn"), (2, "fail")])
+@each_row(("streams", "severity"), [(1, "warn"), (2, "fail")])
 def test_a_path_that_no_job_can_use_fails_once_it_was_looked_at_twice(streams: int, severity: str) -> None:
     slow = both_ways(1, rate_gbps=0.001, streams=streams, resent=900)
     found = seen(path.rate, 4, slow, UNKNOWN)
     assert [each.severity.value for each in found] == ([severity] if streams == 2 else [])  # else path.loss says it
 
 
-@pytest.mark.parametrize(("rate", "streams", "severity"), [(0.07, 1, "warn"), (0.07, 2, "fail"), (0.9, 2, "warn")])
+@each_row(("rate", "streams", "severity"), [(0.07, 1, "warn"), (0.07, 2, "fail"), (0.9, 2, "warn")])
 def test_a_hundredth_of_the_others_rate_fails_at_the_second_look(rate: float, streams: int, severity: str) -> None:
     (finding,) = seen(path.rate, 3, both_ways(1, rate_gbps=rate, streams=streams), UNKNOWN)
     assert finding.severity.value == severity
@@ -139,9 +140,7 @@ def test_a_rule_for_the_source_and_the_default_interface_are_no_detour() -> None
     assert list(path.route.run(default, Every({**others, "n1": routed("eth7")}), UNKNOWN)) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "kind", "found"), [(("up", "running"), "", 1), (("up",), "", 0), (("up", "running"), "bridge", 0)]
-)
+@each_row(("flags", "kind", "found"), [(("up", "running"), "", 1), (("up",), "", 0), (("up", "running"), "bridge", 0)])
 def test_routes_that_an_interface_lost_are_no_detour(flags: tuple[str, ...], kind: str, found: int) -> None:
     nodes, role = fleet(3, lambda *_: None), Every({"n0": routed("eth1"), "n1": routed("eth0"), "n2": routed("eth1")})
     nics = Every({"n1": Interfaces((Interface("eth1", 3, frozenset(flags), 1500, kind=kind),))})
@@ -168,8 +167,8 @@ def test_paths_that_do_not_connect_have_no_mtu() -> None:
     assert seen(path.mtu, 8, both_ways(3, outcome="filtered"), UNKNOWN) == []
 
 
-@pytest.mark.parametrize("nodes", [3, 4, 8])
-@pytest.mark.parametrize("change", [both_ways(1, rate_gbps=0.9), out_of(1, rate_gbps=0.9)])
+@each_row("nodes", [3, 4, 8])
+@each_row("change", [both_ways(1, rate_gbps=0.9), out_of(1, rate_gbps=0.9)])
 def test_a_node_at_a_tenth_of_the_others_rate_is_named(nodes: int, change: Change) -> None:
     (finding,) = seen(path.rate, nodes, change, UNKNOWN, steps=(1, 2))
     assert (finding.severity.value, finding.nodes, finding.blame) == ("warn", ("n1",), "link")
@@ -197,7 +196,7 @@ def test_a_stream_over_a_long_way_is_not_measured_by_the_interface() -> None:
     assert seen(path.rate, 8, lambda *_: {"rate_gbps": 1.0, "rtt_s": 0.02}, nics(8, 10_000)) == []
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_row("seed", range(20))
 def test_rates_that_scatter_by_two_are_healthy(seed: int) -> None:
     noise = random.Random(seed)
     assert seen(path.rate, 16, lambda *_: {"rate_gbps": noise.uniform(5, 10)}, nics(16, 10_000), steps=(1, 2)) == []
@@ -248,7 +247,7 @@ def test_loss_on_one_path_blames_no_node() -> None:
     assert (finding.subject, finding.blame) == ("n1 -> n2", "fabric")
 
 
-@pytest.mark.parametrize("nodes", [3, 4, 8])
+@each_row("nodes", [3, 4, 8])
 def test_a_distant_node_is_named(nodes: int) -> None:
     (finding,) = seen(path.delay, nodes, both_ways(1, rtt_s=0.024))
     assert finding.nodes == ("n1",)

@@ -32,6 +32,7 @@ from ncclprobe.model.nccl_selection import Choices, Part, PeerChoice
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.pci import GUEST, LINKED, UNTOLD, _below_switches
+from tests.each_row import each_row
 
 GRACE = Absent("NVML nvmlDeviceGetCurrPcieLinkWidth: Not Supported", "Failed")
 
@@ -69,7 +70,7 @@ def test_grace_has_no_pcie_link_to_judge() -> None:
     assert {v.status for v in verdicts} == {Status.SKIP}
 
 
-@pytest.mark.parametrize("generation", [1, 2, 3, 4, 5])
+@each_row("generation", [1, 2, 3, 4, 5])
 def test_an_idle_gpu_may_run_at_any_generation(generation: int) -> None:
     gpus, _ = node(gpu_at(1), gpu_at(2))
     idle = replace(gpus, all=tuple(replace(gpu, pcie_generation=generation) for gpu in gpus.all))

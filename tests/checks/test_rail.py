@@ -5,7 +5,6 @@ The fleets answer as :mod:`fake_rails` computes; the search, the retests and the
 
 from typing import Any
 
-import pytest
 from fake_rails import FakeNodes, names, played, verdicts, wrong
 
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
@@ -21,6 +20,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.units import certain
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 BAD = End("n1", 2)
 OTHERS = {End(f"n{node}", rail): {"link_layer": "InfiniBand", "gid_type": ""} for node in range(8) for rail in range(4)}
@@ -57,8 +57,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("nodes", [4, 7])
-@pytest.mark.parametrize("fault", FAULTS)
+@each_row("nodes", [4, 7])
+@each_row("fault", FAULTS)
 def test_a_planted_fault_is_named_alone(fault: str, nodes: int) -> None:
     changes, check, subject = FAULTS[fault]
     found = verdicts(played(World(names(nodes), 4, **changes)))
@@ -68,14 +68,14 @@ def test_a_planted_fault_is_named_alone(fault: str, nodes: int) -> None:
     assert not [each.id for each in found.values() if each.status is Status.UNKNOWN]
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4, 20])
+@each_row("nodes", [2, 3, 4, 20])
 def test_a_healthy_fleet_is_well(nodes: int) -> None:
     found = verdicts(played(World(names(nodes), 4)))
     assert not list(wrong(found))
     assert {verdict.status for verdict in found.values()} <= {Status.PASS, Status.SKIP}
 
 
-@pytest.mark.parametrize("fault", ["dead", "into", "link-local GID", "slow", "wrong bytes"])
+@each_row("fault", ["dead", "into", "link-local GID", "slow", "wrong bytes"])
 def test_among_20_nodes_that_do_not_all_meet_a_fault_is_named_too(fault: str) -> None:
     changes, check, subject = FAULTS[fault]
     found = verdicts(played(World(names(20), 4, **changes)))
@@ -276,7 +276,7 @@ def test_of_efa_rails_that_are_equally_slow_nothing_is_said_for_only_peers_can_b
     assert not list(wrong(verdicts(played(replace(EFA, rate_gbps=1.0)))))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "check"),
     [
         ({"carries": only(BAD)}, "rail.dead"),

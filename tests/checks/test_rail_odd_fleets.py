@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
 from fake_rails import FakeNodes, names, played, verdicts, wrong
 
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
@@ -13,6 +12,7 @@ from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.rails import RailFailure, RailOutcome, RailTest
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 BAD = End("n1", 2)
 WHERE = "n1 rail 2 (mlx5_2:1)"
@@ -47,7 +47,7 @@ def streams(**changes: Any) -> Change:
     return change
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("do", "change"),
     [
         ("test", streams(seconds=1e-320)),
@@ -96,7 +96,7 @@ REFUSED = RailFailure(step="open", kind="refused", text="not supported", call="i
 _refuse = by_itself(REFUSED)
 
 
-@pytest.mark.parametrize("nodes", [2, 4])
+@each_row("nodes", [2, 4])
 def test_memory_of_a_gpu_that_is_refused_is_its_nodes_and_the_port_is_usable(nodes: int) -> None:
     def change(world: World, seen: Any, ends: Any, test: RailTest, gpu: bool) -> Any:
         return _refuse(seen, ends) if gpu else seen
@@ -178,14 +178,14 @@ def uneven(*counts: int, **world: Any) -> dict[str, Verdict]:
     return verdicts(played(fleet, Uneven(fleet, counts)))
 
 
-@pytest.mark.parametrize("counts", [(4, 4, 3, 3), (1, 4), (4, 3, 3), (2, 4, 1, 4, 4)])
+@each_row("counts", [(4, 4, 3, 3), (1, 4), (4, 3, 3), (2, 4, 1, 4, 4)])
 def test_nodes_with_different_numbers_of_rails_are_well(counts: tuple[int, ...]) -> None:
     found = uneven(*counts)
     assert not [*wrong(found)]
     assert not [each for each in found.values() if each.status is Status.UNKNOWN]
 
 
-@pytest.mark.parametrize("counts", [(4, 3, 3, 3), (4, 3, 3), (4, 1)])
+@each_row("counts", [(4, 3, 3, 3), (4, 3, 3), (4, 1)])
 def test_a_rail_that_no_other_node_has_is_tried_with_rails_of_other_numbers(counts: tuple[int, ...]) -> None:
     ((check, subject, _),) = wrong(uneven(*counts, carries=only(End("n0", 3))))
     assert check == "rail.cross"
@@ -242,7 +242,7 @@ def test_small_messages_that_are_lost_where_large_ones_pass_are_told() -> None:
     assert [*wrong(verdicts(played(Changed(names(4), 4, change=change))))] == [("rail.dead", WHERE, ("n1",))]
 
 
-@pytest.mark.parametrize("which", [0, 3])
+@each_row("which", [0, 3])
 def test_a_test_that_failed_is_told_though_later_ones_passed(which: int) -> None:
     numbers: list[int] = []
 
@@ -271,7 +271,7 @@ def of_rails(nodes: int, *rails: int) -> list[End]:
     return [End(node, rail) for node in names(nodes) for rail in rails]
 
 
-@pytest.mark.parametrize(("nodes", "rails"), [(2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5))])
+@each_row(("nodes", "rails"), [(2, (5,)), (3, (4,)), (4, (4, 5)), (7, (3, 4, 5))])
 def test_rails_that_are_slower_on_all_nodes_by_their_ports_rate_are_well(nodes: int, rails: tuple[int, ...]) -> None:
     assert not [*wrong(verdicts(played(_at(0.5, nodes, of_rails(nodes, *rails)))))]
 
@@ -301,7 +301,7 @@ def test_a_slow_rail_between_two_nodes_is_not_that_of_all_nodes() -> None:
     assert [where for _, where, _ in wrong(found)] == ["n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"]
 
 
-@pytest.mark.parametrize(("rate", "severity"), [(400.0, Severity.WARN), (200.0, Severity.NOTE)])
+@each_row(("rate", "severity"), [(400.0, Severity.WARN), (200.0, Severity.NOTE)])
 def test_many_nodes_that_are_equally_slow_are_told_and_none_is_blamed(rate: float, severity: Severity) -> None:
     slow = [End(node, rail) for node in names(5) for rail in range(6)]
     (finding,) = verdicts(played(_at(0.5, 12, slow, rate)))["rail.slow"].findings

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import ranks, traffic
 from ncclprobe.checks.run import ranks as of_groups
@@ -38,6 +36,7 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.model.training import Grid
 from ncclprobe.model.values import replace
 from tests.checks.cases.run_rates import _BAD_NIC, _LOOSE, _SLOW_INSIDE
+from tests.each_row import each_row
 
 FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
 NOISE = replace(ROW, expectation=BAND, interval_us=(15.0, 25.0))
@@ -62,7 +61,7 @@ def banded(*rows: Measurement) -> Verdict:
     return said(of_rows.bandwidth, Rows(rows))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "words"),
     [
         (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not come after 2 s of waiting, of the 60 s that it may take"),
@@ -76,16 +75,14 @@ def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, wor
     assert "raise --timeout" in verdict.why
 
 
-@pytest.mark.parametrize(
-    ("of_gpus", "status"), [((), Status.UNKNOWN), (((0, "13"),), Status.UNKNOWN), (((0, "79"),), Status.FAIL)]
-)
+@each_row(("of_gpus", "status"), [((), Status.UNKNOWN), (((0, "13"),), Status.UNKNOWN), (((0, "79"),), Status.FAIL)])
 def test_a_node_on_which_nvml_was_not_heard_is_not_well(of_gpus: tuple[tuple[int, str], ...], status: Status) -> None:
     assert said(ranks.xids, HeardXids((Xids("n0", of_gpus),)), ranks._FOUR).status is status
     both = HeardXids((Xids("n0", of_gpus), Xids("n1")))
     assert said(ranks.xids, both, ranks._FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
 
 
-@pytest.mark.parametrize(("times", "words"), [(63, "told 63 times while"), (64, "told 64 times or more while")])
+@each_row(("times", "words"), [(63, "told 63 times while"), (64, "told 64 times or more while")])
 def test_of_a_storm_of_xids_no_number_is_made_up(times: int, words: str) -> None:
     verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "79"),) * times), Xids("n1"))), ranks._FOUR)
     assert words in verdict.findings[0].message
@@ -129,7 +126,7 @@ def test_late_ranks_are_not_reported_as_a_slow_link() -> None:
     assert finding.remedy.startswith("look at the hosts before the links")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "skew",
     [
         None,
@@ -259,9 +256,7 @@ def test_a_lost_pair_says_who_was_set_aside() -> None:
     assert finding.message.endswith("set aside: n2 (eth0)")
 
 
-@pytest.mark.parametrize(
-    "found", [replace(_NONE, complete=False), replace(_NONE, nodes=2)], ids=["cut short", "two nodes"]
-)
+@each_row("found", [replace(_NONE, complete=False), replace(_NONE, nodes=2)], ids=["cut short", "two nodes"])
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
     assert said(of_pairs.pairs, Localised(found), asked=PAIRS).status.value == "unknown"
 
@@ -286,7 +281,7 @@ SHORT = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lost", "short", "others"),
     [
         ((SHORT, "it failed (rank 1: all_reduce: Connection closed by peer)"), ["rank 0"], []),

@@ -1,13 +1,12 @@
 """Ranks that come late, where a log that was edited does not say it of each rank."""
 
-import pytest
-
 from ncclprobe.checks.run.ranks import _LATECOMER, _with, straggler
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize("left", [7, 8, 9])
-@pytest.mark.parametrize("what", ["late_us", "late_rounds", "hosts"])
+@each_row("left", [7, 8, 9])
+@each_row("what", ["late_us", "late_rounds", "hosts"])
 def test_a_row_counts_where_it_speaks_of_every_rank(what: str, left: int) -> None:
     rows, who = _with(_LATECOMER)
     (row,) = rows.measured

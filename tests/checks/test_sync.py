@@ -38,12 +38,13 @@ from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot, vote
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("size", [2, 8])
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("size", [2, 8])
 def test_a_fleet_of_healthy_machines_of_one_kind_has_no_finding(path: Path, size: int) -> None:
     verdicts = judged(fleet(path.stem, size), backend(path.stem))
     assert [(v.id, f.message) for v in verdicts.values() for f in v.findings] == []
@@ -119,7 +120,7 @@ PLANTS: dict[str, tuple[str, Plant, Severity]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "says", "plant", "severity"), [(k, *v) for k, v in PLANTS.items()], ids=PLANTS)
+@each_row(("name", "says", "plant", "severity"), [(k, *v) for k, v in PLANTS.items()], ids=PLANTS)
 def test_one_of_eight_that_differs_is_named(name: str, says: str, plant: Plant, severity: Severity) -> None:
     found = judged(fleet("hgx-h100", 8, plant, 1))
     worst = [f for f in found[name].findings if f.severity is severity]
@@ -128,8 +129,8 @@ def test_one_of_eight_that_differs_is_named(name: str, says: str, plant: Plant, 
     assert any(says in f.message for f in worst)
 
 
-@pytest.mark.parametrize(("name", "says", "plant", "severity"), [(k, *v) for k, v in PLANTS.items()], ids=PLANTS)
-@pytest.mark.parametrize(("size", "sick"), [(8, 4), (2, 1)])
+@each_row(("name", "says", "plant", "severity"), [(k, *v) for k, v in PLANTS.items()], ids=PLANTS)
+@each_row(("size", "sick"), [(8, 4), (2, 1)])
 def test_a_tie_is_told_and_nobody_is_named(
     name: str, says: str, plant: Plant, severity: Severity, size: int, sick: int
 ) -> None:
@@ -143,14 +144,14 @@ def test_a_tie_is_told_and_nobody_is_named(
     assert any(says in finding.message for finding in found)
 
 
-@pytest.mark.parametrize(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
+@each_row(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
 def test_a_planted_difference_has_few_consequences(name: str, plant: Plant) -> None:
     found = judged(fleet("hgx-h100", 8, plant, 1))
     above = {v.id for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
     assert above == {name}
 
 
-@pytest.mark.parametrize(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
+@each_row(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
 def test_gpus_nccl_and_hcas_are_nothing_to_a_job_over_gloo(name: str, plant: Plant) -> None:
     found = judged(fleet("hgx-h100", 8, plant, 1), Job("gloo"))
     above = {v.id for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
@@ -161,7 +162,7 @@ def without(fact: type) -> Plant:
     return lambda facts: {**facts, fact: Absent("permission denied")}
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@each_row("name", PLANTS)
 def test_a_node_of_which_the_fact_is_not_known_never_makes_agreement(name: str) -> None:
     rule = CHECKS[name]
     needed = {need.fact for need in rule.needs if need.of == "nodes" and not need.accepts_absent}
@@ -212,7 +213,7 @@ def test_a_plurality_is_no_majority() -> None:
     assert vote(dict(zip("abcde", "11123", strict=True))).outliers == ("d", "e")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("odd", "usual", "remedy"),
     [
         (having(NCCL_BUFFSIZE="1048576"), PLAIN, "on n2: `unset NCCL_BUFFSIZE`"),

@@ -3,7 +3,6 @@
 from ipaddress import IPv6Address
 from typing import Any
 
-import pytest
 from fake_fleet import Facts, fleet, judged, node, put, with_setting
 
 from ncclprobe.facts.cpu import Cpus
@@ -17,6 +16,7 @@ from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
 def findings(snapshots: list[Snapshot], name: str, job: Job | None = None) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -30,7 +30,7 @@ def own(name: str, *values: str) -> list[Snapshot]:
     return [replace(s, facts=with_setting(name, v)(s.facts)) if v else s for s, v in pairs]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "values", "expected"),
     [
         ("NCCL_PROTO", ("Simple", "", ""), [("fail", ("n0",))]),
@@ -79,7 +79,7 @@ def test_a_port_that_others_have_up_is_named_with_its_node() -> None:
     assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.port-state") == []
 
 
-@pytest.mark.parametrize(("beside", "named"), [(False, ["n3 mlx5_3:1"]), (True, [])])
+@each_row(("beside", "named"), [(False, ["n3 mlx5_3:1"]), (True, [])])
 def test_ports_of_software_alone_are_compared_where_there_are_no_others(beside: bool, named: list[str]) -> None:
     """NCCL takes soft-RoCE where there is no NIC."""
 
@@ -138,7 +138,7 @@ def lab(*facts: Facts) -> list[Snapshot]:
     return [Snapshot(f"n{number}", each) for number, each in enumerate(facts)]
 
 
-@pytest.mark.parametrize("kind", ["gloo", "nccl"])
+@each_row("kind", ["gloo", "nccl"])
 def test_hosts_that_share_a_kernel_are_healthy(kind: Any) -> None:
     verdicts = judged(lab(*map(plain, range(8))), Job(kind)).values()
     assert [f.message for v in verdicts for f in v.findings if f.severity is not Severity.NOTE] == []
@@ -152,7 +152,7 @@ def test_an_interface_that_one_node_lacks_is_a_missing_nic() -> None:
     assert judged(snapshots, Job("gloo"))["sync.nic-count"].status is Status.SKIP
 
 
-@pytest.mark.parametrize("kind", ["gloo", "nccl"])
+@each_row("kind", ["gloo", "nccl"])
 def test_one_mtu_that_differs_is_named_with_its_interface(kind: Any) -> None:
     (finding,) = judged(lab(plain(0), plain(1), plain(2, mtu=1400)), Job(kind))["sync.mtu"].findings[:1]
     assert (finding.subject, finding.nodes) == ("eth0", ("n2",))
@@ -169,7 +169,7 @@ def test_two_containers_on_one_hosts_network_have_its_address_by_right() -> None
     assert findings(lab(plain(0), twin), "sync.address-twice") == []
 
 
-@pytest.mark.parametrize("name", ["docker0", "virbr0", "cni0", "br-0123456789ab", "tmfifo_net0", "kube-ipvs0"])
+@each_row("name", ["docker0", "virbr0", "cni0", "br-0123456789ab", "tmfifo_net0", "kube-ipvs0"])
 def test_what_every_machine_has_is_no_address_of_its_own(name: str) -> None:
     address = Address(name, "inet", "172.17.0.1", "255.255.0.0", running=True)
     bridge = Interface(name, 9, frozenset({"up", "running"}), 1500, addresses=(address,), virtual=True, kind="bridge")
@@ -241,7 +241,7 @@ def test_ranks_that_are_confined_to_a_gpu_each_may_all_call_it_0() -> None:
     assert findings([replace(s, facts=one(s.facts)) for s in snapshots], "launch.dup-gpu") == []
 
 
-@pytest.mark.parametrize(("virtual", "severity"), [(True, "note"), (False, "warn")])
+@each_row(("virtual", "severity"), [(True, "note"), (False, "warn")])
 def test_the_tree_of_a_virtual_machine_is_its_hypervisors_business(virtual: bool, severity: str) -> None:
     def split(facts: Facts) -> Facts:
         return {**facts, Cpus: replace(facts[Cpus], numa=facts[Cpus].numa[:1])}

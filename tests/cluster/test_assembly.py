@@ -16,6 +16,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.host.capture import dump
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
 def peer(name: str, rank: int, capture: Path = Path(), **details: Any) -> Peer:
@@ -89,7 +90,7 @@ def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
     assert (mute.kind, mute.node_rank) == ("silent", 3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "lost"),
     [
         (dump({("read", "/a"): "one"}, "n1"), ""),
@@ -109,7 +110,7 @@ def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
     assert replay.node == "n1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rank", "address", "why"),
     [
         (1, "10.0.0.2", ""),

@@ -13,6 +13,7 @@ from ncclprobe.cluster.rendezvous.messages import DataOrder, RateOrder
 from ncclprobe.facts.data_paths import AskedPath, DataPath, DataPaths, Look
 from ncclprobe.model.measurement import PathRate
 from ncclprobe.model.snapshot import Absent, Snapshot
+from tests.each_row import each_row
 
 PATIENCE_S = 30.0
 LOOK = Look("folder", "/", 0, 0, "0755", 0, 4096, 1.0, True, True, True, 10, 5, 0, 0, read_only=False)
@@ -42,7 +43,7 @@ def measured(work: RateWork, *orders: RateOrder) -> list[PathRate]:
     return [PathRate(**each) for each in said]
 
 
-@pytest.mark.parametrize(("nodes", "size"), [(1, 1), (2, 1), (8, 1), (9, 2), (64, 8), (65, 8), (1024, 8)])
+@each_row(("nodes", "size"), [(1, 1), (2, 1), (8, 1), (9, 2), (64, 8), (65, 8), (1024, 8)])
 def test_no_more_than_eight_nodes_measure_at_once_and_each_has_its_turn(nodes: int, size: int) -> None:
     turns = turns_of(range(nodes))
     assert max(map(len, turns)) == size

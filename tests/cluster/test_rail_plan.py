@@ -6,11 +6,12 @@ from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, in_word
 from ncclprobe.commands import main
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import round_robin
+from tests.each_row import each_row
 
 SIZES = [2, 3, 4, 16, 17, 64, 256, 1024]
 
 
-@pytest.mark.parametrize("nodes", SIZES)
+@each_row("nodes", SIZES)
 def test_a_plan_keeps_to_its_bytes_and_its_pairs_at_once(nodes: int) -> None:
     budget = Budget()
     plan = plan_rails(nodes, 8, 400, budget)
@@ -26,7 +27,7 @@ def test_a_plan_keeps_to_its_bytes_and_its_pairs_at_once(nodes: int) -> None:
         assert {job.together for job in wave} == {8}
 
 
-@pytest.mark.parametrize(("nodes", "seconds"), [(4, 60), (64, 60), (1024, 120)])
+@each_row(("nodes", "seconds"), [(4, 60), (64, 60), (1024, 120)])
 def test_a_healthy_fleet_takes_about_a_minute(nodes: int, seconds: float) -> None:
     assert plan_rails(nodes, 8, 400, Budget()).seconds < seconds
 

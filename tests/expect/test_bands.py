@@ -16,6 +16,7 @@ from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, TimeStats
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 GOOD: dict[str, Any] = {
     "op": '"all_reduce"',
@@ -50,7 +51,7 @@ def test_the_default_tolerance_is_said() -> None:
     assert "tolerance of 20%" in band.expectation.why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         ("[[expect]\n", "not TOML"),
@@ -108,7 +109,7 @@ def test_a_range_covers_both_its_ends_and_no_more() -> None:
     assert covered == [1024, 4096]
 
 
-@pytest.mark.parametrize(("busbw", "status"), [(90.0, "pass"), (89.99, "fail")])
+@each_row(("busbw", "status"), [(90.0, "pass"), (89.99, "fail")])
 def test_a_row_is_judged_by_the_lowest_that_passes(busbw: float, status: str) -> None:
     mean_us = ROW.time_us.mean
     row = judged(replace(ROW, busbw_GBps=busbw, interval_us=(mean_us, mean_us)), from_toml(toml(), "b"))
@@ -116,7 +117,7 @@ def test_a_row_is_judged_by_the_lowest_that_passes(busbw: float, status: str) ->
     assert row.expectation is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("interval_us", "status"),
     [
         ((19.0, 21.9), "pass"),  # 100 GB/s at the mean of 20 us, so 90 at 22.2
@@ -151,7 +152,7 @@ def test_an_earlier_report_is_a_baseline_less_the_tolerance() -> None:
     assert "2026-01-02" in band.expectation.why
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other",
     [{"ranks": 16}, {"dtype": "int8"}, {"place": "out"}, {"backend": "gloo"}, {"mode": "blocking"}, {"nodes": 2}],
 )
@@ -161,7 +162,7 @@ def test_a_baseline_speaks_only_for_rows_measured_alike(other: dict[str, Any]) -
     assert not band.covers(replace(ROW, **other))
 
 
-@pytest.mark.parametrize("spoilt", [{"wrong": 1}, {"status": "inconclusive"}, {"status": "fail"}, {"busbw_GBps": 0.0}])
+@each_row("spoilt", [{"wrong": 1}, {"status": "inconclusive"}, {"status": "fail"}, {"busbw_GBps": 0.0}])
 def test_a_spoilt_row_is_no_baseline(spoilt: dict[str, Any]) -> None:
     bands: tuple[Band, ...] = from_report(report(ROW, replace(ROW, nbytes=8, **spoilt)), "old.json")
     assert len(bands) == 1
@@ -172,13 +173,13 @@ def test_a_report_without_numbers_is_refused() -> None:
         from_report(report(), "old.json")
 
 
-@pytest.mark.parametrize("text", ["20", "1", "-0.1", "nan", "0.1%", ""])
+@each_row("text", ["20", "1", "-0.1", "nan", "0.1%", ""])
 def test_a_tolerance_that_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="share"):
         parse_tolerance(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sizes", "words"),
     [
         ({}, "all_reduce 1 MiB"),

@@ -14,6 +14,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
+from tests.each_row import each_row
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 
@@ -46,7 +47,7 @@ def test_one_run_says_little_of_the_next() -> None:
     assert (kept.noise, kept.runs) == (0.2, 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spoilt", "words"),
     [
         ({"wrong": 3}, "3 elements were wrong"),
@@ -100,7 +101,7 @@ def spoilt_file(**changes: Any) -> str:
     return json.dumps(document)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",

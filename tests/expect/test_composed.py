@@ -10,6 +10,7 @@ from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
+from tests.each_row import each_row
 
 GIB = 1 << 30
 GPUS = ("L40S", "RTX 4090", "5090", "RTX PRO 6000", "A6000", "RTX 6000 Ada", "A40", "A10", "T4", "H100 PCIe")
@@ -37,7 +38,7 @@ def test_what_is_not_said_is_usual_and_named() -> None:
     assert composed("8 x H200, 8 NICs x 400, NICs at PHB").nic_path == "PHB"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "meant"),
     [
         ("NVIDIA H200", "NVIDIA H200"),
@@ -67,7 +68,7 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
     assert across.busbw_GBps < inside.busbw_GBps / 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("typed", "gpus", "links", "least", "most"),
     [
         ("4 x V100-SXM2", 4, 6, 110, 130),  # Jean Zay reaches 124
@@ -118,7 +119,7 @@ def test_a_box_as_its_owner_types_it(typed: str, gpus: int, links: int, least: f
     assert least < found.value < most
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("typed", "answer"),
     [
         ("A100 80GB", "may be NVIDIA A100 80GB PCIe or NVIDIA A100-SXM4-80GB"),
@@ -144,7 +145,7 @@ def test_what_may_be_two_things_is_asked_for(typed: str, answer: str) -> None:
         machine_of(typed, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["8 x H200, 8 x 400 ib, no GDR", "8 x H200, no GDR, 8 x 400 ib", "8 x H200, no GDR, 8 x 400 ib, 8 X 400 IB"]
 )
 def test_the_parts_of_a_box_may_be_said_in_any_order_and_twice(text: str) -> None:
@@ -152,7 +153,7 @@ def test_the_parts_of_a_box_may_be_said_in_any_order_and_twice(text: str) -> Non
     assert (box.nics, box.gdr) == (8, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("nics", "count", "gbps", "network", "assumed"),
     [
         ("8 x 400G IB", 8, 400, "ib", ""),
@@ -192,9 +193,9 @@ def test_a_spark_with_one_of_its_two_ports_fails_and_healthy_ones_do_not() -> No
         assert 12.25 < found.threshold < 18.9  # one port; the slowest healthy pair of NVIDIA's dgx-spark-playbooks
 
 
-@pytest.mark.parametrize("sockets", [1, 2])
-@pytest.mark.parametrize("p2p", ["P2P", "no P2P"])
-@pytest.mark.parametrize("gpu", GPUS)
+@each_row("sockets", [1, 2])
+@each_row("p2p", ["P2P", "no P2P"])
+@each_row("gpu", GPUS)
 def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets: int) -> None:
     box = composed(f"8 x {gpu}, {sockets} sockets, {p2p}")
     for op in OPS:
@@ -204,7 +205,7 @@ def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets
         assert found.worst == "unjudged"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "seen"),
     [
         ("8 x RTX PRO 6000, 1 socket", 46.4),  # voipmonitor/rtx6kpro, two switches
@@ -221,7 +222,7 @@ def test_published_boxes_reach_what_is_expected(text: str, seen: float) -> None:
     assert found.busbw_GBps == pytest.approx(seen, rel=0.05)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         ("0 x L40S", "1 to 16 GPUs"),
@@ -260,7 +261,7 @@ def test_what_is_not_understood_is_refused_with_an_example(text: str, why: str) 
         composed(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "gpu", "same"),
     [
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA RTX PRO 6000 Blackwell Server Edition", True),

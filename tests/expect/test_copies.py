@@ -8,16 +8,17 @@ from ncclprobe.expect.system import NodeSystem
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 from .test_network import A100, H100
 
 
-@pytest.mark.parametrize(("generation", "GBps"), [(3, 12.2), (3, 13.1), (4, 25.9), (4, 26.3), (5, 51), (5, 55.4)])
+@each_row(("generation", "GBps"), [(3, 12.2), (3, 13.1), (4, 25.9), (4, 26.3), (5, 51), (5, 55.4)])
 def test_a_published_copy_from_the_host_is_in_the_band(generation: int, GBps: float) -> None:
     assert _low(copies.host_copy(generation, 16)) <= GBps <= 1.1 * _value(copies.host_copy(generation, 16))
 
 
-@pytest.mark.parametrize(("generation", "GBps"), [(3, 3.8), (4, 12.9), (5, 26)])
+@each_row(("generation", "GBps"), [(3, 3.8), (4, 12.9), (5, 26)])
 def test_half_a_slot_or_the_wrong_numa_node_is_not(generation: int, GBps: float) -> None:
     assert GBps < _low(copies.host_copy(generation, 16))
 
@@ -43,7 +44,7 @@ def test_two_gpus_of_one_grace_share_its_link_and_that_is_normal() -> None:
     assert copies.c2c_copy(1, 80) is None
 
 
-@pytest.mark.parametrize(("links", "system", "GBps"), [(12, A100, 276), (18, H100, 396)])
+@each_row(("links", "system", "GBps"), [(12, A100, 276), (18, H100, 396)])
 def test_a_published_copy_over_nvlink_is_in_the_band(links: int, system: NodeSystem, GBps: float) -> None:
     found = copies.nvlink_copy(replace(system, nvlinks=links))
     assert _low(found) <= GBps <= 1.02 * _value(found)
@@ -55,7 +56,7 @@ def test_in_a_mesh_a_pair_has_its_share_of_the_links() -> None:
     assert copies.nvlink_copy(replace(A100, nvlinks=0)) is None
 
 
-@pytest.mark.parametrize(("same_socket", "p2p", "GBps"), [(True, True, 53), (False, True, 39), (False, False, 36)])
+@each_row(("same_socket", "p2p", "GBps"), [(True, True, 53), (False, True, 39), (False, False, 36)])
 def test_a_published_copy_between_gpus_over_pcie_is_in_the_band(same_socket: bool, p2p: bool, GBps: float) -> None:
     found = copies.p2p_pcie_copy(5, 16, same_socket=same_socket, p2p=p2p)
     assert _low(found) <= GBps <= 1.15 * _value(found)
@@ -66,7 +67,7 @@ def test_the_slowest_interface_of_all_nodes_decides() -> None:
     assert sockets.slowest(interfaces) == SocketLink(10, "eth1 of b", "reported")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "interface",
     [
         SocketInterface("b", "veth1", 10, virtual=True),
@@ -100,7 +101,7 @@ def test_what_an_interface_reports_of_itself_judges_no_run_of_gloo() -> None:
     assert "eth0 of a reports 1 Gb/s" in found.why
 
 
-@pytest.mark.parametrize("op", ["reduce_scatter", "all_gather", "all_to_all", "gather"])
+@each_row("op", ["reduce_scatter", "all_gather", "all_to_all", "gather"])
 def test_gloos_other_collectives_are_not_held_to_its_all_reduce(op: str) -> None:
     assert sockets.gloo(op, 64 << 20, SocketLink(10, "eth0", "reported")) is None
 
@@ -109,7 +110,7 @@ def test_nothing_is_expected_of_small_messages_over_tcp() -> None:
     assert sockets.gloo("all_reduce", 4096, SocketLink(10, "eth0", "reported")) is None
 
 
-@pytest.mark.parametrize(("gbps", "GBps"), [(100, 4.5), (100, 5.2), (32, 2.4), (10, 0.96), (200, 3.2)])
+@each_row(("gbps", "GBps"), [(100, 4.5), (100, 5.2), (32, 2.4), (10, 0.96), (200, 3.2)])
 def test_a_published_run_of_nccl_over_tcp_is_within_a_factor_of_two(gbps: float, GBps: float) -> None:
     found = sockets.nccl("all_reduce", SocketLink(gbps, "eth0", "reported"))
     assert 0.5 * _value(found) <= GBps <= 1.25 * _value(found)
@@ -132,7 +133,7 @@ def _value(found: Expectation | None) -> float:
     return found.value
 
 
-@pytest.mark.parametrize(("GBps", "status"), [(9.0, "fail"), (30.0, "unjudged")])
+@each_row(("GBps", "status"), [(9.0, "fail"), (30.0, "unjudged")])
 def test_a_copy_both_ways_is_held_to_a_third_of_one_way_and_to_nothing_finer(GBps: float, status: str) -> None:
     row = CopyRow(node="n0", rank=0, kind="bidirectional", device="GPU0", nbytes=1 << 28, GBps=GBps, min_GBps=GBps,
                   max_GBps=GBps, samples=7)  # fmt: skip
@@ -144,7 +145,7 @@ def test_a_copy_both_ways_is_held_to_a_third_of_one_way_and_to_nothing_finer(GBp
     assert copies.judged(replace(row, nbytes=1 << 20), {"host": slot}).status == "unjudged"
 
 
-@pytest.mark.parametrize(("gbps", "GBps", "status"), [(1, 0.02, "fail"), (1, 0.1, "unjudged"), (100, 0.2, "unjudged")])
+@each_row(("gbps", "GBps", "status"), [(1, 0.02, "fail"), (1, 0.1, "unjudged"), (100, 0.2, "unjudged")])
 def test_gloo_below_a_third_of_what_its_interface_reports_fails_and_shared_cores_do_not(
     gbps: float, GBps: float, status: str
 ) -> None:

@@ -15,6 +15,7 @@ from ncclprobe.expect.tuner.search import Graph, Graphs
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 GIB = 1 << 30
 ONE = Graph(pattern=4, channels=2, bw_intra=1.2, bw_inter=1.2, type_intra="LOC", type_inter="PHB", same_channels=True)
@@ -58,7 +59,7 @@ def test_a_small_broadcast_takes_ring_ll_as_the_log_says() -> None:
     assert (best.algorithm, best.protocol, best.channels) == ("Ring", "LL", 2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "op", "expected"),
     [
         (H100, "all_reduce", 476),  # measured 485 (plugins/profiler/inspector/README.md of NCCL)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ncclprobe.expect.topology_text import MOST_BYTES, graph_dump, pattern_lines
 from ncclprobe.expect.tuner.search import Graph, Graphs
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 RING = """<graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="30" speedinter="24.5" latencyinter="0.75"
  typeintra="NVL" typeinter="PXB" samechannels="0"><channel><gpu dev="0" rank="0"/><gpu dev="1" rank="1"/></channel>
@@ -47,7 +48,7 @@ def test_nvls_without_channels_is_no_nvls() -> None:
     assert graph_dump(dump(RING, TREE, NVLS), "graph.xml").nvls is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         ("", "no XML"),

@@ -9,6 +9,7 @@ from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 from .boxes import A100, B200, H100, PLAIN, SOCKETS, V100
 
@@ -23,7 +24,7 @@ def with_cell(system: NodeSystem, shape: Shape, nbytes: int, mark: float | None,
     return weighed(NUMBER, system, shape, "all_reduce", nbytes, by_time=by_time, cells=cells)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "shape", "op", "path"),
     [
         (H100, NODE, "all_reduce", "nvlink hopper"),
@@ -55,7 +56,7 @@ def test_a_cell_with_a_mark_gives_a_threshold_and_says_how_well_it_is_known() ->
     assert once((70, 71), found).status == "fail"
 
 
-@pytest.mark.parametrize("mark", [None, "no cell"])
+@each_row("mark", [None, "no cell"])
 def test_without_enough_sources_a_row_is_shown_and_judged_by_the_gross_mark_alone(mark: object) -> None:
     found = with_cell(H100, NODE, GIB, None) if mark is None else weighed(NUMBER, PLAIN, Shape((2,)), "gather", GIB)
     assert (found.value, found.threshold, found.worst) == (100.0, 0.0, "unjudged")
@@ -66,7 +67,7 @@ def test_without_enough_sources_a_row_is_shown_and_judged_by_the_gross_mark_alon
     assert once((1, 1), found).status == "fail"  # a third is missed by nobody's table
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "shape", "nbytes", "mark", "by_time"),
     [
         (H100, NODE, GIB, 0.45, False),  # known within a factor of two and no better

@@ -6,6 +6,7 @@ from conftest import fact_rows
 
 from ncclprobe.expect.recognise import nccl_link_GBps
 from ncclprobe.expect.tables import gpus
+from tests.each_row import each_row
 
 every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 
@@ -34,9 +35,7 @@ def test_an_alias_is_the_gpu_and_a_name_of_several_products_is_none() -> None:
     assert gpus.table()["NVIDIA H100"].nvlinks == 0
 
 
-@pytest.mark.parametrize(
-    ("generation", "width", "GBps"), [(3, 16, 12), (4, 16, 24), (5, 16, 48), (4, 8, 12), (9, 16, 12)]
-)
+@each_row(("generation", "width", "GBps"), [(3, 16, 12), (4, 16, 24), (5, 16, 48), (4, 8, 12), (9, 16, 12)])
 def test_a_slot_counts_for_nccl_by_generation_and_width(generation: int, width: int, GBps: float) -> None:
     assert gpus.nccl_pcie_GBps(generation, width) == GBps
 

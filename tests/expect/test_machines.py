@@ -17,6 +17,7 @@ from ncclprobe.expect.tables.machines import MachineType, by_name, find, from_to
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
@@ -91,7 +92,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
     assert (system.pcie_GBps, system.nics, system.nic_gbps, system.source) == (48.0, 8, 400.0, "a sheet")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wrong", "words"),
     [
         ("[match\n", "not TOML"),
@@ -236,14 +237,14 @@ def test_a_type_is_whole_and_every_number_has_its_source(machine: MachineType) -
         assert row.busbw_GBps <= most_GBps(row, machine.links, gpus.table()[machine.gpu])
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each_row("path", FILES, ids=lambda path: path.stem)
 def test_a_file_is_named_after_its_type_and_names_no_file_of_ours(path: Path) -> None:
     text_ = path.read_text(encoding="utf-8")
     assert path.stem == re.sub(r"[^a-z0-9.]+", "-", from_toml(text_, path.name).name.lower())
     assert not re.search(r"published_results|file id|/shared/|machines\.csv", text_)
 
 
-@pytest.mark.parametrize("name", table())
+@each_row("name", table())
 def test_a_type_that_is_asked_for_by_its_name_is_the_one_of_the_table(name: str) -> None:
     assert named(name.upper().replace("-", "_")) == table()[name]
 

@@ -20,6 +20,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
 from ncclprobe.nccl_tests.writer import groups, save
+from tests.each_row import each_row
 
 RANKS = "".join(f"#  Rank {n:2d} Group  0 Pid   1000 on  node{n // 4} device {n % 4:2d} [0000:07:00] NVIDIA H100\n"
                 for n in range(8))  # fmt: skip
@@ -105,7 +106,7 @@ def test_numbers_of_another_operation_are_refused() -> None:
         parse_text(START.format("reduce") + RANKS + NEW + ALL_REDUCE, "log")
 
 
-@pytest.mark.parametrize("text", ["", "hello\n", NEW, RANKS, "1 2 3\n", NEW + "8 2 float sum -1 x x x x x x x x\n"])
+@each_row("text", ["", "hello\n", NEW, RANKS, "1 2 3\n", NEW + "8 2 float sum -1 x x x x x x x x\n"])
 def test_a_text_without_rows_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_text(text, "log")
@@ -193,7 +194,7 @@ def test_json_with_its_quirks_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         (json.dumps(DOCUMENT)[:200], "not a whole JSON file"),
@@ -229,7 +230,7 @@ def timed(op: str, place: str, nbytes: int = 1 << 26, us: float = 1083.5) -> Mea
     return row
 
 
-@pytest.mark.parametrize(
+@each_row(
     "rows",
     [
         (timed("all_reduce", "in"), timed("all_reduce", "in", 1 << 20, 33.25)),
@@ -286,7 +287,7 @@ def test_every_vector_of_nccl_tests_gives_its_bandwidths() -> None:
     assert checked > 500
 
 
-@pytest.mark.parametrize(("code", "words"), [(22809, "2.28.9"), (2804, "2.8.4"), (21805, "2.18.5")])
+@each_row(("code", "words"), [(22809, "2.28.9"), (2804, "2.8.4"), (21805, "2.18.5")])
 def test_a_version_is_unpacked(code: int, words: str) -> None:
     assert version(code) == words
 
@@ -310,9 +311,7 @@ def test_a_start_that_failed_adds_no_ranks_to_the_next() -> None:
     assert {row.ranks for row in one(start + "node0: Test NCCL failure\n" + start + NEW + ALL_REDUCE)} == {8}
 
 
-@pytest.mark.parametrize(
-    ("size", "time"), [(10**400, 1000.0), (1 << 63, 1000.0), (-8, 1000.0), (8, 1e-300), (1 << 30, 1e-3)]
-)
+@each_row(("size", "time"), [(10**400, 1000.0), (1 << 63, 1000.0), (-8, 1000.0), (8, 1e-300), (1 << 30, 1e-3)])
 def test_a_number_that_no_machine_can_reach_is_refused(size: int, time: float) -> None:
     line = Line(size, 1, "float", "sum", "out", time, 0.0, 0.0, 0)
     with pytest.raises(

@@ -4,10 +4,9 @@ import importlib
 import sys
 from pathlib import Path
 
-import pytest
-
 from expect.nccl_vectors import communicators, differences, of_release, same_channels, searched
 from ncclprobe.expect.system import NcclVersion
+from tests.each_row import each_row
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 topologies = importlib.import_module("topologies")
@@ -23,14 +22,14 @@ IRREGULAR = {
 """Machines of which NodeSystem does not hold what the search depends on."""
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=str)
+@each_row("release", RELEASES, ids=str)
 def test_given_nccls_graphs_tables_and_choices_are_nccls(release: NcclVersion) -> None:
     for each in of_release(release):
         for function in each.functions:
             assert differences(each, each.graphs, function, release, within=1e-3) == []
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=str)
+@each_row("release", RELEASES, ids=str)
 def test_our_own_search_finds_nccls_channels_and_so_its_times(release: NcclVersion) -> None:
     for each in of_release(release):
         found = searched(each, release)

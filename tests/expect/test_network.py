@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ncclprobe.expect.network import FRACTIONS, domains, limit
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 H100 = NodeSystem(
     name="8x H100",
@@ -66,7 +67,7 @@ SICK = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each_row("name", PUBLISHED)
 def test_a_healthy_published_run_lies_near_what_is_normal_and_below_the_limit(name: str) -> None:
     system, nodes, op, busbw, node = PUBLISHED[name]
     found = limit(system, Shape((system.gpus,) * nodes), op, node)
@@ -75,7 +76,7 @@ def test_a_healthy_published_run_lies_near_what_is_normal_and_below_the_limit(na
     assert busbw / found.value_GBps == pytest.approx(1, abs=0.12)
 
 
-@pytest.mark.parametrize("name", SICK)
+@each_row("name", SICK)
 def test_a_sick_published_run_lies_far_below_what_is_normal(name: str) -> None:
     system, nodes, op, busbw, node = SICK[name]
     found = limit(system, Shape((system.gpus,) * nodes), op, node)
@@ -89,7 +90,7 @@ def test_one_node_and_one_nvlink_fabric_have_no_network() -> None:
     assert domains(GB300, Shape((4,) * 32)).ranks == 64
 
 
-@pytest.mark.parametrize(("racks", "busbw"), [(2, 738), (20, 405 * 930 / 834)])
+@each_row(("racks", "busbw"), [(2, 738), (20, 405 * 930 / 834)])
 def test_several_racks_reach_a_share_of_one_rack(racks: int, busbw: float) -> None:
     shape = Shape((4,) * 16 * racks)
     found = limit(GB300, shape, "all_reduce", 930)
@@ -126,9 +127,7 @@ def test_an_unknown_fabric_still_gets_a_number_and_says_how_little_it_is_worth()
     assert found.value_GBps == pytest.approx(0.85 * 400)
 
 
-@pytest.mark.parametrize(
-    ("gbps", "slot", "aligned", "seen"), [(100, 12, 11.35, 8.8), (100, 12, 11.35, 6.04), (400, 48, 46, 25)]
-)
+@each_row(("gbps", "slot", "aligned", "seen"), [(100, 12, 11.35, 8.8), (100, 12, 11.35, 6.04), (400, 48, 46, 25)])
 def test_without_gpudirect_the_host_is_in_the_way(gbps: float, slot: float, aligned: float, seen: float) -> None:
     lone = replace(A100, gpus=1, nics=1, nic_gbps=gbps, domain_gpus=1, pcie_GBps=slot)
     direct, through_host = (limit(replace(lone, gdr=gdr), Shape((1, 1)), "all_gather") for gdr in (True, False))

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
 from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.recognise import nics_of, processor, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import find
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
 def seen(name: str) -> NodeSystem:
@@ -18,7 +17,7 @@ def seen(name: str) -> NodeSystem:
     return system
 
 
-@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+@each_row("path", CAPTURES, ids=lambda path: path.stem)
 def test_every_capture_is_a_system_or_says_why_not(path: Path) -> None:
     facts, _ = facts_of(path)
     system = system_of(facts)
@@ -33,7 +32,7 @@ def test_every_capture_is_a_system_or_says_why_not(path: Path) -> None:
         assert (system.network is None) == (system.nics == 0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "type_"),
     [("hgx-h100", "DGX H100"), ("dgx-a100", "DGX A100"), ("dgx-1v", "DGX-1V"), ("dgx-b200", "DGX B200")],
 )
@@ -82,7 +81,7 @@ def test_what_was_assumed_is_said() -> None:
     assert "assumed: NVLinks, processor" in system.source
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "kind"),
     [
         ("Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz", "bdw"),

@@ -11,6 +11,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.model.measurement import Expectation
+from tests.each_row import each_row
 
 from .boxes import H100, LATEST, PLAIN
 
@@ -34,9 +35,7 @@ def test_no_setting_changes_nothing() -> None:
     assert expected(NOTHING).basis == "published"
 
 
-@pytest.mark.parametrize(
-    "value", ["Ring", "ring", "^NVLS,NVLSTree,Tree,CollNetDirect,CollNetChain,PAT", "allreduce:ring"]
-)
+@each_row("value", ["Ring", "ring", "^NVLS,NVLSTree,Tree,CollNetDirect,CollNetChain,PAT", "allreduce:ring"])
 def test_a_pinned_ring_is_expected_at_a_rings_speed_and_passes_there(value: str) -> None:
     ring = predict(H100, NODE, "all_reduce", 8 * GIB, algorithm="Ring")
     assert ring is not None
@@ -58,7 +57,7 @@ def test_switches_that_do_not_reduce_leave_a_ring() -> None:
     assert found.worst == "fail"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "said"),
     [
         ({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE=1"),
@@ -76,7 +75,7 @@ def test_what_is_not_known_with_a_setting_judges_nothing_and_names_it(variables:
     assert once((1, 1), found).status == "unjudged"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables",
     [
         {"NCCL_PROTO": "Simple"},

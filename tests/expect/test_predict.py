@@ -13,6 +13,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.model.measurement import Band, Expectation
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 from .test_network import A100, B200, GB300, H100, MEGA
 
@@ -23,7 +24,7 @@ PCIE = replace(A100, name="2x PCIe", gpus=2, nvlinks=0, nvlink_GBps=0.0, fabric=
 TCP = replace(H100, name="TCP", network="sockets", nics=1, nic_gbps=100, gdr=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "shape", "op", "busbw"),
     [
         (A100, NODE, "all_reduce", 235),
@@ -129,7 +130,7 @@ def test_small_messages_are_judged_by_time_and_large_ones_by_bandwidth() -> None
     assert large.bottleneck == "NVLink"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ports", "gbps", "network", "version", "rule", "busbw"),
     [
         (16, 100, "roce", (2, 14, 3), "Ring", 180.1),
@@ -179,7 +180,7 @@ def test_two_nodes_held_to_rings_stay_below_their_nics() -> None:
     assert ring.busbw_GBps < 200 < free.busbw_GBps
 
 
-@pytest.mark.parametrize("name", sorted(machines.table()))
+@each_row("name", sorted(machines.table()))
 def test_every_machine_type_expects_something_of_itself_or_has_one_gpu(name: str) -> None:
     machine = machines.table()[name]
     system = machine.system()

@@ -12,6 +12,7 @@ from ncclprobe.expect.tables.machines import Latency, MachineType
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 A100 = machines.find("standard-nd96asr-v4")
 MEGA = machines.find("a3-megagpu-8g")
@@ -26,8 +27,8 @@ def time_us(machine: MachineType, op: str, nbytes: int, shape: Shape) -> float:
     return nbytes * OPS[op].bus_factor(shape.ranks) / found.value / 1e3
 
 
-@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "sendrecv"])
-@pytest.mark.parametrize(("machine", "shape", "published"), [(A100, NODE, "all_reduce"), (MEGA, PAIR, "all_gather")])
+@each_row("op", ["all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "sendrecv"])
+@each_row(("machine", "shape", "published"), [(A100, NODE, "all_reduce"), (MEGA, PAIR, "all_gather")])
 def test_small_calls_of_one_machine_learn_from_the_one_that_was_published(
     op: str, machine: MachineType, shape: Shape, published: str
 ) -> None:
@@ -54,7 +55,7 @@ def ends() -> Iterator[tuple[MachineType, str, Shape, int]]:
                 yield machine, rate.op, Shape((rate.gpus,) * rate.nodes), rate.min_bytes
 
 
-@pytest.mark.parametrize(("machine", "op", "shape", "nbytes"), list(ends()))
+@each_row(("machine", "op", "shape", "nbytes"), list(ends()))
 def test_no_curve_steps_where_a_published_number_meets_the_model(
     machine: MachineType, op: str, shape: Shape, nbytes: int
 ) -> None:

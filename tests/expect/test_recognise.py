@@ -11,6 +11,7 @@ from ncclprobe.expect.tables.machines import MachineType, Match, find, table
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
 KNOWN = {
@@ -59,7 +60,7 @@ def test_a_types_own_facts_recognise_it_and_only_it(machine: MachineType) -> Non
     assert not found.differs
 
 
-@pytest.mark.parametrize("path", [p for p in CAPTURES if p.parent.name != "sick"], ids=lambda path: path.stem)
+@each_row("path", [p for p in CAPTURES if p.parent.name != "sick"], ids=lambda path: path.stem)
 def test_every_capture_is_recognised_by_at_most_one_type(path: Path) -> None:
     found = recognise(seen(*facts_of(path)))
     assert found.candidates == ((KNOWN[path.stem],) if path.stem in KNOWN else ())
@@ -67,7 +68,7 @@ def test_every_capture_is_recognised_by_at_most_one_type(path: Path) -> None:
     assert not found.differs
 
 
-@pytest.mark.parametrize("path", [p for p in CAPTURES if p.parent.name == "sick"], ids=lambda path: path.stem)
+@each_row("path", [p for p in CAPTURES if p.parent.name == "sick"], ids=lambda path: path.stem)
 def test_a_fault_makes_no_other_type_of_a_machine(path: Path) -> None:
     found = recognise(seen(*facts_of(path)))
     assert found.candidates in {(), ("DGX H100",), ("DGX A100",), ("GB200 NVL72",), ("DGX-1V",), ("p4d.24xlarge",)}
@@ -121,7 +122,7 @@ def test_firmware_that_names_the_type_decides_and_the_rest_is_compared() -> None
     assert recognise(replace(p5, gpu_names=(), gpus=None)).machine == find("p5.48xlarge")
 
 
-@pytest.mark.parametrize("product", ["p5.48xlarg", "p5.48xlarge2", "xp5.48xlarge", "DGXH1000", "DGX", ""])
+@each_row("product", ["p5.48xlarg", "p5.48xlarge2", "xp5.48xlarge", "DGXH1000", "DGX", ""])
 def test_a_product_is_no_other_because_one_begins_with_or_contains_it(product: str) -> None:
     for name in ("p5.48xlarge", "DGX H100"):
         assert recognise(replace(ideal(find(name)), product=product)).candidates == ()

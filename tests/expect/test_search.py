@@ -1,6 +1,5 @@
 """The channels that NCCL's search finds, against the worked examples of docs/how/nccl-cost-model.md and of logs."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,9 +9,10 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.search import Graphs, graphs, nvlink_domains
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "shape", "channels", "speed"),
     [
         (A100, Shape((8,)), 12, 20),  # 240 GB/s: 40 x 6, duplicated
@@ -82,7 +82,7 @@ def test_an_older_release_counts_slower_links() -> None:
     assert found(replace(PLAIN, processor="amd"), Shape((2,)), (2, 18, 3)).ring.bw_intra == 12
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("system", "shape", "why"),
     [
         (H100, Shape((1,)), "fewer than two"),

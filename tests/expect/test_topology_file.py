@@ -16,6 +16,7 @@ from ncclprobe.expect.predict import predict
 from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.topology_text import system_in
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 SWITCH = '<nvlink target="fffffff:ffff:ff" count="18" tclass="0x068000"/>'
 INTEL, AMD = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"', 'arch="x86_64" vendor="AuthenticAMD"'
@@ -94,7 +95,7 @@ def read(text: str, gpu: str | None = None, rate: float | None = None, *, networ
     return system_in(text, "topo", gpu, rate, network=network)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "product", "name"),
     [(H100, None, "azure-nd96isr-h100-v5"), (dgx_1(), None, "dgx-1v"), (L40S, "L40S", "pcie-8xl40s-2switch-spr")],
     ids=["nvswitch", "cube mesh", "two sockets"],
@@ -151,7 +152,7 @@ def test_a_matrix_needs_the_gpu_and_between_nodes_a_rate() -> None:
         read(MATRIX, "H200")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "network", "assumed"),
     [
         ("mlx5_0", "ib", "InfiniBand"),
@@ -189,7 +190,7 @@ def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_as
     assert read(H100).gpu == "GPUs of compute capability 9.0"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("", "neither NCCL's XML"),

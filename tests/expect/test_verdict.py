@@ -1,11 +1,10 @@
 """The verdict on a row: what fails, what is only noise, and what is never held against a machine."""
 
-import pytest
-
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect.bands import judge, judged
 from ncclprobe.model.measurement import Band, Basis, Disturbance, Expectation, Measurement, Retest, TimeStats
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 BAND = Expectation(100.0, 80.0, "GB/s", "baseline", "5 runs", "site.json")
 
@@ -18,7 +17,7 @@ def second(busbw: float, half: float = 0.01) -> Retest:
     return Retest(busbw, 20.0, (20 * (1 - half), 20 * (1 + half)), 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("busbw", "half", "status"),
     [(100, 0.01, "pass"), (300, 0.01, "pass"), (85, 0.01, "warn"), (89, 0.05, "pass"), (60, 0.01, "fail"),
      (80, 0.1, "inconclusive")],
@@ -27,7 +26,7 @@ def test_a_row_is_judged_by_both_ends_of_its_interval(busbw: float, half: float,
     assert judge(row(busbw, half), BAND).status == status
 
 
-@pytest.mark.parametrize("basis", ["model", "datasheet", "published", "baseline", "user"])
+@each_row("basis", ["model", "datasheet", "published", "baseline", "user"])
 def test_who_drew_a_line_is_not_warned_above_it(basis: Basis) -> None:
     assert judge(row(85), replace(BAND, basis=basis)).status == ("pass" if basis == "user" else "warn")
 
@@ -47,7 +46,7 @@ def test_a_repetition_that_is_noise_decides_nothing() -> None:
     assert judge(row(60), BAND, retest=Retest(60, 20.0, None, 1)).status == "inconclusive"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("basis", "status"),
     [("model", "inconclusive"), ("published", "inconclusive"), ("datasheet", "inconclusive"), ("user", "fail"),
      ("baseline", "fail")],
@@ -79,9 +78,7 @@ LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the medi
 SHOWN = replace(BAND, basis="model", threshold=0.0, worst="unjudged", known="not judged: known from 2 sources")
 
 
-@pytest.mark.parametrize(
-    ("busbw", "half", "status"), [(100, 0.01, "pass"), (85, 0.01, "pass"), (80, 0.1, "pass"), (10, 0.01, "warn")]
-)
+@each_row(("busbw", "half", "status"), [(100, 0.01, "pass"), (85, 0.01, "pass"), (80, 0.1, "pass"), (10, 0.01, "warn")])
 def test_a_loosely_known_number_warns_at_most_and_noise_of_it_is_no_verdict(
     busbw: float, half: float, status: str
 ) -> None:
@@ -97,7 +94,7 @@ def test_a_number_that_judges_nothing_leaves_the_row_as_it_is() -> None:
     assert (first.status, first.expectation, first.inconclusive_why) == ("unjudged", SHOWN, "")
 
 
-@pytest.mark.parametrize("hiccup", [1.0, 3.0, 100.0])
+@each_row("hiccup", [1.0, 3.0, 100.0])
 def test_the_number_that_is_shown_is_the_number_that_is_judged(hiccup: float) -> None:
     times = TimeStats(mean=20.0 * hiccup, median=20.0, min=19.9, p95=20.0 * hiccup, max=80.0 * hiccup, stdev=1.0)
     shown = replace(ROW, busbw_GBps=81.0, time_us=times, interval_us=(20.0, 20.0))
@@ -108,7 +105,7 @@ def test_the_number_that_is_shown_is_the_number_that_is_judged(hiccup: float) ->
 GROSS = replace(BAND, threshold=0.0, worst="unjudged", known="1 source", gross=33.3)
 
 
-@pytest.mark.parametrize(("busbw", "status"), [(34.0, "unjudged"), (32.0, "fail"), (3.0, "fail")])
+@each_row(("busbw", "status"), [(34.0, "unjudged"), (32.0, "fail"), (3.0, "fail")])
 def test_a_loss_that_nobody_could_miss_fails_however_loosely_the_number_is_known(busbw: float, status: str) -> None:
     assert judge(row(busbw), GROSS).status == status
     assert judge(replace(row(busbw), interval_us=None), GROSS).status == status

@@ -19,6 +19,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 NOTHING = Missing("not there")
 
@@ -52,7 +53,7 @@ def environment(**variables: str) -> Collector:
     return Collector(run=lambda host: Environment(variables), produces=Environment)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "said", "kind"),
     [
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {("stat", "/.dockerenv"): {}}, "kubernetes"),
@@ -91,7 +92,7 @@ def test_memory_that_is_left_counts_what_the_kernel_can_drop() -> None:
         memory.meminfo("MemTotal: 1024 kB\n")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("7ffe8c4c0000 default stack anon=3 N0=3 kernelpagesize_kB=4", MemoryPolicy()),
@@ -202,7 +203,7 @@ def test_in_a_hybrid_hierarchy_version_1_has_the_controllers() -> None:
     assert cgroup.places("0::/\n", MOUNTS2)["cpu"] == (V2, ("/sys/fs/cgroup",))
 
 
-@pytest.mark.parametrize("text", ["100000", "x 100000", "100000 0", "", "-5 100000"])
+@each_row("text", ["100000", "x 100000", "100000 0", "", "-5 100000"])
 def test_what_is_no_quota_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         cgroup.quota(text)
@@ -226,7 +227,7 @@ def test_a_leftover_is_told_from_a_file_in_use() -> None:
     assert [(s.name, s.held) for s in seen.segments] == [("nccl-bbbbbb", True), ("nccl-aaaaaa", False)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mine", "hidden", "everyone", "held"),
     [(True, 5, True, False), (False, 0, True, False), (False, 5, True, None), (True, 0, False, None)],
 )
@@ -261,7 +262,7 @@ def test_device_nodes_are_listed_and_never_opened() -> None:
 VIRTUAL, BARE = "flags\t\t: fpu sse hypervisor lahf\n", "flags\t\t: fpu sse lahf\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dmi", "cpuinfo", "expected"),
     [
         (Dmi("Amazon EC2", "p5.48xlarge"), VIRTUAL, ("aws", "p5.48xlarge", True)),
@@ -332,7 +333,7 @@ def test_the_fewest_threads_that_any_level_allows_hold() -> None:
     assert (fuller.most, fuller.left) == (4096, 6)
 
 
-@pytest.mark.parametrize("said", [["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"])
+@each_row("said", [["7", None], [{}, 7], [1.5, 2], [True, 7], [7], 7, "77"])
 def test_limits_that_are_no_numbers_are_refused(said: object) -> None:
     with pytest.raises(ParseError, match="RLIMIT_NPROC"):
         process.process.run(answers(PROCESS | {("rlimit", "RLIMIT_NPROC"): said}))

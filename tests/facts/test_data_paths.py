@@ -9,6 +9,7 @@ from ncclprobe.facts.data_paths import DataPaths, Look, data_paths, mount_of, pa
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.errors import HostError, Missing, NotCaptured, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 MOUNTS = """\
 23 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
@@ -37,7 +38,7 @@ def asking(*paths: tuple[str, str], **answers: Any) -> Replay:
     return Replay(said, "n0")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "source"),
     [
         ("/data/set", "fs2:/export"),  # mounted over the other
@@ -59,7 +60,7 @@ def test_options_that_each_node_has_for_itself_are_left_out_and_ro_wins() -> Non
     assert (every["tmpfs"].is_local, every["fs1:/export"].is_remote) == (True, True)
 
 
-@pytest.mark.parametrize("text", ["23 1 8:1 / /", "a b - c", "23 1 8:1 / / rw - ext4\n"])
+@each_row("text", ["23 1 8:1 / /", "a b - c", "23 1 8:1 / / rw - ext4\n"])
 def test_a_line_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         parse_mounts(text)
@@ -88,7 +89,7 @@ def test_what_is_written_to_is_not_listed() -> None:
     assert row.content is None
 
 
-@pytest.mark.parametrize("stat", [{**LOOK, "kind": "pipe"}, {**LOOK, "uid": "0"}, [], {}])
+@each_row("stat", [{**LOOK, "kind": "pipe"}, {**LOOK, "uid": "0"}, [], {}])
 def test_an_answer_that_is_none_is_unknown(stat: Any) -> None:
     (row,) = data_paths.run(asking(("/link", "read"), stat=stat)).rows
     assert isinstance(row.look, Absent)

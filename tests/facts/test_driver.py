@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 NOTHING = Missing("not there")
 FABRIC: Question = ("run", "nv-fabricmanager", "--version")
@@ -26,7 +26,7 @@ def learn(collector: Collector, said: dict[Question, Any], *others: Collector) -
     return collect(answers(said), [collector, *others])[collector.produces]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         (
@@ -86,7 +86,7 @@ def test_a_plugin_outside_the_loaders_folders_is_there_for_nothing() -> None:
     assert all(reachable for *_, reachable in found(folders, Loader(library_path=(ofi,))))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "kind", "flavour"),
     [
         ("/usr/local/tcpx/lib64/libnccl-net.so", "net", "tcpx"),

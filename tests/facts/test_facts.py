@@ -16,6 +16,7 @@ from ncclprobe.model.errors import Failed, Missing, ParseError, TimedOut
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl import parameters
+from tests.each_row import each_row
 
 
 def learn(collector: Collector, said: dict[Any, Any], *others: Collector) -> Any:
@@ -45,7 +46,7 @@ def test_a_kernel_without_numa_is_known_to_have_no_nodes() -> None:
     assert learn(cpu.cpu, said).numa == ()
 
 
-@pytest.mark.parametrize(("text", "cpus"), [("0", (0,)), ("0-2,5\n", (0, 1, 2, 5)), ("", ()), ("8,10-11", (8, 10, 11))])
+@each_row(("text", "cpus"), [("0", (0,)), ("0-2,5\n", (0, 1, 2, 5)), ("", ()), ("8,10-11", (8, 10, 11))])
 def test_the_kernels_list_format_is_expanded(text: str, cpus: tuple[int, ...]) -> None:
     assert cpu.cpu_list(text) == cpus
 
@@ -56,7 +57,7 @@ def test_a_cpu_list_is_numbers_or_a_parse_error(text: str) -> None:
         assert all(isinstance(n, int) for n in cpu.cpu_list(text))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name"),
     [
         ('NAME="x"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\n', "Ubuntu 22.04.4 LTS"),
@@ -137,7 +138,7 @@ def test_a_name_with_a_colon_of_its_own_is_no_label() -> None:
     assert [each.name for each in learn(interfaces.interfaces, said).all] == ["lo", "eth0", "eth0:1"]
 
 
-@pytest.mark.parametrize("speed", ["-1\n", "0\n"])
+@each_row("speed", ["-1\n", "0\n"])
 def test_a_speed_that_the_driver_does_not_know_is_unknown(speed: str) -> None:
     said = INTERFACES | {("read", f"{NET}/eth0/speed"): speed}
     assert learn(interfaces.interfaces, said).all[1].speed_mbps is None
@@ -202,12 +203,12 @@ def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_reco
     assert environment.of_measuring({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
 
 
-@pytest.mark.parametrize("name", [*environment.MEASURING, *environment.EVENTS, *environment.RECORDING])
+@each_row("name", [*environment.MEASURING, *environment.EVENTS, *environment.RECORDING])
 def test_what_a_measuring_run_sets_is_read_by_torch(name: str) -> None:
     assert parameters.table()[name].owner == "torch"
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"A": 1}', "nonsense"])
+@each_row("text", ["", "[1]", '{"A": 1}', "nonsense"])
 def test_an_environment_that_is_no_object_of_texts_is_not_understood(text: str) -> None:
     with pytest.raises(ParseError):
         environment.parse(text)

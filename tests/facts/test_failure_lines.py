@@ -1,6 +1,5 @@
 """Single lines of NCCL and torch that say what failed, in each release's form."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,9 +7,10 @@ from ncclprobe.facts.files import nccl_lines, torch_lines
 from ncclprobe.facts.files.nccl_lines import Completion, FailedConnection, QpRefusal, Used
 from ncclprobe.facts.files.texts import address_of, between, number
 from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork, Waited, hangs
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         (
@@ -40,7 +40,7 @@ def test_a_completion_is_read_in_each_form(text: str, said: Completion | None) -
     assert nccl_lines.completion(text) == said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("Call to ibv_modify_qp failed with error Invalid argument", QpRefusal(22, "Invalid argument")),
@@ -62,7 +62,7 @@ def test_a_refused_queue_pair_is_read_in_each_form(text: str, said: QpRefusal | 
     assert nccl_lines.qp_refusal(text) == said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("Connect to 10.0.0.2<4> failed : No route to host", FailedConnection("10.0.0.2", "No route to host", True)),
@@ -126,7 +126,7 @@ def test_a_watchdogs_line_is_read_in_each_form() -> None:
     assert torch_lines.timed_out_work("loss 2") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "[PG 0 Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 5.",
@@ -140,7 +140,7 @@ def test_how_far_a_rank_came_is_read_in_each_form(text: str) -> None:
     assert torch_lines.progress(text) == Progress(1, "0", 6, 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "said"),
     [
         ("Timed out after 601 seconds waiting for clients. 15/16 clients joined.", Waited(15, 16)),

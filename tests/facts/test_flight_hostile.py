@@ -13,6 +13,7 @@ from ncclprobe.facts.files.flight_child import MAX_ENTRIES, answer, read
 from ncclprobe.facts.files.flight_records import FlightDump, read_dump
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model.errors import Failed, TimedOut
+from tests.each_row import each_row
 
 CHILD = "ncclprobe.facts.files.flight_child"
 ENTRY = {
@@ -33,7 +34,7 @@ def child() -> Iterator[LimitedChild]:
         yield found
 
 
-@pytest.mark.parametrize("name", hostile(Path("/")))
+@each_row("name", hostile(Path("/")))
 def test_a_hostile_dump_is_refused_or_holds_no_entry_and_runs_nothing(
     name: str, child: LimitedChild, tmp_path: Path
 ) -> None:
@@ -82,7 +83,7 @@ def test_what_is_no_dump_says_so() -> None:
     assert b"damaged or cut" in answer(GOOD[:-9])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         GOOD.decode("latin-1"),
@@ -114,7 +115,7 @@ def test_a_child_that_is_late_is_ended_and_the_next_request_has_another() -> Non
         assert child.ask(b"echo", 30.0) == b"echo"
 
 
-@pytest.mark.parametrize("request_", [b"open", b"exec", b"memory", b"import"])
+@each_row("request_", [b"open", b"exec", b"memory", b"import"])
 def test_a_child_cannot_open_run_import_or_grow(request_: bytes) -> None:
     with LimitedChild("facts.child_for_tests") as child, pytest.raises(Failed):
         child.ask(request_, 30.0)

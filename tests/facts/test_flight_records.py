@@ -6,8 +6,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.engine.job_files import kind_of
 from ncclprobe.facts.files.flight_child import MAX_FRAMES, dump
 from ncclprobe.facts.files.flight_records import (
@@ -20,6 +18,7 @@ from ncclprobe.facts.files.flight_records import (
     rank_of,
     read_dumps,
 )
+from tests.each_row import each_row
 
 RECORDED = sorted((Path(__file__).resolve().parents[1] / "data" / "failures").glob("*/fr_trace_rank_*.gz"))
 
@@ -52,7 +51,7 @@ def whole(version: str, **changes: Any) -> dict[str, Any]:
     return {"version": version, "pg_config": CONFIG, "pg_status": STATUS, "entries": [ENTRY], **changes}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "key"),
     [("2.1", ""), ("2.3", ""), ("2.5", "nccl_version"), ("2.7", "nccl_version"), ("2.10", "comm_lib_version")],
 )
@@ -102,7 +101,7 @@ def test_many_tensors_and_long_stacks_are_shortened() -> None:
     assert len(found.stacks[1]) == MAX_FRAMES
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "rank"),
     [
         ("/tmp/nccl_trace_rank_3", 3),

@@ -3,7 +3,6 @@
 import contextlib
 from typing import Any
 
-import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from ncclprobe.facts.machine import System
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12\n"
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -39,7 +39,7 @@ def test_a_machine_without_any_of_it_is_known_to_have_none() -> None:
     assert seen.dma_buf is False
 
 
-@pytest.mark.parametrize("path", PATHS)
+@each_row("path", PATHS)
 def test_each_of_the_three_paths_counts(path: str) -> None:
     assert read({("read", path): "1.3-0\n"}).peer_memory == {path: "1.3-0"}
 
@@ -48,7 +48,7 @@ def test_a_module_nobody_may_look_for_is_unknown() -> None:
     assert read({("read", PATHS[1]): Denied("no")}).peer_memory == Absent("no", "Denied")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kernel", "works"),
     [(OPEN, "6.8.0", True), (CLOSED, "6.8.0", False), (OPEN, "4.18.0-513.el8", None), (OPEN, "5.12.0-rc1", True)],
 )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from zoo.ibstat import Adapter, Ibstat, IbstatPort, parse
 
 from ncclprobe.model.errors import ParseError
+from tests.each_row import each_row
 
 IBSTAT = """\
 CA 'mlx5_0'
@@ -52,7 +53,7 @@ def test_a_failure_does_not_hide_the_devices_before_it() -> None:
         parse(failure)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lost", "said"),
     [
         ("\t\tLink layer: InfiniBand\n", "mlx5_0 port 1: link_layer"),
@@ -64,7 +65,7 @@ def test_text_that_is_cut_says_what_is_missing(lost: str, said: str) -> None:
     assert parse(IBSTAT.replace(lost, "")).incomplete == (said,)
 
 
-@pytest.mark.parametrize("text", ["", "mlx5_0", IBSTAT + IBSTAT])
+@each_row("text", ["", "mlx5_0", IBSTAT + IBSTAT])
 def test_no_device_or_one_twice_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         parse(text)

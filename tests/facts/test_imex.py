@@ -15,6 +15,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 LIST = "# the rack\n10.0.0.1\n\n10.0.0.2  # second\n"
 
@@ -43,7 +44,7 @@ def test_a_machine_outside_a_rack_is_not_asked() -> None:
     assert learned({}, EIGHT) == Absent("no GPU is part of a cluster of machines", "Failed")
 
 
-@pytest.mark.parametrize("text", ["", "\n", "x" * 200])
+@each_row("text", ["", "\n", "x" * 200])
 def test_a_state_that_is_none_is_not_understood(text: str) -> None:
     with pytest.raises(ParseError):
         driver.state(text)

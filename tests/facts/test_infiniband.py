@@ -16,6 +16,7 @@ from ncclprobe.facts.infiniband import NO_GID, NO_PKEY, ROOT, VERBS, Fabric, Gid
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 DEVICE, PORT = f"{ROOT}/mlx5_0", f"{ROOT}/mlx5_0/ports/1"
 LOCAL, MAPPED = "fe80:0000:0000:0000:0ac0:ebff:fe5b:dc10", "0000:0000:0000:0000:0000:ffff:0a01:0203"
@@ -104,7 +105,7 @@ def test_a_parent_that_is_no_pci_function_is_no_address() -> None:
     assert card.pci is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("refusal", "opens"),
     [
         (Denied("device cgroup"), False),
@@ -144,7 +145,7 @@ def test_a_table_without_any_entry_is_empty() -> None:
     assert (port.gids, port.pkeys) == ((), {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "rate"),
     [
         ("800 Gb/sec (4X XDR)\n", Rate(800.0, 4, "XDR")),
@@ -159,15 +160,13 @@ def test_a_rate_has_lanes_and_maybe_a_generation(text: str, rate: Rate) -> None:
     assert infiniband.rate(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "400", "400 Gb/s (4X NDR)", "-1 Gb/sec (4X)", "400 Gb/sec (4X NDR) x"])
+@each_row("text", ["", "400", "400 Gb/s (4X NDR)", "-1 Gb/sec (4X)", "400 Gb/sec (4X NDR) x"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         infiniband.rate(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "word"), [("1: DOWN\n", "DOWN"), ("7: Phy Test", "Phy Test"), ("9: <unknown>", "<unknown>")]
-)
+@each_row(("text", "word"), [("1: DOWN\n", "DOWN"), ("7: Phy Test", "Phy Test"), ("9: <unknown>", "<unknown>")])
 def test_a_state_is_the_word_after_its_number(text: str, word: str) -> None:
     assert infiniband.state(text) == word
 

@@ -20,6 +20,7 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import ask_server
 from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 
@@ -109,7 +110,7 @@ def test_a_process_is_known_by_its_start_and_not_by_its_number_alone() -> None:
         processes._process(os.getpid(), start + 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lines", "files"),
     [
         ("0::/job\n", {"job/memory.events": "low 0\noom_kill 2\n", "job/cgroup.events": "frozen 1\n",
@@ -276,7 +277,7 @@ def test_no_records_are_written_down_between_what_the_kernel_shows_at_both_looks
     assert asked == [("server", 1), ("process", 1), ("wait", 0), ("process", 2), ("server", 2)]
 
 
-@pytest.mark.parametrize("question", [("server", 11, "fr_trace_json", 2), ("process", 11, 11, 2)])
+@each_row("question", [("server", 11, "fr_trace_json", 2), ("process", 11, 11, 2)])
 def test_a_look_that_timeout_cuts_accuses_no_rank(question: tuple[str | int, ...]) -> None:
     ranks, cut = found(process(10, 0), process(11, 1)), OutOfTime("all that --timeout left")
     said: dict[tuple[str | int, ...], str | HostError] = {("wait", "5.0"): "", question: cut}
@@ -318,7 +319,7 @@ def test_gpus_are_asked_at_both_looks_and_the_kernel_for_xids_where_there_are_gp
     assert without.xids == Absent("there is no GPU here")
 
 
-@pytest.mark.parametrize("text", ["[{}]", "7", "nonsense", '[{"index": -1}]'])
+@each_row("text", ["[{}]", "7", "nonsense", '[{"index": -1}]'])
 def test_nonsense_of_nvml_is_a_reason_and_no_gpu(text: str) -> None:
     with pytest.raises(ParseError):
         gpus(Replay({("nvml", "gpusOf", 1, "10"): text}, older=True), [10], 1)
@@ -327,7 +328,7 @@ def test_nonsense_of_nvml_is_a_reason_and_no_gpu(text: str) -> None:
 # The connections of this very process.
 
 
-@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+@each_row(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFamily, address: str) -> None:
     server = socket.create_server((address, 0), family=family)
     with server, socket.create_connection(server.getsockname()[:2]) as sends, server.accept()[0] as reads:

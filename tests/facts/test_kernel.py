@@ -1,13 +1,13 @@
 """The kernel's command line."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.facts.machine import device_options
+from tests.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         (

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from ncclprobe.facts.kernel_log import WANTED, KernelLog, events, kernel_log
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 LINES = [
     ("NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.", "xid 0000:44:00 79 None"),
@@ -62,13 +62,13 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), LINES)
+@each_row(("line", "expected"), LINES)
 def test_a_line_means_what_its_driver_meant(line: str, expected: str) -> None:
     found = [f"{e.kind} {e.device} {e.code} {e.fatal}" for e in events([(1.5, line)])]
     assert found == ([expected] if expected else [])
 
 
-@pytest.mark.parametrize("line", [line for line, expected in LINES if expected])
+@each_row("line", [line for line, expected in LINES if expected])
 def test_what_is_understood_is_asked_for(line: str) -> None:
     assert re.search(WANTED, line)
 
@@ -106,6 +106,6 @@ def test_a_closed_log_is_not_a_clean_one() -> None:
     assert seen.refused == "Denied"
 
 
-@pytest.mark.parametrize("text", ["", "x", "12 13"])
+@each_row("text", ["", "x", "12 13"])
 def test_an_uptime_that_is_not_understood_is_refused(text: str) -> None:
     assert isinstance(learned(READABLE | {("read", "/proc/uptime"): text}), Absent)

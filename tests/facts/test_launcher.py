@@ -13,6 +13,7 @@ from ncclprobe.facts.environment import environment
 from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, launcher, no_master
 from ncclprobe.model.errors import Missing
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 TORCHRUN = {
     "RANK": "9",
@@ -76,7 +77,7 @@ KUBEFLOW_IDS = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "expected"),
     [
         (TORCHRUN, ("torchrun", 9, 16, 1, 8, 2, 1)),
@@ -120,7 +121,7 @@ def test_the_master_is_where_the_variables_say() -> None:
     assert (detect(TORCHRUN).master_addr, detect(TORCHRUN).master_port) == ("n0", 29500)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "subject", "words"),
     [
         ({"RANK": "0"}, "WORLD_SIZE", "is not set, though RANK is"),
@@ -146,7 +147,7 @@ def test_what_is_half_set_or_contradictory_is_named(variables: dict[str, str], s
     assert any(p.subject == subject and words in p.message for p in detect(variables).problems)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables",
     [
         {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"},
@@ -196,7 +197,7 @@ def test_slurms_nodes_have_names_and_the_first_is_where_to_meet() -> None:
     assert dict(launch.origins)["rank"] == "SLURM_PROCID"
 
 
-@pytest.mark.parametrize("text", ["gpu[1-", "gpu[1-3]", ""])
+@each_row("text", ["gpu[1-", "gpu[1-3]", ""])
 def test_a_list_of_other_nodes_than_the_steps_gives_no_names(text: str) -> None:
     launch = detect(SRUN | {"SLURM_JOB_NODELIST": text})
     assert (launch.names, launch.master_addr) == ((), None)
@@ -223,7 +224,7 @@ def test_an_elastic_pod_meets_at_its_endpoint() -> None:
     assert detect(ELASTIC | {"PET_NNODES": "2:2"}).nnodes == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "run"),
     [
         (TORCHRUN, ""),
@@ -265,14 +266,14 @@ def test_flags_win_over_a_launcher_which_keeps_its_ranks() -> None:
     assert detect(TORCHRUN, Flags()) == detect(TORCHRUN)
 
 
-@pytest.mark.parametrize("variables", [{"RANK": "0"}, SALLOC, ACCELERATE], ids=["half-set", "salloc", "accelerate"])
+@each_row("variables", [{"RANK": "0"}, SALLOC, ACCELERATE], ids=["half-set", "salloc", "accelerate"])
 def test_complete_flags_need_no_environment(variables: dict[str, str]) -> None:
     launch = detect(variables, ALL_FLAGS)
     assert (launch.kind, launch.node_rank, launch.master_addr, launch.problems) == ("options", 1, "n0", ())
     assert half_given(ALL_FLAGS, variables) == ""
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "variables", "words"),
     [
         (Flags(node_rank=1), {}, "--node-rank without --nnodes"),
@@ -289,7 +290,7 @@ def test_half_given_flags_are_refused(flags: Flags, variables: dict[str, str], w
     assert words in half_given(flags, variables)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "variables"),
     [
         (Flags(), {}),

@@ -8,6 +8,7 @@ from conftest import answers
 from ncclprobe.checks.env.fixtures import fabric, port
 from ncclprobe.facts.plugins import FOLDERS, Libfabric, libfabric
 from ncclprobe.model.errors import Denied, Missing
+from tests.each_row import each_row
 
 EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 HERE, NOT_HERE = {"read": True, "write": False}, {"read": False, "write": False}
@@ -17,7 +18,7 @@ def of(*said: Any) -> dict[tuple[str | int, ...], Any]:
     return {("access", f"{folder}/fi_pingpong"): answer for folder, answer in zip(FOLDERS, said, strict=False)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "path"),
     [
         ((HERE, HERE, HERE), "/opt/amazon/efa/bin/fi_pingpong"),

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
 from ncclprobe.facts.nccl_conf import Settings, log_folder, named_files, nccl_conf, topology_file
@@ -12,6 +10,7 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.model.errors import Denied, HostError, Missing
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 XML = """<system version="1">
  <cpu numaid="0"><pci busid="FFFF:ff:01.0" class="0x060400"><pci busid="0001:00:00.0" class="0x030200"/>
@@ -29,7 +28,7 @@ def test_nothing_is_asked_where_nothing_is_named() -> None:
     assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         ('<graphs version="1"><graph id="0" pattern="4"/></graphs>\n', ""),
@@ -54,7 +53,7 @@ def test_a_topology_names_its_gpus_and_nics() -> None:
     assert (found.whole, found.version, found.addresses) == (True, "1", ("0001:00:00.0", "0101:00:00.0"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "version", "addresses"),
     [
         ('<system\tversion=\'1\'><pci class="0x030200" busid="0001:00:00.0"/></system>', "", ("0001:00:00.0",)),
@@ -74,12 +73,12 @@ def test_a_topology_is_read_in_one_pass_whatever_it_holds(text: str, version: st
     assert (found.version, found.addresses) == (version, addresses)
 
 
-@pytest.mark.parametrize("text", ["", "not found", XML[:100]])
+@each_row("text", ["", "not found", XML[:100]])
 def test_a_topology_that_is_cut_off_is_not_whole(text: str) -> None:
     assert not topology_file("/t.xml", text).whole
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "folder"),
     [
         ("/tmp/nccl.%h.%p", "/tmp"),

@@ -1,6 +1,5 @@
 """Configuration files, and which source of a value wins."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,11 +8,12 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, nccl_conf, parse_conf
 from ncclprobe.model.errors import Missing, NotCaptured
 from ncclprobe.model.report import Setting
+from tests.each_row import each_row
 
 GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keeps carriage returns
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "settings"),
     [
         ("", ()),
@@ -30,14 +30,14 @@ GETLINE = (2, 29, 7)  # the last release that reads lines of any length and keep
         ("A=1\0B=2\nC=3", (Setting("A", "1", "f:1"), Setting("C", "3", "f:2"))),
     ],
 )
-@pytest.mark.parametrize("version", [None, GETLINE])
+@each_row("version", [None, GETLINE])
 def test_a_file_defines_what_nccl_reads_in_it(
     text: str, settings: tuple[Setting, ...], version: tuple[int, int, int] | None
 ) -> None:
     assert parse_conf(text, "f", version) == settings
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "value"),
     [(None, "1"), ((2, 30, 3), "1"), (GETLINE, "1\r")],
     ids=["newest", "2.30.3", "2.29.7"],
@@ -79,7 +79,7 @@ def test_any_text_is_a_file(text: str, version: tuple[int, int, int] | None) -> 
         assert 1 <= int(setting.origin.removeprefix("f:")) <= text.count("\n") + 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("environment", "home", "version", "paths"),
     [
         ({}, "/home/me", None, ("/home/me/.nccl.conf", SYSTEM_FILE)),
@@ -109,7 +109,7 @@ class Answers:
         return self.said[name]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "read", "other"),
     [
         ((2, 29, 7), "/etc/me/.nccl.conf", "/home/me/.nccl.conf"),

@@ -17,6 +17,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, Failed, Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 NET = "/sys/class/net"
 NOTHING = Missing("not there")
@@ -139,7 +140,7 @@ def test_further_tables_are_asked_for_only_where_rules_lead_to_them() -> None:
     assert learn(routes.routes, said | {(*IP, "rule"): usual}).policy == ()
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", ROUTE.replace("010200C0", "x"), "0: from all lookup local"])
+@each_row("text", ["", "nonsense", ROUTE.replace("010200C0", "x"), "0: from all lookup local"])
 def test_texts_that_are_no_tables_are_refused(text: str) -> None:
     for parse in (routes.main4, routes.rules):
         with pytest.raises(ParseError):
@@ -180,7 +181,7 @@ def test_only_interfaces_that_share_a_subnet_are_asked_how_they_treat_addresses(
     assert isinstance(seen["b"].arp_ignore, Absent)
 
 
-@pytest.mark.parametrize("text", ["1-", "70000", "5,x", "1 2"])
+@each_row("text", ["1-", "70000", "5,x", "1 2"])
 def test_what_is_no_list_of_ports_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         ports.port_list(text)
@@ -239,7 +240,7 @@ def test_a_kernel_without_ipv6_has_no_such_listeners() -> None:
     assert len(learn(ports.ports, {**said, ("read", "/proc/net/sockstat"): ""}).listeners) == 1
 
 
-@pytest.mark.parametrize("text", ["", "sl\n", TCP.replace(" 0A ", " 01 "), TCP.replace("0100007F", "7F")])
+@each_row("text", ["", "sl\n", TCP.replace(" 0A ", " 01 "), TCP.replace("0100007F", "7F")])
 def test_a_table_of_sockets_that_is_not_understood_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         ports.listening(text)
@@ -295,7 +296,7 @@ def test_chains_that_filter_what_comes_in_are_seen_with_the_right_to_see_them() 
     assert seen.legacy == ("ipv4/nat", "ipv4/filter")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("last", "verdict"),
     [
         ([{"reject": {"type": "icmpx", "expr": "admin-prohibited"}}], "reject"),  # firewalld's

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.facts.nvlink import GpuLinks, NvlinkStatus, nvlink_status, parse
 from ncclprobe.model.errors import ParseError
+from tests.each_row import each_row
 
 TWO = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa)
@@ -35,12 +36,12 @@ def test_the_reason_may_stand_in_the_line_of_the_gpu() -> None:
     assert parse(f"GPU 0: NVIDIA RTX A6000 (UUID: GPU-b) {IDLE}\n").gpus[0].links == {}
 
 
-@pytest.mark.parametrize("text", ["", "\n"])
+@each_row("text", ["", "\n"])
 def test_no_output_is_a_machine_without_nvlink(text: str) -> None:
     assert parse(text) == NvlinkStatus({})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["Link 0: 25 GB/s", "no", TWO + TWO, TWO.replace("Link 1", "Link 0"), TWO.replace("<inactive>", "25 Gb")]
 )
 def test_anything_else_is_refused(text: str) -> None:

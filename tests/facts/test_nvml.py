@@ -22,6 +22,7 @@ from ncclprobe.host.capture import Recorder
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
+from tests.each_row import each_row
 
 COLLECTORS = [nvml.nvml, nvlink.nvlink, nvml.nvml_p2p]
 HGX = {"gpus": 8, "links": 18, "switched": 1}
@@ -365,7 +366,7 @@ def test_what_nvidia_smi_has_no_value_for_is_absent_in_nvmls_words() -> None:
     assert one(applications_clocks="<graphics_clock>9 GHz</graphics_clock>").clock_MHz.refused == "ParseError"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("said", ["GPU is lost", "[GPU requires reset]"])
+@each_row("said", ["GPU is lost", "[GPU requires reset]"])
 def test_a_gpu_that_nvidia_smi_calls_lost_is_lost(said: str) -> None:
     gpu = one(fb_memory_usage=f"<total>{said}</total>")
     assert gpu.lost == f"nvidia-smi fb_memory_usage/total: {said.strip('[]')}"
@@ -381,7 +382,7 @@ def test_a_fabric_that_failed_or_is_unwell_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["", "No devices were found", xml(), "<a/>", "<nvidia_smi_log><gpu>", f'<!ENTITY a "b">{xml(HEALTHY)}']
 )
 def test_what_nvidia_smi_does_not_tell_plainly_is_nvmls_refusal(text: str) -> None:
@@ -407,13 +408,13 @@ def test_a_driver_that_does_not_answer_is_no_lost_gpu() -> None:
     assert look(answers(ANSWERS | {("nvml", "nvmlDeviceGetName", 1): late})).gpus == Absent(str(late), "TimedOut")
 
 
-@pytest.mark.parametrize("refusal", [Denied("no"), Missing("no"), Failed("no")])
+@each_row("refusal", [Denied("no"), Missing("no"), Failed("no")])
 def test_a_refused_field_keeps_its_reason(refusal: HostError) -> None:
     gpus = look(answers(ANSWERS | {("nvml", "nvmlDeviceGetMemoryInfo", 0): refusal})).gpus
     assert gpus.all[0].memory_bytes == gpus.all[0].memory_used_bytes == Absent("no", type(refusal).__name__)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("function", "answer", "field"),
     [
         ("nvmlDeviceGetMemoryInfo", {"total": "1"}, "memory_bytes"),
@@ -434,7 +435,7 @@ def test_an_answer_that_is_not_understood_costs_one_field(function: str, answer:
     assert (getattr(gpu, field).refused, gpu.lost) == ("ParseError", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("values", "understood"), [("[2]", True), ("[100000000]", False), ("[]", False), ("[1, 1]", False), ("7", False)]
 )
 def test_a_count_of_links_is_one_number_of_links(values: str, understood: bool) -> None:
@@ -442,7 +443,7 @@ def test_a_count_of_links_is_one_number_of_links(values: str, understood: bool) 
     assert isinstance(look(answers(said)).links_of(0), tuple) == understood
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mask", "troubles"),
     [
         (0, ()),

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from ncclprobe.facts.reach import MeshListener, Path, Paths
 from ncclprobe.host.capture import Replay
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import asdict, replace
+from tests.each_row import each_row
 
 SEEN = Paths(
     me=1,
@@ -40,7 +40,7 @@ def test_nobody_measured_is_unknown() -> None:
     assert isinstance(fact, Absent)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sample",
     [
         [],

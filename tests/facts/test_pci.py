@@ -20,6 +20,7 @@ from ncclprobe.facts.pci import Identity, PcieLink, PciPosition
 from ncclprobe.host import Host
 from ncclprobe.model.errors import Denied, Failed, Missing, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 LSTOPO = "lstopo-no-graphics"
 GPU, NIC = "0000:13:00.0", "0000:14:00.0"
@@ -138,7 +139,7 @@ def test_a_refused_file_is_absent_in_its_field_alone(tree: Sysfs) -> None:
     assert gpu.local_cpus == (0, 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("class_code", "vendor", "kind"),
     [
         (0x030200, 0x10DE, "gpu"),
@@ -159,7 +160,7 @@ def test_what_matters_is_told_by_class_and_vendor(class_code: int, vendor: int, 
     assert Identity(class_code, vendor, 0).kind == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "place"),
     [
         ("../../../devices/pci0000:00/0000:00:05.0", PciPosition("pci0000:00")),
@@ -178,7 +179,7 @@ def test_a_place_is_a_root_bus_and_bridges(text: str, place: PciPosition) -> Non
     assert pci.place(text) == place
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bridges", "switches"),
     [((), ()), (("r",), ()), (("r", "u", "d"), ("u",)), (("r", "u", "d", "v", "e"), ("v", "u"))],
 )
@@ -186,7 +187,7 @@ def test_a_switch_is_two_bridges_and_a_root_port_is_none(bridges: tuple[str, ...
     assert PciPosition("pci0000:00", bridges).switches == switches
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "gtps"),
     [
         ("16.0 GT/s PCIe\n", 16.0),
@@ -200,14 +201,12 @@ def test_speeds_of_old_and_new_kernels_are_read(text: str, gtps: float | None) -
     assert pci.speed(text) == gtps
 
 
-@pytest.mark.parametrize(("text", "lanes"), [("16\n", 16), ("1", 1), ("0", None), ("63", None), ("255", None)])
+@each_row(("text", "lanes"), [("16\n", 16), ("1", 1), ("0", None), ("63", None), ("255", None)])
 def test_a_width_that_does_not_exist_is_unknown(text: str, lanes: int | None) -> None:
     assert pci.width(text) == lanes
 
 
-@pytest.mark.parametrize(
-    ("gtps", "lanes", "gbps"), [(8.0, 16, 126.03), (32.0, 16, 504.12), (2.5, 1, 2.0), (64.0, 16, 1024.0)]
-)
+@each_row(("gtps", "lanes", "gbps"), [(8.0, 16, 126.03), (32.0, 16, 504.12), (2.5, 1, 2.0), (64.0, 16, 1024.0)])
 def test_line_coding_is_deducted(gtps: float, lanes: int, gbps: float) -> None:
     link = PcieLink(None, lanes, gtps, lanes)
     assert link.max_gbps == pytest.approx(gbps, abs=0.01)
@@ -225,7 +224,7 @@ def test_only_errors_that_happened_are_kept() -> None:
     assert pci.aer(text) == {"RxErr": 3, "BadDLLP": 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "spelled"),
     [("00000000:C4:00.0", "0000:c4:00.0"), ("c4:00.1", "0000:c4:00.1"), ("00010000:01:00.0", "10000:01:00.0")],
 )

@@ -18,6 +18,7 @@ from ncclprobe.model.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.model.report import PlacementLevel
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.report import text
+from tests.each_row import each_row
 
 SLURM = {"SLURM_TOPOLOGY_ADDR": "spine1.leaf7.n3", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -94,7 +95,7 @@ def test_a_machine_of_no_cloud_is_asked_nothing() -> None:
     assert host.asked == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", '"x"'])
+@each_row("text", ["", "[]", "{", "null", '"x"'])
 def test_an_answer_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         cloud_init(text)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from conftest import answers
 
 from ncclprobe.facts.environment import Environment
@@ -12,6 +11,7 @@ from ncclprobe.facts.plugins import Plugin, plugins
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Failed
 from ncclprobe.nccl.networks import Asked
+from tests.each_row import each_row
 
 FOLDER = "/opt/amazon/ofi-nccl/lib"
 LOADER = Loader(library_path=(FOLDER,))
@@ -57,9 +57,7 @@ def test_tuner_and_env_plugin_are_told_too_and_what_nccl_does_not_open_is_not_re
     assert (by_kind["net"].names, by_kind["net"].interfaces) == ((), ())
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, [], {"ncclNetPlugin_v": "x", "ncclNet_v99999": "y"}, Failed("not a whole file")]
-)
+@each_row("answer", [{}, [], {"ncclNetPlugin_v": "x", "ncclNet_v99999": "y"}, Failed("not a whole file")])
 def test_a_file_that_does_not_tell_leaves_the_plugin_as_its_path_shows_it(answer: Any) -> None:
     (net,) = found(("libnccl-net.so",), {objects("libnccl-net.so"): answer})
     assert net == Plugin(f"{FOLDER}/libnccl-net.so", "net", "ofi", reachable=True)

@@ -9,6 +9,7 @@ from ncclprobe.checks.log import silence as checks
 from ncclprobe.engine.job_files import kind_of
 from ncclprobe.facts.files.ras import RasProcess, RasStatus, read_answer
 from ncclprobe.model.errors import ParseError
+from tests.each_row import each_row
 
 HEAD = (
     "NCCL version 2.30.7 compiled with CUDA 13.0\nCUDA runtime version 13000, driver version 13000\n\n"
@@ -107,12 +108,12 @@ def test_the_monitor_tells_a_dead_process() -> None:
     assert found.subject == "10.0.0.2"
 
 
-@pytest.mark.parametrize("data", [b"", b"loss 3.1\n", b"{}", b'{"nccl_version": 7}', b"{" * 100_000])
+@each_row("data", [b"", b"loss 3.1\n", b"{}", b'{"nccl_version": 7}', b"{" * 100_000])
 def test_other_texts_are_no_answer(data: bytes) -> None:
     with pytest.raises(ParseError):
         read_answer("ras", data)
 
 
-@pytest.mark.parametrize("text", [HEAD, DEAD_24, COUNTS])
+@each_row("text", [HEAD, DEAD_24, COUNTS])
 def test_text_is_known_by_what_it_holds(text: str) -> None:
     assert kind_of(text.encode()) == "ras"

@@ -13,6 +13,7 @@ import pytest
 
 from ncclprobe.commands import explain
 from ncclprobe.facts.files.ras import read_answer
+from tests.each_row import each_row
 
 PATH = Path(__file__).resolve().parents[1] / "data" / "nccl_ras.jsonl.gz"
 ROWS = [json.loads(line) for line in gzip.decompress(PATH.read_bytes()).splitlines()]
@@ -25,7 +26,7 @@ def test_jobs_of_2_to_64_ranks_were_asked() -> None:
     assert {row["state"] for row in ROWS} == {"healthy", *CODES}
 
 
-@pytest.mark.parametrize(("row", "moment"), ANSWERS)
+@each_row(("row", "moment"), ANSWERS)
 def test_an_answer_tells_of_rank_1_alone_where_something_was_made(
     row: dict[str, Any], moment: str, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 ROCE = port("mlx5_0", link_layer="Ethernet", gids=(Gid(3, IPv6Address("::ffff:10.0.0.1"), "RoCE v2", "eth2"),))
 TRAFFIC_CLASS = ("read", "/sys/class/infiniband/mlx5_0/tc/1/traffic_class")
@@ -47,7 +48,7 @@ def test_infiniband_ports_are_not_asked() -> None:
     assert learned({}, fabric(port("mlx5_0"))) == RoceQos()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", '{"a": "1"}'])
+@each_row("text", ["", "[]", "7", '{"a": "1"}'])
 def test_a_table_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         infiniband.priorities(text)

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from ncclprobe.checks.run.ranks import _NODE, _ONE, _WITHIN
 from ncclprobe.checks.run.rows import BAND, ROW
@@ -44,6 +43,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import ScriptRung, StepRow
 from ncclprobe.model.values import replace
 from tests.checks.cases.run_rates import _RIGHT
+from tests.each_row import each_row
 
 ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")
@@ -108,7 +108,7 @@ def log_of(*samples: tuple[str, Any]) -> RunLog:
     return log
 
 
-@pytest.mark.parametrize(("samples", "fact"), CASES, ids=[type(fact).__name__ for _, fact in CASES])
+@each_row(("samples", "fact"), CASES, ids=[type(fact).__name__ for _, fact in CASES])
 def test_a_fact_is_read_as_it_was_written(samples: list[tuple[str, Any]], fact: Any) -> None:
     assert run_facts(log_of(*samples))[type(fact)] == fact
 
@@ -118,7 +118,7 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
     assert {type(fact) for _, fact in CASES} | {Ending} == produced
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fact", "said"),
     [
         (Asked, "the run holds no sample asked"),
@@ -144,9 +144,7 @@ def test_what_was_not_measured_is_absent_and_a_sentence_says_so(fact: type, said
     assert (found.why, found.refused) == (said, "NotCaptured")
 
 
-@pytest.mark.parametrize(
-    "fact", [Skipped(), Notes(), ExpectedCopies(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__
-)
+@each_row("fact", [Skipped(), Notes(), ExpectedCopies(), Expected(), Steps(())], ids=lambda fact: type(fact).__name__)
 def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
     assert run_facts(RunLog())[type(fact)] == fact
 
@@ -159,7 +157,7 @@ FITS = {
 """Of which facts a value that begins with this is one: rows may be none, and fields left out."""
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "x", [], [3], {}, {"rank": "x"}, [[1]]], ids=json.dumps)
+@each_row("wrong", [None, 3, "x", [], [3], {}, {"rank": "x"}, [[1]]], ids=json.dumps)
 def test_a_sample_of_another_type_is_not_understood_and_nothing_is_made_of_it(wrong: Any) -> None:
     names = {name for samples, _ in CASES for name, _ in samples}
     log = RunLog()

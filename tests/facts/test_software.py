@@ -16,6 +16,7 @@ from ncclprobe.host import Question
 from ncclprobe.model.errors import Missing, ParseError, TimedOut
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 SITE = "/venv/lib/python3.12/site-packages"
 RPATH = "$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/nccl/lib:$ORIGIN"
@@ -124,7 +125,7 @@ def test_two_wheels_that_share_one_file_are_both_named() -> None:
     assert seen.nccl_version is None, "the wheel that was installed last wrote the file"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cuda"),
     [
         ("cuda: Optional[str] = '13.0'\n", "13.0"),
@@ -136,7 +137,7 @@ def test_the_cuda_that_torch_was_built_for_is_read(text: str, cuda: str | None) 
     assert torch_cuda(text) == cuda
 
 
-@pytest.mark.parametrize("cuda", ["9" * 5000, "x", "", "1234.5", "12.4" + "0" * 100])
+@each_row("cuda", ["9" * 5000, "x", "", "1234.5", "12.4" + "0" * 100])
 def test_a_cuda_that_is_no_version_is_refused(cuda: str) -> None:
     with pytest.raises(ParseError, match="no cuda"):
         torch_cuda(f"cuda: Optional[str] = '{cuda}'\n")
@@ -174,7 +175,7 @@ def test_the_default_folders_are_looked_at_last() -> None:
     assert found == (f"{DEFAULT_FOLDERS[0]}/libnccl.so.2", "the loader's default folders")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "version"),
     [
         ("2.29.7", (2, 29, 7)),
@@ -192,7 +193,7 @@ def test_every_spelling_of_a_version_is_read(text: str | int, version: tuple[int
     assert parse_version(text) == version
 
 
-@pytest.mark.parametrize("text", ["", "2", "two", "2.x", "0", 7, "123456789", "2.29.7.1"])
+@each_row("text", ["", "2", "two", "2.x", "0", 7, "123456789", "2.29.7.1"])
 def test_what_is_no_version_is_refused(text: str | int) -> None:
     with pytest.raises(ParseError, match="NCCL version"):
         parse_version(text)
@@ -204,7 +205,7 @@ def test_any_text_is_a_version_or_refused(text: str) -> None:
         assert len(parse_version(text)) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "first", "reached"),
     [
         ((2, 28, 3), (2, 28, 3), True),

@@ -5,6 +5,7 @@ from fake_topo import Printed
 
 from ncclprobe.facts.topo_matrix import parse
 from ncclprobe.model.errors import ParseError
+from tests.each_row import each_row
 
 NO_NVLINK = Printed(2, 0, (("X", "SYS"), ("SYS", "X")), (("0", "0", "N/A"), ("1", "1", "N/A"))).text()
 THREE = Printed(
@@ -12,7 +13,7 @@ THREE = Printed(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "entry",
     [
         "NIC0: mlx5_2",
@@ -34,7 +35,7 @@ def test_arrows_and_comments_in_the_nic_legend_are_no_part_of_a_name(entry: str)
     assert parse(THREE.text().replace("NIC0: mlx5_2", entry)) == (THREE.matrix(),)
 
 
-@pytest.mark.parametrize("between", ["   ", ", ", "; ", " | ", "\t"])
+@each_row("between", ["   ", ", ", "; ", " | ", "\t"])
 def test_two_entries_on_a_line_of_the_nic_legend_are_two(between: str) -> None:
     assert parse(THREE.text().replace("mlx5_2\n  NIC1", f"mlx5_2{between}NIC1")) == (THREE.matrix(),)
 
@@ -58,7 +59,7 @@ def test_a_nic_that_the_legend_leaves_out_keeps_its_label_and_is_said() -> None:
         parse(text.replace("mlx5_4", "mlx5_2"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stop", "missing"),
     [
         ("\nNIC0\t", "rows NIC0 to NIC2 are missing"),

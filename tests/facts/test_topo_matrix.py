@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ncclprobe.facts.topo_matrix import Matrix, parse, topo_matrix
 from ncclprobe.model.errors import Missing, ParseError
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 PAIR = Printed(2, 1, (("X", "NV18", "PIX"), ("NV18", "X", "SYS"), ("PIX", "SYS", "X")), (("0-31", "0", "N/A"),) * 2)
 WIDE = Printed(
@@ -50,7 +51,7 @@ def test_several_matrices_are_all_returned_and_keep_their_own_legend() -> None:
     assert [matrix.kind for matrix in found] == ["topo-m", "topo-m", "p2p"]
 
 
-@pytest.mark.parametrize("word", ["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"])
+@each_row("word", ["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"])
 def test_a_table_of_peer_to_peer_status_is_told_by_its_words(word: str) -> None:
     matrix = parse(P2P.replace("CNS", word))[0]
     assert matrix == Matrix(
@@ -59,9 +60,7 @@ def test_a_table_of_peer_to_peer_status_is_told_by_its_words(word: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["$ nvidia-smi topo -p2p r\n\tGPU0\nGPU0\tX\n", "\tGPU0\nGPU0\tX\nLegend:\n  OK = Status Ok\n"]
-)
+@each_row("text", ["$ nvidia-smi topo -p2p r\n\tGPU0\nGPU0\tX\n", "\tGPU0\nGPU0\tX\nLegend:\n  OK = Status Ok\n"])
 def test_of_one_gpu_the_command_or_the_legend_tells_peer_to_peer_status(text: str) -> None:
     assert parse(text)[0].kind == "p2p"
 
@@ -70,7 +69,7 @@ NO_NVLINK = Printed(2, 0, (("X", "SYS"), ("SYS", "X")), (("0", "0", "N/A"), ("1"
 WITHOUT_NV = NO_NVLINK.replace("  NV#  = # NVLinks\n", "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kind"),
     [
         ("# nvidia-smi topo -mp\n" + NO_NVLINK, "topo-mp"),
@@ -85,7 +84,7 @@ def test_a_matrix_of_pcie_paths_alone_is_not_taken_for_a_lack_of_nvlink(text: st
     assert parse(text)[0].kind == kind
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("titles", "tail", "affinities"),
     [
         ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "0-7\t0\t\tN/A", ("0-7", "0", "N/A")),
@@ -112,7 +111,7 @@ def test_blank_affinities_are_told_from_columns_that_are_not_there(
     assert not matrix.incomplete
 
 
-@pytest.mark.parametrize("value", ["132-127", "8,0-3", "0-3,2", "1234567890", "0-", "a"])
+@each_row("value", ["132-127", "8,0-3", "0-3,2", "1234567890", "0-", "a"])
 def test_an_affinity_that_is_no_list_is_said_and_its_row_kept(value: str) -> None:
     matrix = parse(PAIR.text().replace("0-31", value, 1))[0]
     assert matrix.links == PAIR.matrix().links
@@ -132,7 +131,7 @@ THREE = Printed(
 )
 
 
-@pytest.mark.parametrize("glue", ["GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinity\tNUMA"])
+@each_row("glue", ["GPU0\tGPU1", "GPU1\tmlx5_2", "mlx5_2\tmlx5_3", "mlx5_4\tCPU", "Affinity\tNUMA"])
 def test_a_header_that_is_glued_is_parted(glue: str) -> None:
     text = plain(THREE.text()).partition("NIC Legend")[0]
     for label, name in zip(THREE.labels, THREE.names, strict=True):
@@ -159,7 +158,7 @@ def test_a_text_without_rows_of_nics_says_so() -> None:
     assert parse(replace(PAIR, nic_rows=False).text())[0].incomplete == ("row NIC0 is missing",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ruin", "cause"),
     [
         (lambda text: "", "the text is empty"),
@@ -227,7 +226,7 @@ def test_a_table_that_a_terminal_wrapped_is_never_taken_for_a_narrower_one(machi
     whole_or_said(machine, rewrap(machine.text(), width))
 
 
-@pytest.mark.parametrize("width", [24, 40, 64, 80])
+@each_row("width", [24, 40, 64, 80])
 def test_a_table_wrapped_between_two_columns_is_refused(width: int) -> None:
     with pytest.raises(ParseError):
         parse(rewrap(WIDE.text(), width))
@@ -244,7 +243,7 @@ def test_one_cell_changed_is_always_found(machine: Printed, data: st.DataObject)
         parse(ruined.text())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "missing"),
     [
         ("GPU0\t X \tNV18\tPIX\t0\t0\t\tN/A\n", "row GPU1 is missing"),
@@ -281,7 +280,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert matrix.incomplete or all(len(matrix.links[gpu]) == len(names) for gpu in matrix.gpus)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "piece",
     [
         "GPU0\n",
@@ -302,7 +301,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         "\tGPU0\nGPU0\tX\n",
     ],
 )
-@pytest.mark.parametrize("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t", "\tGPU0\nGPU0\tX\nNIC Legend:\n"])
+@each_row("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t", "\tGPU0\nGPU0\tX\nNIC Legend:\n"])
 def test_the_work_grows_as_the_text(piece: str, before: str) -> None:
     """Counted in calls, Python's and C's, so that it does not depend on the machine."""
     small, large = (calls(before + piece * times) for times in (500, 4000))

@@ -11,6 +11,7 @@ from zoo import ibstat
 from ncclprobe.facts import nvlink
 from ncclprobe.facts.topo_matrix import parse
 from ncclprobe.model.errors import ParseError
+from tests.each_row import each_row
 
 
 def named(nics: list[str], gpus: int = 2, titles: str = "CPU Affinity", tail: str = "0-31") -> str:
@@ -23,7 +24,7 @@ def named(nics: list[str], gpus: int = 2, titles: str = "CPU Affinity", tail: st
     return "\n".join(rows) + "\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "nics",
     [
         ["mlx4_0"],
@@ -52,7 +53,7 @@ def test_drivers_up_to_352_say_soc_where_later_ones_say_sys() -> None:
     assert parse(text)[0].links["GPU0"]["mlx4_0"] == "SOC"
 
 
-@pytest.mark.parametrize("gpus", [1, 3, 5, 7, 16])
+@each_row("gpus", [1, 3, 5, 7, 16])
 def test_nodes_have_any_number_of_gpus(gpus: int) -> None:
     (matrix,) = parse(named(["mlx5_0"], gpus))
     assert len(matrix.gpus) == gpus
@@ -69,14 +70,14 @@ def test_names_of_two_digits_leave_one_blank_to_the_next() -> None:
     assert parse(plain(wide().text()).expandtabs(8)) == (wide().matrix(),)
 
 
-@pytest.mark.parametrize("cells", ["NODENODE", "NODE NODE"])
+@each_row("cells", ["NODENODE", "NODE NODE"])
 def test_cells_of_a_wide_row_are_parted(cells: str) -> None:
     lines = wide().text().splitlines()
     lines[3] = lines[3].replace("NODE\tNODE", cells, 1)
     assert parse("\n".join(lines) + "\n") == (wide().matrix(),)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cpus", "numa", "own"),
     [
         ("0,2,4,6,8,10", "0", "N/A"),
@@ -119,9 +120,7 @@ def test_a_prompt_may_follow_the_legend_without_an_empty_line() -> None:
     assert parse(TWO.text().rstrip("\n") + "\nuser@host:~$ exit\n")[0].links["GPU1"]["GPU0"] == "NV4"
 
 
-@pytest.mark.parametrize(
-    "line", ["+ nvidia-smi topo -m", "== topology ==", "GPU Topology:", "--- Topology at Mon Sep 1 ---"]
-)
+@each_row("line", ["+ nvidia-smi topo -m", "== topology ==", "GPU Topology:", "--- Topology at Mon Sep 1 ---"])
 def test_what_a_script_prints_before_it_is_passed_over(line: str) -> None:
     assert parse(f"{line}\n{TWO.text()}") == (TWO.matrix(),)
 
@@ -134,13 +133,13 @@ def test_a_table_whose_header_lost_its_first_cell_is_read_or_refused_never_shift
 P2P = " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n"
 
 
-@pytest.mark.parametrize("behind", ["", "\nLegend:\n", "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"])
+@each_row("behind", ["", "\nLegend:\n", "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"])
 def test_a_legend_of_peer_to_peer_status_may_be_missing_or_cut(behind: str) -> None:
     (matrix,) = parse(P2P + behind)
     assert (matrix.kind, matrix.links["GPU0"]["GPU1"]) == ("p2p", "GNS")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "cause"),
     [
         ("-i command line argument must be used in conjunction with -n or -p.\n", "itself failed"),
@@ -154,7 +153,7 @@ def test_what_is_no_matrix_is_refused(text: str, cause: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("rate", [14.062, 25.0, 25.781, 26.562, 53.125])
+@each_row("rate", [14.062, 25.0, 25.781, 26.562, 53.125])
 def test_links_of_each_generation_have_their_rate(rate: float) -> None:
     text = f"GPU 6: NVIDIA X (UUID: GPU-redacted)\n\t Link 0: {rate:g} GB/s\n\t Link 11: <inactive>\n"
     (gpu,) = nvlink.parse(text).gpus.values()

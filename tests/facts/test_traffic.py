@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 
 def site(**changed: object) -> dict[Question, object]:
@@ -64,7 +64,7 @@ def test_a_counter_of_32_bits_may_wrap_once(before: int, more: int) -> None:
     assert grown(Count(before, 0), Count((before + more) % (1 << 32), 0)) == Count(more, 0)
 
 
-@pytest.mark.parametrize(("before", "after"), [(5_000_000_000, 10), (1 << 30, 10), (1 << 33, 1 << 32)])
+@each_row(("before", "after"), [(5_000_000_000, 10), (1 << 30, 10), (1 << 33, 1 << 32)])
 def test_a_counter_that_was_set_back_is_not_known(before: int, after: int) -> None:
     assert isinstance(grown(Count(before, 0), Count(after, 0)), Absent)
 

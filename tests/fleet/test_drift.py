@@ -11,6 +11,7 @@ from fleet.made import DAY_S, FIRST_S, readings
 from ncclprobe.fleet import drift
 from ncclprobe.model.fleet import Drift, Reading
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 RUNS = 200
 
@@ -32,7 +33,7 @@ def delays(loss: float) -> Iterator[int]:
         yield found.index("degraded", 60) - 59 if "degraded" in found[60:] else 100
 
 
-@pytest.mark.parametrize(("loss", "tests", "share"), [(0.05, 10, 0.95), (0.03, 30, 0.8), (0.3, 5, 1.0)])
+@each_row(("loss", "tests", "share"), [(0.05, 10, 0.95), (0.03, 30, 0.8), (0.3, 5, 1.0)])
 def test_a_loss_is_found_in_time(loss: float, tests: int, share: float) -> None:
     assert sum(delay <= tests for delay in delays(loss)) >= share * RUNS
 
@@ -100,7 +101,7 @@ def test_few_siblings_say_nothing() -> None:
     assert enough.beside(0)[0] == few.beside(99)[0] == pytest.approx(math.exp(5.0))
 
 
-@pytest.mark.parametrize(("remaining", "state"), [(0.12, "degraded"), (0.25, "degraded"), (0.02, "ok")])
+@each_row(("remaining", "state"), [(0.12, "degraded"), (0.25, "degraded"), (0.02, "ok")])
 def test_half_a_repair_is_none_and_what_is_lost_follows_the_readings(remaining: float, state: str) -> None:
     for seed in range(20):
         losses = [0.0] * 40 + [0.4] * 10 + [remaining] * 12

@@ -12,6 +12,7 @@ from fleet.made import DAY_S, FIRST_S
 from ncclprobe.commands import main
 from ncclprobe.fleet import inspector, store
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 
 def line(rank: int, number: int, exec_us: float, **changes: Any) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def test_the_rank_for_which_the_others_wait_is_named(tmp_path: Path) -> None:
     assert late.waited_s == pytest.approx(0.01 * 60 * late.share, rel=0.1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("late", "changes"),
     [
         ({}, {}),
@@ -113,7 +114,7 @@ def test_collectives_beyond_the_bound_are_counted_as_left_out(
     assert "80 lines left out: the first 50 collectives of 4,096 communicators are compared" in out
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bad",
     [
         "not JSON",
@@ -144,7 +145,7 @@ def test_a_name_of_a_host_forges_no_row(tmp_path: Path, capsys: pytest.CaptureFi
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "why"),
     [
         (["job"], "fleet job: name the files, or folders, that NCCL's Inspector wrote"),

@@ -15,6 +15,7 @@ from ncclprobe.fleet.told import told
 from ncclprobe.model.fleet import Added, Day, NodeDays, NodeStanding
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import days as page
+from tests.each_row import each_row
 
 NOW_S = FIRST_S + 30 * DAY_S
 MARKUP = "</script><img src=x onerror=alert(1)>"
@@ -82,7 +83,7 @@ def test_the_command_writes_a_page_with_the_worst_first(
         "/r/4.json", "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE"]  # fmt: skip
 
 
-@pytest.mark.parametrize("sick", [0.02, 1.0])
+@each_row("sick", [0.02, 1.0])
 def test_two_thousand_nodes_of_ninety_days_are_below_a_megabyte_and_a_half(sick: float) -> None:
     text = page.render(large(2000, sick), NOW_S, 90, "/shared/fleet.db")
     assert len(text.encode()) < 1_500_000
@@ -98,7 +99,7 @@ def test_names_and_findings_with_markup_stay_data() -> None:
     assert data(text)["texts"] == [MARKUP]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "why"),
     [
         (["page"], "takes --html FILE"),

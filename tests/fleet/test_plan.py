@@ -21,6 +21,7 @@ from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.pair_results import PairRow
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 NAMES = [f"n{number}" for number in range(1, 17)]
 PRINT = Fingerprint({"gpu": "8 x NVIDIA H100"}, None, SOFTWARE)
@@ -150,7 +151,7 @@ def test_a_plan_makes_no_store_where_there_is_none(tmp_path: Path, capsys: pytes
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "why"),
     [
         (["plan"], "takes --idle NODES"),

@@ -14,6 +14,7 @@ from ncclprobe.model.pair_results import PairRow, RailWay
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -107,7 +108,7 @@ def test_a_users_setting_weighs_nothing_and_what_asks_for_a_retest_little() -> N
     assert [each.weight for each in one.faults] == ["unsure"]
 
 
-@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.json")), ids=lambda path: path.name)
+@each_row("path", sorted(REPORTS.glob("*.json")), ids=lambda path: path.name)
 def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path) -> None:
     made = as_json.read(str(path))
     if made.files:

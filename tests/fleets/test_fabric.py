@@ -10,11 +10,12 @@ from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import KINDS, Fault, plant
 from fleets.fleet import NOISES, Fleet
 from ncclprobe.localise.pairs.samples import End, Lost, Sample
+from tests.each_row import each_row
 
 A, B, C = ("a",), ("b",), ("c",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("routes", "rates"),
     [
         ([(A,)], [10]),
@@ -74,7 +75,7 @@ def test_what_carries_nothing_is_lost() -> None:
     assert all(isinstance(result, Sample) for result in fine)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 def test_a_fault_slows_what_it_says_and_nothing_else(kind: str) -> None:
     fabric = Fabric(16, per_leaf=4, rails=2, ecmp=kind == "link")
     [fault] = plant(kind, 1, 0.5, fabric, random.Random(2))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, slow
 from ncclprobe.localise.pairs.intra_node import peers
 from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules, Sample
+from tests.each_row import each_row
 
 NODES = "abcdef"
 
@@ -99,7 +100,7 @@ def test_effects_do_not_depend_on_the_unit(rates: list[float], unit: float) -> N
     assert other.residual == pytest.approx(one.residual, abs=1e-6)
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
+@each_row("rate", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_rate_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="is no rate"):
         Sample(End("a"), End("b"), rate)
@@ -121,7 +122,7 @@ def test_the_peer_that_is_slow_beside_the_others_is_suspected() -> None:
     assert found.z < -3.5
 
 
-@pytest.mark.parametrize("values", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}, dict.fromkeys("abcdef", 7.0)])
+@each_row("values", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}, dict.fromkeys("abcdef", 7.0)])
 def test_nobody_is_suspected_without_peers_that_differ(values: dict[str, float]) -> None:
     assert peers(values) == ()
 

@@ -14,10 +14,9 @@ two ranks on each of two nodes       nobody: too few to compare
 from collections.abc import Callable
 from itertools import permutations
 
-import pytest
-
 from ncclprobe.localise.pairs import intra_node
 from ncclprobe.localise.pairs.samples import Rules
+from tests.each_row import each_row
 
 RULES = Rules()
 
@@ -35,7 +34,7 @@ def name_slow(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> li
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("on", "rate", "found"),
     [
         (nodes(4, 4), lambda src, dst: 10.0, []),

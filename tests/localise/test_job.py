@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
@@ -28,6 +26,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.localise.job import stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "on_cpu"
 NOW_S = 1000.0
@@ -88,7 +87,7 @@ def classes(found: Stand) -> dict[str, tuple[int, ...]]:
     return {each.name: each.ranks for each in found.classes}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("state", "stacks", "name"),
     [
         (IDLE, None, "cannot tell"),
@@ -107,7 +106,7 @@ def test_a_rank_whose_server_is_late_is_not_accused_of_a_lock_that_may_be_of_the
     assert classes(found) == {name: (2,), "waiting": (0, 1)}
 
 
-@pytest.mark.parametrize(("silent", "name"), [((), "stuck outside"), ((2,), "cannot tell")])
+@each_row(("silent", "name"), [((), "stuck outside"), ((2,), "cannot tell")])
 def test_a_rank_that_spins_is_not_accused_where_it_may_do_so_in_the_call(silent: tuple[int, ...], name: str) -> None:
     spins = replace(IDLE, state="R", call="running")
     states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (spins, later(spins, cpu_s=6.0))}
@@ -122,7 +121,7 @@ def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
     assert classes(found) == {"stuck inside": (0, 1)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "name", "words"),
     [
         (SLEEPS, later(SLEEPS), "stuck outside", "sleeps (nanosleep)"),
@@ -167,9 +166,7 @@ def test_a_loop_is_stuck_when_others_have_waited_for_a_minute() -> None:
     assert "stuck outside" not in classes(looked(states, recorded(texts, backend="gloo"), stacks=stacks))
 
 
-@pytest.mark.parametrize(
-    ("cpu_s", "name"), [(3.0, "slow, not stuck"), (0.08, "slow, not stuck"), (0.01, "stuck outside")]
-)
+@each_row(("cpu_s", "name"), [(3.0, "slow, not stuck"), (0.08, "slow, not stuck"), (0.01, "stuck outside")])
 def test_a_child_at_work_is_work_of_its_rank(cpu_s: float, name: str) -> None:
     compiler = Child("S", 3.0, pid=7, name="cc1plus")
     found = waits_for_2(
@@ -238,7 +235,7 @@ def test_a_rank_that_answers_nothing_is_named_by_its_silence() -> None:
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
 
 
-@pytest.mark.parametrize(("second", "name"), [(999, "working"), (965, "stuck inside")])
+@each_row(("second", "name"), [(999, "working"), (965, "stuck inside")])
 def test_a_collective_with_all_ranks_in_it_stands_after_half_a_minute(second: int, name: str) -> None:
     texts = dict.fromkeys(range(2), f"all_reduce@{second - 5} all_reduce*@{second}")
     found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts))
@@ -264,7 +261,7 @@ def test_the_two_ranks_between_which_nothing_arrives_are_named_and_the_nic() -> 
     assert wanted in found.classes[0].doing
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [{"acknowledged_bytes": 1}, {"unacknowledged_bytes": 0}, {"retransmits": 0}, {"peer": "10.9.9.9:443"}],
 )
@@ -286,7 +283,7 @@ def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> No
         assert wanted in found.classes[0].doing
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("heard_s", "state", "wanted"),
     [
         (12.0, IDLE, {"stuck inside": (0, 2), "cannot tell": (1,)}),
@@ -307,7 +304,7 @@ def test_ranks_between_which_nothing_arrives_are_named_without_records(
     assert any("rank 0 sends to rank 2 over eth1" in each.doing for each in found.classes) is (state is IDLE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "still_s", "name"),
     [("D", 12.0, "stuck outside"), ("D", 2.0, "cannot tell"), ("D", None, "cannot tell"), ("S", 12.0, "cannot tell")],
 )
@@ -327,7 +324,7 @@ SLOWED = ("hw-thermal-slowdown",)
 XID = Event(50.0, "xid", "0000:5e:00", "79")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "last", "xids", "words"),
     [
         (WELL, WELL, (XID,), "its GPU0 has had Xid 79"),
@@ -367,7 +364,7 @@ ON_FIRST = replace(WELL, pids=(100, 101))
 ON_SECOND = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "xids", "accused"),
     [
         ((ON_FIRST, ON_SECOND), (XID,), {"stuck inside": (0,), "waiting": (1,)}),
@@ -462,7 +459,7 @@ def test_nccls_own_counts_name_the_rank_that_has_launched_less_and_does_not_go_o
     assert looked(fresh, ras=(counts(51, 51, 50), counts(51, 51, 50))).answer.word == "SLOW"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after", "name"),
     [
         ((51, 51, 50), (52, 52, 51), "working"),
@@ -478,7 +475,7 @@ def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
     assert set(classes(looked(states, ras=(counts(*before), counts(*after))))) == {name}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "word", "message"),
     [
         ("healthy", "WORKING", "4 of 4 ranks were looked at, and none waits for another that does not go on"),
@@ -537,7 +534,7 @@ def test_time_without_memory_between_the_looks_is_evidence() -> None:
     assert "memory" not in outside.evidence[0].text
 
 
-@pytest.mark.parametrize(("swapped", "said"), [(3 << 30, True), (1 << 20, False)])
+@each_row(("swapped", "said"), [(3 << 30, True), (1 << 20, False)])
 def test_a_rank_in_swap_is_told_as_that(swapped: int, said: bool) -> None:
     (outside, _) = waits_for_2(SLEEPS, later(SLEEPS, swapped_bytes=swapped)).classes
     assert ("3 GiB of it in swap" in outside.evidence[0].text) == said

@@ -1,11 +1,10 @@
 """How a running job stands by what Python's stacks and its children show, where torch has recorded nothing."""
 
-import pytest
-
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.ranks import Child
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 from tests.localise.test_job import (
     IDLE,
     IN_ALL_REDUCE,
@@ -61,7 +60,7 @@ def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None
     assert outside.doing == wanted
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "call", "named"),
     [("pt_data_worker", "futex", True), ("pt_data_worker", "poll", False), ("sh", "futex", False)],
 )
@@ -83,7 +82,7 @@ def test_the_line_of_a_worker_that_cannot_go_on_is_told() -> None:
     assert wanted in found.classes[0].doing
 
 
-@pytest.mark.parametrize(("call", "named"), [("write", True), ("poll", False)])
+@each_row(("call", "named"), [("write", True), ("poll", False)])
 def test_who_does_not_read_the_pipe_that_a_rank_writes_to_is_named(call: str, named: bool) -> None:
     reader = Child("S", 0.1, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=60, name="tee")
     writes = replace(IDLE, call=call, file="pipe:[9]", pipes=("pipe:[9]",), children=(reader,))
@@ -113,7 +112,7 @@ def test_stacks_tell_of_a_call_that_torch_does_not_record() -> None:
     assert looked(states, recorded(texts, backend="gloo")).answer.word == "CANNOT TELL"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("function", "still_s", "name"),
     [
         ("recv", 1.0, "desync"),

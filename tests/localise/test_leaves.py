@@ -25,6 +25,7 @@ from fleets.recorded import Replay, recorded_sets
 from ncclprobe.localise.pairs.leaves import find_split, leaf_name, measured_layout
 from ncclprobe.localise.pairs.samples import End, Layout, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, round_robin
+from tests.each_row import each_row
 
 NINE, EIGHT = "cnode2-001 (+8)", "cnode2-005 (+7)"
 
@@ -56,7 +57,7 @@ def test_leaves_that_cost_a_twentieth_by_design_blame_nothing() -> None:
     assert (found.confirmed, found.equally_slow) == ((), ())
 
 
-@pytest.mark.parametrize("name", ["cluster01 sendrecv 1", "cluster01 all_to_all 8", "cluster00 sendrecv 1"])
+@each_row("name", ["cluster01 sendrecv 1", "cluster01 all_to_all 8", "cluster00 sendrecv 1"])
 def test_pairs_that_differ_without_groups_make_no_leaves(name: str) -> None:
     assert measured_layout(samples(name), Layout()).leaf == {}
 
@@ -71,7 +72,7 @@ def test_leaves_that_the_site_tells_are_taken_as_they_are() -> None:
     assert measured_layout(samples("cluster00 all_to_all 8"), told) is told
 
 
-@pytest.mark.parametrize("sick", ["a", "ab", "abc"])
+@each_row("sick", ["a", "ab", "abc"])
 def test_slow_nodes_are_no_leaf(sick: str) -> None:
     rates = {pair: math.log(20 if {*pair} & {*sick} else 40) for pair in combinations("abcdefgh", 2)}
     assert find_split(rates) is None

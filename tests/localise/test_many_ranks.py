@@ -1,7 +1,5 @@
 """A running job of many ranks is told in classes, and why stacks were not read is told with it."""
 
-import pytest
-
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
@@ -9,6 +7,7 @@ from ncclprobe.localise.job import _merged
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 from tests.localise.test_job import IDLE, later, looked
 
 RANKS = 64
@@ -46,7 +45,7 @@ def stand_of(state: object) -> Stand:
     return looked(states, recorded(CALLS, backend="gloo"))
 
 
-@pytest.mark.parametrize("state", [at_work, with_a_loader_in_d_state, denied, ended, reading_a_shard])
+@each_row("state", [at_work, with_a_loader_in_d_state, denied, ended, reading_a_shard])
 def test_ranks_that_do_the_same_are_one_row(state: object) -> None:
     found = stand_of(state)
     assert len(found.classes) == 2

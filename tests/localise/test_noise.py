@@ -14,6 +14,7 @@ from ncclprobe.localise.pairs.causes import noise_floor, noise_limit, retest_noi
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, verdict
+from tests.each_row import each_row
 
 RULES = Rules()
 ONE_WAY = (False, False)
@@ -30,7 +31,7 @@ def repeated(sigma: float, slow: float = 1.0, count: int = 40) -> list[Sample]:
     return [Sample(*pair, rate * draw.lognormvariate(0, sigma), step=step) for step, pair, rate in both]
 
 
-@pytest.mark.parametrize("sigma", [0.02, 0.05, 0.2])
+@each_row("sigma", [0.02, 0.05, 0.2])
 def test_the_noise_is_what_repetitions_differ_by(sigma: float) -> None:
     assert retest_noise(repeated(sigma), Layout(), RULES)[ONE_WAY] == pytest.approx(sigma, rel=0.35)
 
@@ -51,7 +52,7 @@ def test_a_noisy_pair_must_lose_more_than_a_quiet_one_and_many_samples_less_than
     assert noise_limit(1, 0.1, RULES) < noise_limit(32, 0.1, RULES) < math.log(0.95)
 
 
-@pytest.mark.parametrize("name", [name for name in recorded_sets() if name.startswith(HELD_BACK)])
+@each_row("name", [name for name in recorded_sets() if name.startswith(HELD_BACK)])
 def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
     recorded = recorded_sets()[name]
     for number, slow in enumerate(recorded.nodes[::4]):
@@ -60,7 +61,7 @@ def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
         assert slow in [str(each.cause) for each in found.confirmed]
 
 
-@pytest.mark.parametrize(("partners", "named"), [("abde", ["several pairs of c"]), ("ab", ["a with c", "b with c"])])
+@each_row(("partners", "named"), [("abde", ["several pairs of c"]), ("ab", ["a with c", "b with c"])])
 def test_a_node_with_many_bad_pairs_is_named_before_them(partners: str, named: list[str]) -> None:
     bad = [{"c", other} for other in partners]
 
@@ -122,7 +123,7 @@ def named(nodes: Sequence[int], factor: float, slow: float | None) -> list[list[
     return [blamed(lottery(count, factor, slow, seed)) for count in nodes for seed in range(1, 7)]
 
 
-@pytest.mark.parametrize("factor", [3.0, 10.0, 20.0])
+@each_row("factor", [3.0, 10.0, 20.0])
 def test_a_steady_node_ten_times_slower_than_a_lottery_is_named_and_none_of_a_healthy_one(factor: float) -> None:
     sizes = (4, 6, 12)
     found = named(sizes, factor, 10.0)

@@ -2,13 +2,13 @@
 
 from itertools import permutations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.cluster.mesh.plan import steps
 from ncclprobe.localise import reach
 from ncclprobe.localise.reach import Suspect, blame
+from tests.each_row import each_row
 
 Pair = tuple[int, int]
 ONE_NODE = ("node", "into", "out of")
@@ -83,7 +83,7 @@ def test_nothing_bad_is_nobodys_fault() -> None:
     assert blame(everyone(4), set()) == ()
 
 
-@pytest.mark.parametrize(("bad", "kind"), [({(0, 1), (1, 0)}, "pair"), ({(1, 0)}, "direction")])
+@each_row(("bad", "kind"), [({(0, 1), (1, 0)}, "pair"), ({(1, 0)}, "direction")])
 def test_of_two_nodes_neither_can_be_blamed(bad: set[Pair], kind: str) -> None:
     assert [culprit.kind for culprit in blame(everyone(2), bad)] == [kind]
 

@@ -14,6 +14,7 @@ from ncclprobe.localise.pairs.rounds import (
     round_robin,
 )
 from ncclprobe.localise.pairs.samples import End
+from tests.each_row import each_row
 
 players = st.integers(2, 80)
 
@@ -62,7 +63,7 @@ def test_more_rounds_than_there_are_give_all() -> None:
     assert round_robin(6, 1000) == round_robin(6)
 
 
-@pytest.mark.parametrize(("count", "rounds"), [(1, None), (0, None), (8, 0), (8, -1)])
+@each_row(("count", "rounds"), [(1, None), (0, None), (8, 0), (8, -1)])
 def test_what_has_no_pairs_is_refused(count: int, rounds: int | None) -> None:
     with pytest.raises(ValueError, match="no pairs"):
         round_robin(count, rounds)

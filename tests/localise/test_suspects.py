@@ -16,6 +16,7 @@ from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
 from ncclprobe.localise.pairs.suspects import LOST_PARTNERS, Localisation, localise_slowness, verdict
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
+from tests.each_row import each_row
 
 Rate = Callable[[End, End], float]
 
@@ -47,7 +48,7 @@ def simulated(
     return localise_slowness(fleet.rails, fleet.measure, fleet.layout)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slow", "named"),
     [
         (lambda s, d: "c" in (s.node, d.node), ["c"]),
@@ -171,7 +172,7 @@ def test_a_dead_node_is_measured_no_more_after_its_second_partner_and_costs_no_o
     assert causes(found) == ["e"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dead", "named"),
     [(lambda s, d: "b" in (s.node, d.node), "b"), (lambda s, d: {s.node, d.node} == {"b", "e"}, "b with e")],
 )
@@ -223,8 +224,8 @@ def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
     assert plan_retests([Cause("node", ("c",)), Cause("pair", ("a", "c"))], participants, 1) == ()
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("nodes", [8, 32, 96])
+@each_row("noise", NOISES)
+@each_row("nodes", [8, 32, 96])
 def test_a_healthy_fleet_blames_nobody(nodes: int, noise: str) -> None:
     for seed in range(3):
         found = simulated(Fabric(nodes, per_leaf=8), (), noise, seed)
@@ -232,8 +233,8 @@ def test_a_healthy_fleet_blames_nobody(nodes: int, noise: str) -> None:
         assert found.kind == "none"
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("kind", ["node", "nic", "direction", "pair"])
+@each_row("noise", NOISES)
+@each_row("kind", ["node", "nic", "direction", "pair"])
 def test_a_planted_fault_is_named(kind: str, noise: str) -> None:
     fabric = Fabric(16, per_leaf=4, rails=2)
     faults = plant(kind, 1, 0.5, fabric, random.Random(7))
@@ -241,7 +242,7 @@ def test_a_planted_fault_is_named(kind: str, noise: str) -> None:
     assert [faults[0].named_by(suspect.cause, fabric) for suspect in found.confirmed] == [True]
 
 
-@pytest.mark.parametrize("kind", ["leaf", "uplink"])
+@each_row("kind", ["leaf", "uplink"])
 def test_a_planted_leaf_or_uplink_is_named_under_load(kind: str) -> None:
     fabric = Fabric(32, per_leaf=8)
     faults = plant(kind, 1, 0.4, fabric, random.Random(3))
@@ -285,7 +286,7 @@ def of_ranks(ranks: int, lost: Sequence[tuple[int, int]], gone: Sequence[int]) -
     return MeasuredPairs(RankNics(("h",) * ranks, (None,) * ranks), tuple(rows), transfers, (), asides, True)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@each_row("ranks", [2, 4])
 def test_a_rank_that_stands_still_says_nothing_of_its_links(ranks: int) -> None:
     lost = [pair for pair in permutations(range(ranks), 2) if ranks - 1 in pair]
     found = localise(of_ranks(ranks, lost, gone=[ranks - 1]))

@@ -1,7 +1,5 @@
 """From logs to causes: which finding explains which."""
 
-import pytest
-
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.job_log import JobLog
@@ -11,6 +9,7 @@ from ncclprobe.localise.rank_ends import clocks
 from ncclprobe.localise.timeline import missing_ranks
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
+from tests.each_row import each_row
 
 CHECKS = every_check(LEFT)
 RULES = {check.id: check.cause for check in CHECKS if check.cause}
@@ -53,7 +52,7 @@ def test_a_log_without_failures_has_no_cause() -> None:
     assert explained(rank0="node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nloss 3.1\n") == ()
 
 
-@pytest.mark.parametrize("text", ["", "\0\0", "[rank3]:", "\x1b[31m"])
+@each_row("text", ["", "\0\0", "[rank3]:", "\x1b[31m"])
 def test_any_text_is_a_log(text: str) -> None:
     assert explained(any=text) == ()
 
@@ -76,9 +75,7 @@ def test_two_independent_faults_are_two_causes() -> None:
     assert {(each.code, each.ranks) for each in found} == {("rank-crashed", (5,)), ("iface-missing", (3,))}
 
 
-@pytest.mark.parametrize(
-    "launcher", [KILLED.replace(": n2", ": localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault\n"]
-)
+@each_row("launcher", [KILLED.replace(": n2", ": localhost"), "srun: error: gpu-0-1: task 5: Segmentation fault\n"])
 def test_what_a_launcher_calls_the_host_is_no_second_host_that_a_loopback_address_keeps_out(launcher: str) -> None:
     lone = "n1:{r}:{r} [{r}] NCCL INFO Bootstrap : Using {at}<0>\n"
     for at in ("lo:127.0.0.1", "eth0:172.17.0.2"):

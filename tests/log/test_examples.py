@@ -19,6 +19,7 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from tests.checks.cases import with_cases
+from tests.each_row import each_row
 
 CHECKS = [
     with_cases(check) for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]
@@ -75,14 +76,14 @@ def explained(log: JobLog) -> tuple[Cause, ...]:
     return causes(judge([], tuple(CHECKS), Job(), {JobLog: log}), RULES)
 
 
-@pytest.mark.parametrize(("check", "logs"), examples("bad"))
+@each_row(("check", "logs"), examples("bad"))
 def test_a_cause_is_named_first_among_all_checks(check: Check, logs: Mapping[str, str]) -> None:
     first, *_ = explained(whole(logs))
     own = declared(check.id)
     assert first.code in (own or {"unknown"}) or {*first.could_be} & own, first
 
 
-@pytest.mark.parametrize(("check", "logs"), examples("bad"))
+@each_row(("check", "logs"), examples("bad"))
 def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[str, str]) -> None:
     log, own = whole(logs), declared(check.id)
     for other in CHECKS:
@@ -91,12 +92,12 @@ def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[st
         assert not strange or {*other.cause.echoes} & own, (other.id, strange)
 
 
-@pytest.mark.parametrize(("check", "logs"), examples("good"))
+@each_row(("check", "logs"), examples("good"))
 def test_what_is_no_case_of_a_cause_is_not_named_so(check: Check, logs: Mapping[str, str]) -> None:
     assert not found(check, whole(logs))
 
 
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.id) for check in CHECKS])
+@each_row("check", [pytest.param(check, id=check.id) for check in CHECKS])
 def test_the_doctor_has_the_check_that_a_cause_names(check: Check) -> None:
     ids = {each.id for each in (*every_check(MACHINE), *every_check(MEASURED))}
     assert check.cause

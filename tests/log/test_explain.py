@@ -11,6 +11,7 @@ import pytest
 
 from ncclprobe.commands import explain, main
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 NO_INTERFACE = "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found\n"
 UNHANDLED = "[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error\n"
@@ -44,7 +45,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     assert " ".join(lines[-2:]) == last
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code"),
     [
         (NO_INTERFACE, 4),
@@ -58,7 +59,7 @@ def test_it_is_no_gate_unless_it_is_asked_to_be(tmp_path: Path, text: str, code:
     assert explain.main([folder, "-q", "--exit-code"]) == code
 
 
-@pytest.mark.parametrize("text", ["hello\n", "step 1 loss 2.3\nstep 2 loss 2.2\n"])
+@each_row("text", ["hello\n", "step 1 loss 2.3\nstep 2 loss 2.2\n"])
 def test_of_a_text_without_a_known_line_it_does_not_say_that_nothing_failed(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match="no line there that is known of NCCL, torch or a launcher"):
         explain.main([written(tmp_path, a=text), "-q"])
@@ -83,7 +84,7 @@ def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
 _NARROWED = "[rank0]: RuntimeError: CUDA error: unspecified launch failure\n"
 
 
-@pytest.mark.parametrize("text", [NO_INTERFACE, _NARROWED], ids=["named", "one of several"])
+@each_row("text", [NO_INTERFACE, _NARROWED], ids=["named", "one of several"])
 def test_a_saved_report_is_rendered_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     saved = tmp_path / "explained.json"
     explain.main([written(tmp_path, rank3=text), "--json", str(saved), "--no-color"])
@@ -138,7 +139,7 @@ def test_a_compressed_file_is_a_log_too(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith("iface-missing on node1")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF\x01\x02\x03" + bytes(range(32)) * 40])
+@each_row("content", [b"", b"\x7fELF\x01\x02\x03" + bytes(range(32)) * 40])
 def test_a_file_that_says_nothing_is_wrong_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
@@ -154,7 +155,7 @@ def test_a_name_that_is_neither_file_nor_id_is_refused_as_both(capsys: pytest.Ca
     assert main(["explain", "/no/such/file"]) == 2
 
 
-@pytest.mark.parametrize("compressed", [False, True])
+@each_row("compressed", [False, True])
 def test_a_pipe_is_a_log_too(tmp_path: Path, compressed: bool) -> None:
     content = gzip.compress(NO_INTERFACE.encode()) if compressed else NO_INTERFACE.encode()
     command = [sys.executable, "-m", "ncclprobe", "explain", "-q"]
@@ -166,7 +167,7 @@ def test_a_pipe_is_a_log_too(tmp_path: Path, compressed: bool) -> None:
     assert done.stdout.startswith(b"iface-missing on node1")
 
 
-@pytest.mark.parametrize("option", ["--json", "--html", "--markdown"])
+@each_row("option", ["--json", "--html", "--markdown"])
 def test_a_log_is_never_written_over_by_a_report(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,7 +209,7 @@ def test_a_site_says_what_its_own_programs_mean(tmp_path: Path, capsys: pytest.C
     assert main(["explain", log, "--no-config"]) == 2  # the table is forgotten with the run that named it
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("table", "says"),
     [
         ("x\ty", "has 2 columns; 8 are needed"),

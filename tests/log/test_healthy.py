@@ -2,28 +2,27 @@
 
 from pathlib import Path
 
-import pytest
-
 from ncclprobe.checks.log.known import understood
 from ncclprobe.localise.timeline import not_understood
+from tests.each_row import each_row
 from tests.log import healthy, test_outcome
 from tests.log.test_examples import explained, whole
 
 
-@pytest.mark.parametrize("version", healthy.VERSIONS)
-@pytest.mark.parametrize("launcher", healthy.LAUNCHERS)
+@each_row("version", healthy.VERSIONS)
+@each_row("launcher", healthy.LAUNCHERS)
 def test_a_job_that_went_well_has_no_cause(version: str, launcher: str) -> None:
     assert explained(whole(healthy.job(version, launcher=launcher))) == ()
 
 
-@pytest.mark.parametrize("version", healthy.VERSIONS)
+@each_row("version", healthy.VERSIONS)
 def test_all_ranks_in_one_stream_have_no_cause_either(version: str) -> None:
     ranks = [healthy.of_rank(version, rank, 8).splitlines() for rank in range(8)]
     mixed = "\n".join(line for lines in zip(*ranks, strict=True) for line in lines)
     assert explained(whole({"job.log": mixed + "\n" + healthy.TORCH})) == ()
 
 
-@pytest.mark.parametrize("version", healthy.VERSIONS)
+@each_row("version", healthy.VERSIONS)
 def test_its_warnings_are_all_known_to_be_harmless(version: str) -> None:
     assert list(not_understood(whole(healthy.job(version)), (), understood)) == []
 
@@ -38,7 +37,7 @@ def test_nccl_is_read_in_these_logs() -> None:
     assert (log.versions["nccl"], log.world_size, len(log.ranks)) == (("2.27.3",), 4, 4)
 
 
-@pytest.mark.parametrize("text", healthy.SURVIVED.values(), ids=healthy.SURVIVED)
+@each_row("text", healthy.SURVIVED.values(), ids=healthy.SURVIVED)
 def test_what_a_job_survived_is_no_cause(tmp_path: Path, text: str) -> None:
     assert test_outcome.explained(tmp_path, text)["causes"] == []
     data = "prompt" in text or "sample batch" in text

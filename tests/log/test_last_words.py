@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands import explain
+from tests.each_row import each_row
 from tests.log.test_outcome import TRACE, WATCHDOG, explained, steps
 
 EXITED = "srun: error: n7: tasks 0-7: Exited with exit code 255\n"
@@ -70,7 +69,7 @@ def first(folder: Path, text: str) -> dict[str, Any]:
     return found[0] if found else {"code": "", "message": "", "confidence": ""}
 
 
-@pytest.mark.parametrize("name", SAID)
+@each_row("name", SAID)
 def test_what_was_lacking_is_named(name: str, tmp_path: Path) -> None:
     text, words = SAID[name]
     found = first(tmp_path, text)
@@ -101,7 +100,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("name", OPEN)
+@each_row("name", OPEN)
 def test_what_may_follow_from_others_stays_open(name: str, tmp_path: Path) -> None:
     assert first(tmp_path, OPEN[name])["confidence"] in ("unknown", "")
 
@@ -122,7 +121,7 @@ GOES_ON = {
 }
 
 
-@pytest.mark.parametrize("name", GOES_ON)
+@each_row("name", GOES_ON)
 def test_who_goes_on_is_not_blamed(name: str, tmp_path: Path) -> None:
     assert first(tmp_path, GOES_ON[name])["confidence"] in ("unknown", "")
 
@@ -134,7 +133,7 @@ SIGNALS = {
 }
 
 
-@pytest.mark.parametrize("line", SIGNALS)
+@each_row("line", SIGNALS)
 def test_a_signal_is_read_in_other_words(line: str, tmp_path: Path) -> None:
     found = first(tmp_path, f"{steps(0, 2)}{line}")
     assert found["code"] == "rank-crashed"

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from ncclprobe.checks import log as rules
 from ncclprobe.checks.log.known import harmless
 from ncclprobe.engine.diagnose import LEFT, every_check
@@ -18,6 +16,7 @@ from ncclprobe.facts.files.messages import MessageRow
 from ncclprobe.localise.causes import causes
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
+from tests.each_row import each_row
 from tests.log.test_examples import explained
 
 ROWS = list(messages.rows())
@@ -93,7 +92,7 @@ def test_no_harmless_message_is_a_cause() -> None:
     assert all(harmless(event) for event in log.events if event.level in ("WARN", "ERROR"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "level", "meaning"),
     [
         ("Call to ibv_create_qp failed with error Cannot allocate memory errno 12", "WARN", "symptom"),
@@ -110,7 +109,7 @@ def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, l
     assert found.row.meaning == meaning
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "codes"),
     [
         (
@@ -139,7 +138,7 @@ def test_every_sign_of_the_table_is_of_one_of_its_messages() -> None:
     assert all(any(sign in part for row in ROWS for part in (row.place, *messages.parts(row.text))) for sign in signs)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "level"),
     [
         ("Something new went wrong", "WARN"),
@@ -185,7 +184,7 @@ def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning()
 RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in f\n    g()\n'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("log", "codes"),
     [
         (
@@ -455,7 +454,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
     assert first.code == (codes or ("unknown",))[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "log",
     [
         (
@@ -531,7 +530,7 @@ def test_what_a_healthy_framework_prints_is_no_cause(log: str) -> None:
     assert not named(log)
 
 
-@pytest.mark.parametrize(("head", "level"), [("[n1:7:0] ib_log.c:246 UCX ERROR mlx5_0: ", ""), ("", "ERROR")])
+@each_row(("head", "level"), [("[n1:7:0] ib_log.c:246 UCX ERROR mlx5_0: ", ""), ("", "ERROR")])
 def test_a_call_that_another_library_names_is_no_word_of_nccls(head: str, level: str) -> None:
     assert messages.said("ibv_create_cq() failed: Cannot allocate memory", "WARN")
     assert messages.said(f"{head}ibv_create_cq() failed: Cannot allocate memory", level) is None

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.commands import explain
+from tests.each_row import each_row
 
 WATCHDOG = (
     "[rank0]:[E1122 10:00:00.5 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: "
@@ -46,7 +47,7 @@ WELL = {
 }
 
 
-@pytest.mark.parametrize("text", WELL.values(), ids=WELL)
+@each_row("text", WELL.values(), ids=WELL)
 def test_a_job_that_ended_well_has_no_cause_whatever_its_lines_sound_like(tmp_path: Path, text: str) -> None:
     report = explained(tmp_path, text, "--exit-code")
     assert (report["outcome"], report["causes"], report["exit_code"]) == ("ended-well", [], 0)
@@ -62,7 +63,7 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("text", OPEN.values(), ids=OPEN)
+@each_row("text", OPEN.values(), ids=OPEN)
 def test_what_does_not_end_a_job_is_no_good_end(tmp_path: Path, text: str) -> None:
     report = explained(tmp_path, text, "--exit-code")
     assert (report["outcome"], report["causes"]) == ("", [])
@@ -99,7 +100,7 @@ FAILED = {
 }
 
 
-@pytest.mark.parametrize("text", FAILED.values(), ids=FAILED)
+@each_row("text", FAILED.values(), ids=FAILED)
 def test_a_job_that_failed_is_never_said_to_have_ended_well(tmp_path: Path, text: str) -> None:
     report = explained(tmp_path, text)
     assert report["outcome"] != "ended-well"
@@ -131,7 +132,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("text", CHAINS.values(), ids=CHAINS)
+@each_row("text", CHAINS.values(), ids=CHAINS)
 def test_of_exceptions_that_pass_each_other_on_the_innermost_is_the_cause(tmp_path: Path, text: str) -> None:
     causes = explained(tmp_path, text)["causes"]
     assert "'context'" in causes[0]["evidence"][0]["text"]
@@ -201,7 +202,7 @@ FORMS = (
 )
 
 
-@pytest.mark.parametrize("text", FORMS)
+@each_row("text", FORMS)
 def test_a_last_line_that_by_its_form_is_a_failure_is_shown_first_whoever_wrote_it(tmp_path: Path, text: str) -> None:
     report = explained(tmp_path, f"{steps(0, 9)}{text}\n")
     first = report["causes"][0]["evidence"][0]["text"]
@@ -209,12 +210,12 @@ def test_a_last_line_that_by_its_form_is_a_failure_is_shown_first_whoever_wrote_
     assert report["outcome"] in ("named", "unknown-line")
 
 
-@pytest.mark.parametrize("text", [text for text in FORMS if not text.startswith(("srun", "terminate", "F0102"))])
+@each_row("text", [text for text in FORMS if not text.startswith(("srun", "terminate", "F0102"))])
 def test_a_line_of_that_form_after_which_the_job_goes_on_is_none(tmp_path: Path, text: str) -> None:
     assert explained(tmp_path, f"{steps(0, 9)}{text}\n{steps(9, 50)}")["causes"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "error: 0.03",
@@ -233,7 +234,7 @@ def test_figures_and_talk_of_errors_are_no_failure(tmp_path: Path, text: str) ->
     assert explained(tmp_path, f"{steps(0, 9)}{text}\n")["causes"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "blame"),
     [
         ("python: exits with return code = -9", "unknown"),
@@ -263,7 +264,7 @@ def test_what_a_check_makes_of_an_exception_comes_before_that_it_was_raised(tmp_
     assert cause["code"] == "cuda-driver-mismatch"
 
 
-@pytest.mark.parametrize(("end", "lost"), [("", True), ("\n", False)])
+@each_row(("end", "lost"), [("", True), ("\n", False)])
 def test_a_log_that_ends_within_a_line_of_nccls_has_lost_its_end(tmp_path: Path, end: str, lost: bool) -> None:
     info = "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
     report = explained(tmp_path, f"{info}{WATCHDOG}n1:7:7 [0] NCCL INFO Connected all ri{end}")
@@ -276,7 +277,7 @@ def test_the_step_of_slurm_is_no_step_of_the_program(tmp_path: Path) -> None:
     assert (cause["code"], cause["nodes"]) == ("rank-crashed", ["n7"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "end",
     [
         "Finished.",
@@ -352,7 +353,7 @@ def test_the_assertion_of_a_kernel_is_told_with_its_fault(tmp_path: Path) -> Non
     assert "`i < n`" in first_cause(tmp_path, {"a.log": text})["message"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "./run.sh: line 4: 2218 Segmentation fault      (core dumped) python train.py\n",
@@ -399,7 +400,7 @@ def test_a_logger_before_its_level_is_no_host(tmp_path: Path) -> None:
     assert (first["nodes"], first["blame"]) == ([], "unknown")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code", "nodes", "ranks"),
     [
         ("ssh: connect to host n7 port 22: No route to host\n", "peer-unreachable", ["n7"], []),
@@ -446,7 +447,7 @@ WITHOUT_TRACEBACK = {
 }
 
 
-@pytest.mark.parametrize(("text", "message", "ranks"), WITHOUT_TRACEBACK.values(), ids=WITHOUT_TRACEBACK)
+@each_row(("text", "message", "ranks"), WITHOUT_TRACEBACK.values(), ids=WITHOUT_TRACEBACK)
 def test_what_a_program_raised_is_named_without_its_traceback(
     tmp_path: Path, text: str, message: str, ranks: list[int]
 ) -> None:
@@ -477,7 +478,7 @@ def test_a_job_whose_steps_go_on_misses_no_rank_that_wrote_nothing(tmp_path: Pat
 _OF_WORKER, _OF_ENGINE = ("(W rank=1 pid=4) ERROR 07-23 19:34:51 [w.py:7] ", "ERROR 07-23 19:34:52 [core.py:9] ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reason", "code"), [("torch.OutOfMemoryError: CUDA out of memory.", "oom"), ("KeyError: 'w'", "rank-crashed")]
 )
 def test_an_exception_that_refers_to_another_above_it_takes_no_line_of_its_own_traceback(
@@ -534,7 +535,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize(("text", "answer"), READ.values(), ids=READ)
+@each_row(("text", "answer"), READ.values(), ids=READ)
 def test_what_launchers_and_frameworks_say_in_several_lines_is_read_together(
     tmp_path: Path, text: str, answer: tuple[str, list[int]]
 ) -> None:
@@ -555,7 +556,7 @@ def test_no_rank_is_read_out_of_a_number_that_ends_a_line(tmp_path: Path) -> Non
     assert all(4 not in cause["ranks"] for cause in explained(tmp_path, f"world_size=8\n{text}")["causes"])
 
 
-@pytest.mark.parametrize("form", ["--local_rank=2", "--local-rank=2"])
+@each_row("form", ["--local_rank=2", "--local-rank=2"])
 def test_an_option_that_only_an_old_launcher_gives_is_named(tmp_path: Path, form: str) -> None:
     (cause,) = explained(tmp_path, f"world_size=4\ntrain.py: error: unrecognized arguments: {form}\n")["causes"]
     assert (cause["confidence"], "torchrun" in cause["message"]) == ("named", True)

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands import explain
+from tests.each_row import each_row
 from tests.log.test_outcome import explained, first_cause, steps
 
 
@@ -17,7 +16,7 @@ def cause(folder: Path, text: str) -> dict[str, Any]:
 REFUSED = "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "limit", ["$ ulimit -l\nunlimited\n", "max locked memory       (kbytes, -l) unlimited\n",
               "Max locked memory         unlimited            unlimited            bytes\n"]
 )  # fmt: skip
@@ -27,14 +26,14 @@ def test_a_limit_that_is_shown_not_to_be_there_is_no_cause(tmp_path: Path, limit
     assert "locked memory is not limited" in found["message"]
 
 
-@pytest.mark.parametrize("host", ["n1", "n2"])
+@each_row("host", ["n1", "n2"])
 def test_a_limit_that_is_not_there_on_one_host_clears_no_other(tmp_path: Path, host: str) -> None:
     asked = f"{host}:8:8 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.2<0>\n$ ulimit -l\nunlimited\n"
     found = first_cause(tmp_path, {"train.log": REFUSED, "shell.log": asked})
     assert (found["code"] == "memlock") is (host == "n2")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "limit",
     ["", "$ ulimit -l\n64\n", "core file size (blocks, -c) unlimited\n",
      "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)\n"],
@@ -65,7 +64,7 @@ def test_by_nccls_two_halves_of_a_gid_it_is_known_as_well(tmp_path: Path) -> Non
     assert (found["code"], found["confidence"]) == ("ib-gid", "narrowed")
 
 
-@pytest.mark.parametrize(("link", "gids"), [("IB", BARE), ("RoCE", ROUTED)])
+@each_row(("link", "gids"), [("IB", BARE), ("RoCE", ROUTED)])
 def test_infinibands_gids_and_those_of_an_address_are_not_to_blame(
     tmp_path: Path, link: str, gids: dict[str, str]
 ) -> None:
@@ -78,7 +77,7 @@ TO_LINK_LOCAL = (
 )
 
 
-@pytest.mark.parametrize("error", ["Software caused connection abort", "Connection timed out", "No route to host"])
+@each_row("error", ["Software caused connection abort", "Connection timed out", "No route to host"])
 def test_a_link_local_address_of_ipv6_leads_to_no_other_host(tmp_path: Path, error: str) -> None:
     found = cause(tmp_path, STARTED.format(1) + STARTED.format(2) + TO_LINK_LOCAL.format(error))
     assert found["code"] == "iface-wrong-veth"
@@ -102,7 +101,7 @@ def test_hosts_that_never_answer_each_other_are_kept_apart_by_a_security_group(t
     assert (found["code"], found["suspects"]) == ("efa-security-group", [])
 
 
-@pytest.mark.parametrize("text", [EFA.format(host=1), steps(1, 9) + EFA.format(host=1) + EFA.format(host=2)])
+@each_row("text", [EFA.format(host=1), steps(1, 9) + EFA.format(host=1) + EFA.format(host=2)])
 def test_one_that_stops_answering_has_gone(tmp_path: Path, text: str) -> None:
     assert cause(tmp_path, text)["code"] == "rank-crashed"
 
@@ -142,7 +141,7 @@ def test_a_job_that_stands_still_over_p2p_where_acs_is_on_is_explained(tmp_path:
     assert cause(tmp_path, PEERS + ACS.format("+"))["confidence"] == "narrowed"
 
 
-@pytest.mark.parametrize("text", [PEERS + ACS.format("-"), ACS.format("+"), PEERS + ACS.format("+") + "exit code 0\n"])
+@each_row("text", [PEERS + ACS.format("-"), ACS.format("+"), PEERS + ACS.format("+") + "exit code 0\n"])
 def test_acs_that_is_off_or_beside_no_job_or_one_that_ended_is_no_cause(tmp_path: Path, text: str) -> None:
     assert explained(tmp_path, text)["causes"] == []
 
@@ -156,7 +155,7 @@ def test_acs_is_of_the_host_that_has_it(tmp_path: Path) -> None:
     assert cause(tmp_path, both + ACS.format("+"))["nodes"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [PEERS + steps(0, 20), steps(0, 20) + PEERS, "$ NCCL_P2P_DISABLE=1 torchrun train.py\n" + PEERS,
      "n1:7:9 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n" + PEERS,
@@ -203,7 +202,7 @@ SEVERAL = [
 ]
 
 
-@pytest.mark.parametrize("bars", SEVERAL)
+@each_row("bars", SEVERAL)
 def test_bars_of_several_ranks_name_none_of_them(tmp_path: Path, bars: str) -> None:
     found = cause(tmp_path, bars.format(WAITED.format(1)))
     assert (found["code"], found["ranks"], found["nodes"]) == ("timeout-straggler", [], [])
@@ -221,14 +220,14 @@ NO_ID = (
 )
 
 
-@pytest.mark.parametrize("waited", [WAITED.format(1), NO_ID])
+@each_row("waited", [WAITED.format(1), NO_ID])
 def test_a_progress_bar_that_goes_on_is_of_the_rank_that_the_others_wait_for(tmp_path: Path, waited: str) -> None:
     found = cause(tmp_path, bar(100) + bar(110) + waited + bar(120))
     assert (found["code"], found["ranks"], found["blame"]) == ("timeout-straggler", [0], "job")
     assert "Tokenizing" in found["message"]
 
 
-@pytest.mark.parametrize("text", [bar(100) + WAITED.format(1) + bar(100), bar(100) + WAITED.format(1),
+@each_row("text", [bar(100) + WAITED.format(1) + bar(100), bar(100) + WAITED.format(1),
                          bar(100) + WAITED.format(1) + bar(300, "Epoch 3")])  # fmt: skip
 def test_a_bar_that_stands_or_another_one_shows_nothing(tmp_path: Path, text: str) -> None:
     assert "at work of its own" not in cause(tmp_path, text)["message"]
@@ -331,7 +330,7 @@ def test_a_server_that_has_no_workers_is_a_rank(tmp_path: Path) -> None:
     assert "process 82 stands in wait" in cause(tmp_path, "".join(cores))["message"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code"),
     [
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
@@ -363,7 +362,7 @@ OF_ONE_POD = (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [OF_ONE_POD + PLACED.format("8m  default-scheduler") + WAITING, UNPLACED + PLACED.format("pod/w-1") + WAITING,
      UNPLACED + WAITED.format(1), UNPLACED + steps(0, 9) + "RuntimeError: x\n",
@@ -424,14 +423,14 @@ SAME_WIDTH = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", SAME_WIDTH.values(), ids=SAME_WIDTH)
+@each_row("rows", SAME_WIDTH.values(), ids=SAME_WIDTH)
 def test_rows_of_one_width_are_not_taken_for_lines_that_a_terminal_cut(tmp_path: Path, rows: str) -> None:
     found = cause(tmp_path, f"{rows}srun: error: n2: task 3: Killed\n")
     assert (found["code"], found["nodes"]) == ("rank-crashed", ["n2"])
     assert found["evidence"][0]["line"] == rows.count("\n") + 1
 
 
-@pytest.mark.parametrize("width", [72, 80, 100, 120, 132])
+@each_row("width", [72, 80, 100, 120, 132])
 def test_lines_of_torch_are_whole_again_at_each_width_below_a_longer_line_of_who_asks(
     tmp_path: Path, width: int
 ) -> None:
@@ -459,7 +458,7 @@ def test_a_rank_that_wrote_on_after_the_others_gave_up_is_late(tmp_path: Path) -
     assert cause(tmp_path, begun + gave_up)["confidence"] == "narrowed"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "last", ["util.py:88 saving checkpoint shard 7 of 16", "healthcare_qa shard 17/100", "traffic signal crops 5/90",
              "ModelCheckpoint(monitor=val_loss): writing", "training early exit heads"],
 )  # fmt: skip
@@ -469,7 +468,7 @@ def test_last_words_of_work_that_sound_like_an_end_are_of_work(tmp_path: Path, l
     assert (found["confidence"], found["ranks"]) == ("named", [0])
 
 
-@pytest.mark.parametrize("last", ["Received SIGTERM, shutting down", "INFO gpu_monitor: util 100% mem 71 GiB",
+@each_row("last", ["Received SIGTERM, shutting down", "INFO gpu_monitor: util 100% mem 71 GiB",
                                   "KeyboardInterrupt", "process will exit on signal 15"])  # fmt: skip
 def test_last_words_after_the_others_gave_up_that_are_of_no_work_tell_nothing(tmp_path: Path, last: str) -> None:
     begun = LAST.format(0, "00", "building the index on rank 0")
@@ -524,7 +523,7 @@ def test_one_that_came_back_or_of_a_job_at_work_is_no_cause(tmp_path: Path) -> N
     assert explained(tmp_path, STILL + BLOCKED + steps(0, 9))["causes"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "code"),
     [("Host key verification failed.\n", "peer-unreachable"),
      ("RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n", "duplicate-gpu")],

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.each_row import each_row
 from tests.log.test_outcome import CLOSING, TRACE, explained, first_cause, steps
 from tests.log.test_pastes import BARE, EFA, GAVE_UP, INDEX, NO_ANSWER, ROCE, STARTED, cause
 
@@ -20,14 +19,14 @@ AT_START = [
 ]
 
 
-@pytest.mark.parametrize("said", AT_START)
+@each_row("said", AT_START)
 def test_what_stands_before_many_steps_ended_nothing(tmp_path: Path, said: str) -> None:
     assert explained(tmp_path, said + steps(0, 60))["causes"] == []
     found = cause(tmp_path, said + steps(0, 30) + GAVE_UP)
     assert (found["confidence"], "ALLREDUCE" in found["message"]) == ("unknown", True)
 
 
-@pytest.mark.parametrize("said", [each for each in AT_START if not each.startswith(("UserWarning", "WARNING"))])
+@each_row("said", [each for each in AT_START if not each.startswith(("UserWarning", "WARNING"))])
 def test_without_a_step_or_with_few_it_may_have(tmp_path: Path, said: str) -> None:
     assert explained(tmp_path, said)["causes"]
     assert cause(tmp_path, said + steps(0, 3))["code"] != "unknown"
@@ -44,7 +43,7 @@ def test_steps_do_not_outlive_a_traceback_the_kernel_or_what_is_set(tmp_path: Pa
 ECC = "[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 
 
-@pytest.mark.parametrize("said", [AT_START[4], AT_START[7], ECC])
+@each_row("said", [AT_START[4], AT_START[7], ECC])
 def test_steps_that_a_full_buffer_brought_late_outlive_no_cause(tmp_path: Path, said: str) -> None:
     """Standard output that is no terminal is written in blocks, beneath what standard error said meanwhile."""
     text = f"{said}{steps(0, 60)}srun: error: n1: task 0: Exited with exit code 1\n"
@@ -92,7 +91,7 @@ FIRST = [
 ]
 
 
-@pytest.mark.parametrize(("text", "code"), FIRST)
+@each_row(("text", "code"), FIRST)
 def test_over_what_a_job_has_worked_it_is_not_to_blame(tmp_path: Path, text: str, code: str) -> None:
     between = text if "{}" in text and "WARN" in text.partition("{}")[2] else "{}" + text
     for work in WORK:

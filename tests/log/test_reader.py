@@ -4,7 +4,6 @@ import gzip
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from ncclprobe.facts.files.log_prefix import cleaned, habit_of
 from ncclprobe.facts.files.log_reader import LEAST, MOST_ALIKE, Chunks, Reader, read
 from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.host.job_files import Blocks, JobFile, named
+from tests.each_row import each_row
 
 WARN = "node1:12:13 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"
 SAID = "Bootstrap : no socket interface found"
@@ -29,7 +29,7 @@ def only(text: str | bytes) -> LogEvent:
     return event
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("prefix", "rank", "time_s"),
     [
         ("", None, None),
@@ -78,7 +78,7 @@ def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int |
     assert (event.rank, event.host, event.pid, event.time_s) == (rank, "node1", 12, time_s)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "rank", "level", "place"),
     [
         ("[rank3]:[E1122 10:00:00.5 ProcessGroupNCCL.cpp:607] [Rank 3] error", 3, "ERROR", "ProcessGroupNCCL.cpp:607"),
@@ -104,7 +104,7 @@ def test_a_time_without_a_year_is_of_the_year_that_others_name() -> None:
     assert late.time_s == NOON + 1.5
 
 
-@pytest.mark.parametrize(
+@each_row(
     "record",
     [
         {"log": WARN + "\n", "stream": "stderr", "time": "2026-11-22T10:00:00Z"},
@@ -154,7 +154,7 @@ def test_a_rank_is_its_rank_in_the_largest_communicator() -> None:
     assert {event.rank for event in log(a=small + large).events} == {5}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "rank"),
     [
         ("rank_3.log", 3),
@@ -184,7 +184,7 @@ def test_a_traceback_is_its_exception_at_the_frame_that_raised_it() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "told"),
     [
         ("ValueError: no data\n", "ValueError: no data"),
@@ -198,7 +198,7 @@ def test_an_exception_without_its_traceback_is_one_near_the_end(text: str, told:
     assert [event.text for event in log(a=text).events if event.level == "EXCEPTION"] == ([told] if told else [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "Missing ranks:\n0: [grad/a]\n3: [grad/a]\n5 others",
@@ -393,12 +393,12 @@ def test_a_task_that_srun_names_alone_is_a_rank_where_tasks_are() -> None:
     assert (first.rank, first.host, first.text) == (5, "n7", "task 5: Out Of Memory")
 
 
-@pytest.mark.parametrize("tasks", ["0-", "-3", "0-99999999", "9-1", ",", "0-3,0-x", "1-" + "9" * 1900])
+@each_row("tasks", ["0-", "-3", "0-99999999", "9-1", ",", "0-3,0-x", "1-" + "9" * 1900])
 def test_a_list_of_tasks_that_is_none_says_nothing(tasks: str) -> None:
     assert log(a=f"srun: error: n7: tasks {tasks}: Exited, {SAID}").ranks == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "host"),
     [
         ("job/dmesg-n7.txt", "n7"),

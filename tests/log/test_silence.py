@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands import explain
 from ncclprobe.facts.files.log_reader import read
+from tests.each_row import each_row
 
 CLOSED = "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217."
 WAITED = (
@@ -38,7 +37,7 @@ def files(said: dict[int, str], steps: int = 7) -> dict[str, str]:
     return {f"rank{rank}.log": made + (complains(rank, text) if text else "") for rank, text in said.items()}
 
 
-@pytest.mark.parametrize("of", [2, 8])
+@each_row("of", [2, 8])
 def test_a_rank_whose_log_just_ends_while_the_others_lose_it_is_named(tmp_path: Path, of: int) -> None:
     (found,) = explained(tmp_path, files({rank: "" if rank == 1 else CLOSED for rank in range(of)}))["causes"]
     assert (found["code"], found["confidence"], found["ranks"]) == ("rank-crashed", "named", [1])
@@ -71,7 +70,7 @@ def test_a_rank_that_lost_connections_where_all_others_waited_came_late(tmp_path
     assert found["ranks"] == [2]
 
 
-@pytest.mark.parametrize("words", ["Error: shard 7 is gone", "FATAL shard 7 is gone", "Failed to open shard 7"])
+@each_row("words", ["Error: shard 7 is gone", "FATAL shard 7 is gone", "Failed to open shard 7"])
 def test_a_rank_that_ends_with_words_of_its_own_is_named_by_them(tmp_path: Path, words: str) -> None:
     texts = files({0: CLOSED, 1: "", 2: CLOSED, 3: CLOSED})
     texts["rank1.log"] += f"{words}\n"
@@ -98,7 +97,7 @@ def test_ranks_that_all_lost_one_peer_and_leave_a_hosts_share_of_numbers_lost_th
     assert "10.0.0.3" in found["message"]
 
 
-@pytest.mark.parametrize(("peers", "named"), [(("w-2.job", "w-2.job"), True), (("w-2.job", "w-1.job"), False)])
+@each_row(("peers", "named"), [(("w-2.job", "w-2.job"), True), (("w-2.job", "w-1.job"), False)])
 def test_a_process_to_which_all_lost_their_connections_has_ended(tmp_path: Path, peers: Any, named: bool) -> None:
     lost = "w-{0}:7:7 [0] x.cc:9 NCCL WARN socketProgress: Connection closed by remote peer {1}<4711>\n"
     text = lost.format(1, peers[0]) + lost.format(3, peers[1])
@@ -132,7 +131,7 @@ def test_a_reason_that_any_rank_gives_comes_before_who_says_nothing(tmp_path: Pa
     assert (found["code"], found["ranks"], found["suspects"]) == ("rank-crashed", [1], [])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         {0: "", 1: "", 2: ""},
@@ -192,7 +191,7 @@ def test_all_ranks_of_a_host_that_say_nothing_are_a_host_that_was_lost(tmp_path:
     assert (first["could_be"][0], first["ranks"], first["nodes"]) == ("rank-crashed", [2, 3], ["n1"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("texts", "ranks"),
     [
         ({"a": "[rank0]: x", "b": "[rank1]: x", "c": "starts"}, [0, 1, 2]),
@@ -207,7 +206,7 @@ def test_a_log_that_names_no_rank_is_of_the_one_that_is_left_over(texts: dict[st
     assert list(log.ranks) == ranks
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "size"),
     [
         ("started, world size 4", 4),
@@ -222,7 +221,7 @@ def test_the_size_of_a_job_is_what_most_lines_say(text: str, size: int | None) -
     assert read([("a", [text.encode()])]).world_size == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "rank"),
     [("rank 3: step 7 failed", 3), ("Rank 3/8 | step 7 failed", 3), ("rank 3 failed to pass", None)],
 )
@@ -342,7 +341,7 @@ def hung(folder: Path, files: dict[str, str]) -> dict[str, Any]:
     return causes[0] if causes else {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "files",
     [
         {f"spy_rank{rank}.txt": stack(_READS if rank == 2 else _WAITS) for rank in range(4)},

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands import explain
+from tests.each_row import each_row
 
 CLOSING = "2026-11-20 08:20:00 INFO train: training finished after 90 iterations\n"
 
@@ -39,13 +38,13 @@ def test_hosts_that_number_their_lines_are_told_apart_and_may_have_nothing_of_nc
     assert hang(tmp_path, {"all.log": text})["stands"] == ["rank 2 came to step 100, others to 200"]
 
 
-@pytest.mark.parametrize(("after", "slow"), [(90, True), (14, False)])
+@each_row(("after", "slow"), [(90, True), (14, False)])
 def test_a_job_whose_steps_take_longer_and_longer_is_slow_since_one(tmp_path: Path, after: int, slow: bool) -> None:
     report = hang(tmp_path, {"train.log": trained(0, 20, 10) + trained(20, 30, after, 200)})
     assert [each.startswith("slow since step 21 ") for each in report["stands"]] == [True] * slow
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "stands"),
     [
         (

@@ -1,10 +1,10 @@
 """NCCL_ALGO and NCCL_PROTO: the grammar, and what it leaves."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.nccl.algorithms import ALGORITHMS, FUNCTIONS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
+from tests.each_row import each_row
 
 NONE = Pin()
 
@@ -13,7 +13,7 @@ def every(*names: str) -> dict[str, set[str]]:
     return {function: set(names) for function in FUNCTIONS}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "kept"),
     [
         ("", {}),
@@ -30,9 +30,7 @@ def test_the_grammar_is_nccls(text: str, kept: dict[str, set[str]]) -> None:
     assert parse_pin(text, ALGORITHMS).kept == kept
 
 
-@pytest.mark.parametrize(
-    "text", ["rng", "ring;tree", "allreduc:ring", "ring, tree", "allreduce:ring;tree", ";ring", "::"]
-)
+@each_row("text", ["rng", "ring;tree", "allreduc:ring", "ring, tree", "allreduce:ring;tree", ";ring", "::"])
 def test_what_nccl_refuses_is_refused(text: str) -> None:
     assert parse_pin(text, ALGORITHMS).error
 
@@ -42,7 +40,7 @@ def test_before_2_24_unknown_names_are_passed_over() -> None:
     assert (pin.error, pin.ignored, pin.kept["AllReduce"]) == ("", ("rng",), frozenset({"Tree"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("algo", "proto", "left"),
     [
         ("", "", ()),
@@ -64,7 +62,7 @@ def test_ring_came_back_before_2_24() -> None:
     assert stranded(parse_pin("tree", ALGORITHMS, old), NONE, version=old) == ()
 
 
-@pytest.mark.parametrize(("proto", "left"), [("LL256", FUNCTIONS), ("^LL,LL128,Simple", FUNCTIONS), ("LL", ())])
+@each_row(("proto", "left"), [("LL256", FUNCTIONS), ("^LL,LL128,Simple", FUNCTIONS), ("LL", ())])
 def test_no_release_calls_without_a_protocol(proto: str, left: tuple[str, ...]) -> None:
     old = (2, 23, 4)
     assert stranded(NONE, parse_pin(proto, PROTOCOLS, old), version=old) == left
@@ -77,9 +75,7 @@ def test_what_the_machine_lacks_is_not_left() -> None:
     assert stranded(pin, NONE, frozenset({"NVLS"})) == ("AllReduce",)
 
 
-@pytest.mark.parametrize(
-    ("text", "forced"), [("LL128", True), ("^LL", True), ("^LL128", False), ("Simple", False), ("", False)]
-)
+@each_row(("text", "forced"), [("LL128", True), ("^LL", True), ("^LL128", False), ("Simple", False), ("", False)])
 def test_ll128_is_forced_also_by_excluding_others(text: str, forced: bool) -> None:
     assert forces_ll128(parse_pin(text, PROTOCOLS)) is forced
 

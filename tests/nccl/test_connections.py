@@ -18,6 +18,7 @@ from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose_rails, crossing, default_timeout, rail_ports
 from tests.checks.cases.ib import nccl
+from tests.each_row import each_row
 
 GIDS = (
     Gid(0, IPv6Address("fe80::1"), "IB/RoCE v1"),
@@ -56,18 +57,18 @@ def test_every_parameter_reaches_the_connection() -> None:
     assert not port.relaxed_ordering
 
 
-@pytest.mark.parametrize(("roce", "index"), [("1", 2), ("2", 3)])
+@each_row(("roce", "index"), [("1", 2), ("2", 3)])
 def test_the_gid_is_that_of_ncclss_search(roce: str, index: int) -> None:
     (port,) = rail_ports((ROCE,), settings(NCCL_IB_ROCE_VERSION_NUM=roce), NEW)
     assert port.gid_index == index
 
 
-@pytest.mark.parametrize(("version", "timeout"), [((2, 14, 1), 14), ((2, 18, 3), 18), ((2, 23, 4), 20), (None, 20)])
+@each_row(("version", "timeout"), [((2, 14, 1), 14), ((2, 18, 3), 18), ((2, 23, 4), 20), (None, 20)])
 def test_the_timeout_is_that_of_the_version(version: tuple[int, int, int] | None, timeout: int) -> None:
     assert default_timeout(version) == timeout
 
 
-@pytest.mark.parametrize(("text", "pairs"), [("0", 1), ("4000", 128), ("-3", 1), ("many", 1)])
+@each_row(("text", "pairs"), [("0", 1), ("4000", 128), ("-3", 1), ("many", 1)])
 def test_a_number_of_queue_pairs_that_is_none_is_bounded(text: str, pairs: int) -> None:
     (port,) = rail_ports((ROCE,), settings(NCCL_IB_QPS_PER_CONNECTION=text), NEW)
     assert port.queue_pairs == pairs
@@ -113,7 +114,7 @@ def test_efa_that_nccl_reaches_through_its_plugin_is_tried_by_libfabrics_program
     assert (port.device, port.transport, port.program) == ("rdmap0s6", "efa", PING_PONG.ping_pong)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "why"),
     [
         (on_aws(program=Libfabric()), "EFA (rdmap0s6) is not tested: libfabric's fi_pingpong"),

@@ -2,13 +2,12 @@
 
 from ipaddress import IPv6Address
 
-import pytest
-
 from ncclprobe.facts.infiniband import Gid, Port, Rate
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.hcas import Wish, address_range, advised, family, pick, valid, wish
+from tests.each_row import each_row
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 LOCAL, FOUR, GLOBAL = "fe80::1", "::ffff:10.0.0.1", "2001:db8::1"
@@ -25,7 +24,7 @@ def settings(**values: str) -> Settings:
     return Settings({name: Setting(name, text, "environment") for name, text in values.items()})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rows", "asked", "index"),
     [
         (USUAL, {}, 3),
@@ -53,7 +52,7 @@ def test_the_search_ends_where_nccls_does(rows: tuple[Row, ...], asked: dict[str
     assert found.index == index
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "asked", "index", "by"),
     [
         ((2, 20, 5), {}, 0, "version"),
@@ -82,7 +81,7 @@ def test_infiniband_uses_index_0_whatever_is_asked_for() -> None:
     assert (found.index, found.by) == (0, "infiniband")
 
 
-@pytest.mark.parametrize(("version", "index"), [((2, 22, 3), 1), ((2, 21, 5), 0)])
+@each_row(("version", "index"), [((2, 22, 3), 1), ((2, 21, 5), 0)])
 def test_infiniband_uses_a_routable_lid_where_there_is_one(version: tuple[int, int, int], index: int) -> None:
     port = roce((LOCAL, None), ("fe80:0:12:34::1", None), layer="InfiniBand")
     found = pick(port, wish(settings(), version), version)
@@ -95,7 +94,7 @@ def test_a_table_that_was_not_read_gives_no_answer() -> None:
     assert pick(port, Wish()) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "kind", "good"),
     [
         ("fe80::", "inet6", False),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from ncclprobe.checks.env.fixtures import DOCKER_HOST, ETH0, interface
 from ncclprobe.checks.launch.names import LO
@@ -29,6 +28,7 @@ from ncclprobe.nccl.gloo import (
     parted,
     partings,
 )
+from tests.each_row import each_row
 
 VECTORS = Path(__file__).resolve().parents[1] / "data" / "gloo" / "groups.jsonl"
 HERE = Interfaces((LO, ETH0))
@@ -50,7 +50,7 @@ def nodes_of(row: dict[str, Any]) -> dict[str, Node]:
     return found
 
 
-@pytest.mark.parametrize("number", range(len(vectors())))
+@each_row("number", range(len(vectors())))
 def test_every_rank_listens_where_torch_did(number: int) -> None:
     row = vectors()[number]
     for node, said in zip(nodes_of(row).values(), row["said"], strict=True):
@@ -64,7 +64,7 @@ def test_every_rank_listens_where_torch_did(number: int) -> None:
             ]
 
 
-@pytest.mark.parametrize("number", range(len(vectors())))
+@each_row("number", range(len(vectors())))
 def test_a_group_that_is_certain_not_to_come_up_did_not(number: int) -> None:
     row = vectors()[number]
     nodes = nodes_of(row)
@@ -79,7 +79,7 @@ def test_the_vectors_hold_every_outcome() -> None:
     assert {row["expected"] for row in vectors()} == {"up", "refused", "parted", "no way", "unknown"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "names"),
     [
         ("", ()),
@@ -109,7 +109,7 @@ def test_ipv4_comes_before_ipv6_on_an_interface() -> None:
     assert of_interface(both, "eth0") == Device("eth0", "10.0.0.5")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("resolved", "found"),
     [
         (("10.0.0.5",), Device("eth0", "10.0.0.5")),
@@ -123,7 +123,7 @@ def test_the_own_names_first_address_of_this_host_counts(resolved: tuple[str, ..
     assert of_hostname(HERE, "node0", resolved) == found
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "10.0.0.255", "::"])
+@each_row("address", ["0.0.0.0", "224.0.0.1", "10.0.0.255", "::"])
 def test_an_address_of_no_interface_that_can_be_bound_to_ends_torch(address: str) -> None:
     assert isinstance(of_hostname(HERE, "node0", (address,)), Refused)
 

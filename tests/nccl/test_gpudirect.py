@@ -1,7 +1,5 @@
 """GPUDirect RDMA by NCCL's rules: a way in the kernel, the level, relays, Grace, and what old GPUs do not send."""
 
-import pytest
-
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.driver import PATHS, Flavour, GpuDirect
 from ncclprobe.facts.infiniband import Fabric
@@ -13,6 +11,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
 from ncclprobe.nccl.paths import PathType, Topology, of_machine
+from tests.each_row import each_row
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 NONE = fixtures.PLAIN
@@ -26,7 +25,7 @@ def modules(*paths: str, driver: Flavour = "proprietary", kernel: tuple[int, int
     return replace(GpuDirect(dict.fromkeys(paths, "1.0"), kernel), driver=driver)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "first", "before"),
     [
         (NV_MEM, (2, 4, 2), None),
@@ -49,7 +48,7 @@ def test_any_module_that_is_looked_at_is_enough() -> None:
     assert kernel_support(modules(NV_MEM, NVIDIA_PEERMEM), NONE, OLD, CUDA).works
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("direct", "version", "cuda", "works", "word"),
     [
         (modules(driver="open"), None, CUDA, True, "DMA-BUF"),
@@ -82,7 +81,7 @@ def test_modules_that_could_not_be_looked_for_are_unknown_unless_dma_buf_works()
     assert kernel_support(replace(blind, driver="open"), NONE, None, CUDA).works
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "has"),
     [
         ("NVIDIA H100 80GB HBM3", True),
@@ -97,7 +96,7 @@ def test_a_product_has_gpudirect_or_has_not(name: str, has: bool) -> None:
     assert supported(Gpu(0, name)) == has
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "version", "level"),
     [
         ("SYS", None, "SYS"),
@@ -115,7 +114,7 @@ def test_the_level_is_read_as_nccl_reads_levels(text: str, version: Version | No
     assert found is None or str(found) == f"NCCL_NET_GDR_LEVEL={text}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "version", "level"),
     [
         ("HOME", "/root", OLD, PathType.PXB),
@@ -162,7 +161,7 @@ def test_over_nvlink_the_relays_path_decides() -> None:
     assert relayed.why == "mlx5_0 is at PIX through GPU0 (PXN), within PXB"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "version"),
     [(fixtures.having("NCCL_PXN_DISABLE", "1"), NEW), (NONE, (2, 11, 4))],
     ids=["off", "too old"],
@@ -173,7 +172,7 @@ def test_without_pxn_the_gpus_own_path_decides(settings: Settings, version: Vers
     assert (direct.receives, direct.relay) == (False, "")
 
 
-@pytest.mark.parametrize(("level", "receives"), [("PHB", True), ("SYS", True), ("PIX", False), ("phb", False)])
+@each_row(("level", "receives"), [("PHB", True), ("SYS", True), ("PIX", False), ("phb", False)])
 def test_a_level_set_by_the_user_replaces_the_default(level: str, receives: bool) -> None:
     topology, gpus = four(far=(3,))
     made = decide(topology, gpus, topology.nics, fixtures.having("NCCL_NET_GDR_LEVEL", level), NEW)
@@ -186,7 +185,7 @@ def grace() -> tuple[Topology, dict[str, Gpu]]:
     return topology, {"GPU0": gpus.all[0]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "settings", "receives"),
     [
         (OLD, NONE, False),
@@ -207,7 +206,7 @@ def test_a_grace_reaches_the_nics_of_its_cpu(version: Version, settings: Setting
     assert direct.receives is receives
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("compute", "version", "value", "links", "sends"),
     [
         ((7, 0), NEWEST, None, False, False),

@@ -1,11 +1,10 @@
 """Which ports NCCL takes, by NCCL_IB_HCA and by their state."""
 
-import pytest
-
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import MAX_HCAS, caught_besides, parse_selector, select
+from tests.each_row import each_row
 
 NDR = Rate(400, 4, "NDR")
 
@@ -22,7 +21,7 @@ def fabric(*ports: Port) -> Fabric:
 ELEVEN = fabric(*(port(f"mlx5_{n}") for n in range(12)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "names"),
     [
         ("mlx5_1", ["mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]),
@@ -63,14 +62,14 @@ def test_a_device_that_may_not_be_opened_is_not_taken() -> None:
     assert [p.name for p in select(shut).closed] == ["a:1"]
 
 
-@pytest.mark.parametrize(("version", "limit"), [(None, MAX_HCAS), ((2, 19, 3), 32), ((2, 18, 3), 16)])
+@each_row(("version", "limit"), [(None, MAX_HCAS), ((2, 19, 3), 32), ((2, 18, 3), 16)])
 def test_there_is_a_limit(version: tuple[int, int, int] | None, limit: int) -> None:
     many = fabric(*(port(f"n{i:02}") for i in range(40)))
     picked = select(many, version=version)
     assert (len(picked.taken), len(picked.beyond)) == (limit, 40 - limit)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "ordered", "names"),
     [((2, 29, 7), True, ["b:1", "a:1"]), ((2, 29, 7), False, ["a:1", "b:1"]), ((2, 28, 9), True, ["a:1", "b:1"])],
 )
@@ -84,7 +83,7 @@ def test_entries_that_fit_nothing_are_told() -> None:
     assert [entry.prefix for entry in select(ELEVEN, "mlx5_3,mlx4_0,mlx5_4:7").unmatched] == ["mlx4_0", "mlx5_4"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "others"),
     [
         ("mlx5_1", ("mlx5_10", "mlx5_11")),

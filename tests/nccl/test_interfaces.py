@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.interfaces import Family, find_interfaces, forced_family, same_subnet
+from tests.each_row import each_row
 
 BEFORE_RUNNING = (2, 27, 7)  # the last release before 2.28.3
 
@@ -39,7 +39,7 @@ def names(*faces: Face, **settings: object) -> tuple[str, ...]:
     return tuple(each.name for each in find_interfaces(faces, **settings).interfaces)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("faces", "step", "taken"),
     [
         ((LO, ETH0, IB0), "ib", ("ib0",)),
@@ -57,7 +57,7 @@ def test_the_attempts_follow_one_another(faces: tuple[Face, ...], step: str, tak
     assert (choice.step, tuple(each.name for each in choice.interfaces)) == (step, taken)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("faces", "step", "taken"),
     [
         ((LO, VIRBR), "^docker,lo", ("virbr0",)),
@@ -72,7 +72,7 @@ def test_virbr_was_an_interface_like_any_other_before_2_28_3(
     assert (choice.step, tuple(each.name for each in choice.interfaces)) == (step, taken)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ifname", "taken"),
     [
         ("eth", ("eth0", "eth1")),
@@ -88,18 +88,18 @@ def test_what_the_user_names_is_taken_in_the_kernels_order(ifname: str, taken: t
     assert names(LO, ETH0, ETH1, IB0, DOCKER, LO6, ifname=ifname) == taken
 
 
-@pytest.mark.parametrize("ifname", ["enp", "eno1", "^e,l,d,i", "=eth"])
+@each_row("ifname", ["enp", "eno1", "^e,l,d,i", "=eth"])
 def test_what_the_user_names_is_found_or_nothing_is(ifname: str) -> None:
     choice = find_interfaces((LO, ETH0, IB0), ifname=ifname)
     assert (choice.step, choice.interfaces) == ("env", ())
 
 
-@pytest.mark.parametrize("ifname", ["", "l", "^"])
+@each_row("ifname", ["", "l", "^"])
 def test_a_single_character_counts_as_not_set(ifname: str) -> None:
     assert find_interfaces((LO, ETH0), ifname=ifname).step == "^docker,lo,virbr"
 
 
-@pytest.mark.parametrize(("limit", "taken"), [(1, ("eth0",)), (2, ("eth0", "eth1")), (16, ("eth0", "eth1", "cni0"))])
+@each_row(("limit", "taken"), [(1, ("eth0",)), (2, ("eth0", "eth1")), (16, ("eth0", "eth1", "cni0"))])
 def test_no_more_than_the_limit_are_taken(limit: int, taken: tuple[str, ...]) -> None:
     assert names(ETH0, ETH1, CNI, limit=limit) == taken
 
@@ -108,7 +108,7 @@ def test_the_first_address_of_a_name_is_used() -> None:
     assert find_interfaces((ETH0, ETH1, ETH0_LINK)).interfaces == (ETH0, ETH1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("family", "taken"),
     [(None, (ETH0,)), ("inet", (ETH0,)), ("inet6", (ETH0_LINK,))],
     ids=["any", "v4", "v6"],
@@ -126,14 +126,14 @@ def test_a_family_that_is_neither_is_never_taken() -> None:
     assert names(Packet("eth0", "02:00:00:00:00:01")) == ()
 
 
-@pytest.mark.parametrize(("version", "taken"), [(None, ()), ((2, 28, 3), ()), (BEFORE_RUNNING, ("eth0",))])
+@each_row(("version", "taken"), [(None, ()), ((2, 28, 3), ()), (BEFORE_RUNNING, ("eth0",))])
 def test_an_interface_without_carrier_is_left_out_since_2_28_3(
     version: tuple[int, int, int] | None, taken: tuple[str, ...]
 ) -> None:
     assert names(replace(ETH0, running=False), version=version) == taken
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("address", "step", "taken"),
     [
         ("10.0.1.77", "subnet", ("eth1",)),
@@ -153,7 +153,7 @@ def test_infiniband_is_preferred_to_the_subnet_of_the_comm_id() -> None:
     assert find_interfaces((ETH0, IB0), comm_id_address="10.0.0.9").step == "ib"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("face", "address", "same"),
     [
         (ETH0, "10.0.0.200", True),
@@ -171,7 +171,7 @@ def test_a_subnet_is_family_masked_bits_and_scope(face: Face, address: str, same
     assert same_subnet(face, address) is same
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("version", "same"),
     [(None, True), ((2, 28, 9), True), ((2, 29, 2), False), ((2, 29, 7), False), ((2, 30, 3), True)],
 )
@@ -184,7 +184,7 @@ def test_the_2_29_releases_take_the_interface_of_another_ipv4_subnet(
     assert not same_subnet(ETH0, "fe80::1", version)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "family"),
     [("AF_INET", "inet"), ("AF_INET6", "inet6"), ("ipv4", None), ("af_inet", None), ("", None)],
 )

@@ -2,18 +2,18 @@
 
 import ctypes
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.nccl.hcas import ANY, MAX_HCAS, MAX_INTERFACES, Entry, parse_selector
+from tests.each_row import each_row
 
 LIBC = ctypes.CDLL(None)
 LIBC.atoi.argtypes = (ctypes.c_char_p,)
 LIBC.atoi.restype = ctypes.c_int
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "entries"),
     [
         ("", ()),
@@ -35,7 +35,7 @@ def test_a_list_is_split_as_nccl_splits_it(text: str, entries: tuple[Entry, ...]
     assert parse_selector(text, MAX_HCAS).entries == entries
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "exclude", "exact", "first"),
     [
         ("eth", False, False, "eth"),
@@ -53,7 +53,7 @@ def test_the_signs_count_in_front_of_the_list_and_in_this_order(
     assert (selector.exclude, selector.exact, selector.entries[0].prefix) == (exclude, exact, first)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name", "port", "taken"),
     [
         ("", "anything", ANY, True),
@@ -82,7 +82,7 @@ def test_a_device_is_taken_or_left_as_nccl_does(text: str, name: str, port: int,
     assert parse_selector(text, MAX_HCAS).takes(name, port) is taken
 
 
-@pytest.mark.parametrize("limit", [MAX_INTERFACES, MAX_HCAS])
+@each_row("limit", [MAX_INTERFACES, MAX_HCAS])
 def test_entries_beyond_the_limit_are_told_and_not_used(limit: int) -> None:
     names = [f"nic{number}x" for number in range(limit + 2)]
     selector = parse_selector("=" + ",,".join(names), limit)

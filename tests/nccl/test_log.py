@@ -1,11 +1,11 @@
 """NCCL's INFO lines are read for the transport: all sample lines of 2.8 to 2.30, damaged streams, what is not said."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.nccl import log
 from ncclprobe.nccl.log import Choice, Device, Hop
+from tests.each_row import each_row
 
 HEAD = "gpu1:101:101 [0] NCCL INFO "
 
@@ -124,12 +124,12 @@ WAYS = {
 RING = "Channel 00/16 :    0   7   6   5   4   3   2   1"
 
 
-@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in LINES.items() for text in texts])
+@each_row(("what", "text"), [(what, text) for what, texts in LINES.items() for text in texts])
 def test_the_lines_of_every_release_are_read(what: str, text: str) -> None:
     assert getattr(log.read(HEAD + text), what)
 
 
-@pytest.mark.parametrize(("how", "text"), [(how, text) for how, texts in WAYS.items() for text in texts])
+@each_row(("how", "text"), [(how, text) for how, texts in WAYS.items() for text in texts])
 def test_the_way_of_every_connection_is_read(how: str, text: str) -> None:
     assert [hop.how for hop in log.read(HEAD + text).hops] == [how]
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes, least_bytes, transport
+from tests.each_row import each_row
 
 MIB = 1 << 20
 NODES = ["a", "a", "b", "b"]
@@ -50,7 +50,7 @@ def test_half_over_each_of_two_nics_is_named_where_one_was_expected() -> None:
     assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ("a eth1", "b eth1")
 
 
-@pytest.mark.parametrize("busy", [Count(0, 900 * MIB), Count(900 * MIB, 0)])
+@each_row("busy", [Count(0, 900 * MIB), Count(900 * MIB, 0)])
 def test_storage_traffic_beside_the_expected_bytes_is_nobodys_stray(busy: Count) -> None:
     seen = [node(name, eth0=both(66 * MIB), eth1=busy) for name in "ab"]
     assert attribute_bytes("all_reduce", 64 * MIB, 1, NODES, seen).stray == ()

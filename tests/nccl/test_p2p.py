@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from ncclprobe.checks.ib import fixtures
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -13,13 +11,14 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Level, Maker, PeerTransport, maker, nvls, p2p_level, peer_transports
 from ncclprobe.nccl.paths import PathType, Topology
+from tests.each_row import each_row
 
 PXB, SYS, LOC = PathType.PXB, PathType.SYS, PathType.LOC
 PAIR = ("GPU0", "GPU1")
 NONE = fixtures.PLAIN
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "machine", "who"),
     [
         ("AMD EPYC 9534 64-Core Processor", "x86_64", "amd"),
@@ -35,7 +34,7 @@ def test_processors_are_known_by_name_and_architecture(model: str, machine: str,
     assert maker(Cpus((0,), model, ()), machine) == who
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("who", "gpus", "version", "level"),
     [
         ("amd", 2, None, SYS),
@@ -55,7 +54,7 @@ def test_the_default_level_goes_by_maker_version_and_number(
     assert p2p_level(NONE, version, who, gpus) == Level(level)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "value", "level"),
     [
         ("NCCL_P2P_DISABLE", "1", LOC),
@@ -93,7 +92,7 @@ def found_transport(path: PathType | None, access: PeerAccess | Absent, **settin
     return found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "status", "settings", "transport", "broken"),
     [
         (PathType.NVL, "OK", {}, "P2P", False),
@@ -118,7 +117,7 @@ def test_reading_and_writing_must_both_be_allowed() -> None:
     assert found_transport(PathType.PIX, peers("OK", "CNS")).transport == "SHM"
 
 
-@pytest.mark.parametrize("access", [Absent("no NVML"), peers(Absent("not told")), PeerAccess()])
+@each_row("access", [Absent("no NVML"), peers(Absent("not told")), PeerAccess()])
 def test_what_nvml_does_not_say_is_not_guessed(access: PeerAccess | Absent) -> None:
     assert found_transport(PathType.NVL, access).transport is None
     assert found_transport(PathType.SYS, access).transport == "SHM"  # the level decides first
@@ -142,7 +141,7 @@ def hgx(count: int = 8, cuda: tuple[int, int] = (12, 4), **changes: Any) -> Gpus
     return Gpus(tuple(every), "550.127.08", cuda)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gpus", "row", "version", "available", "word"),
     [
         (hgx(), LINKED, None, True, "NVSwitches"),
@@ -170,7 +169,7 @@ def test_multicast_takes_switches_hopper_and_a_healthy_fabric(
     assert (found.available, word in found.why) == (available, True)
 
 
-@pytest.mark.parametrize(("value", "available"), [("0", False), ("no", False), ("1", True), ("2", True)])
+@each_row(("value", "available"), [("0", False), ("no", False), ("1", True), ("2", True)])
 def test_multicast_can_be_switched_off_also_by_a_word(value: str, available: bool) -> None:
     found = nvls(hgx(), NvLinks((LINKED,) * 8), fixtures.having("NCCL_NVLS_ENABLE", value))
     assert found.available is available

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ncclprobe.facts.software import parse_version
 from ncclprobe.nccl.parameters import Parameter, distance, looks_like_ours, nearest, table
 from ncclprobe.nccl.values import read_level
+from tests.each_row import each_row
 
 ROOT = Path(__file__).parents[2]
 TORCH_VARIABLES = ROOT / "tests" / "data" / "torch_variables.txt"
@@ -72,7 +73,7 @@ def test_a_name_that_never_was_bounds_nothing_and_is_not_read() -> None:
         assert bounds == (None, None, (), None, None, False), row.name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "low", "high"),
     [
         ("NCCL_IB_TIMEOUT", 0, 31),
@@ -100,7 +101,7 @@ def test_a_range_is_what_the_source_says_and_no_narrower(name: str, low: int | N
     assert (table()[name].low, table()[name].high) == (low, high)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "words", "any_case"),
     [
         ("NCCL_SOCKET_FAMILY", ("AF_INET", "AF_INET6"), False),
@@ -115,12 +116,12 @@ def test_words_are_listed_where_words_are_read(name: str, words: tuple[str, ...]
     assert (table()[name].words, table()[name].any_case) == (words, any_case)
 
 
-@pytest.mark.parametrize("name", ["NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"])
+@each_row("name", ["NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"])
 def test_the_words_of_a_level_are_those_that_are_read(name: str) -> None:
     assert all(read_level(word) == word for word in table()[name].words)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "gone", "instead"),
     [
         ("NCCL_LL_THRESHOLD", (2, 5, 0), "NCCL_PROTO"),
@@ -141,7 +142,7 @@ def test_a_name_is_gone_replaced_or_neither(name: str, gone: tuple[int, int, int
     assert (table()[name].gone, table()[name].instead) == (gone, instead)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         *("NCCL_DEBUG", "NCCL_DEBUG ", "NCCL_NO_SUCH", "TORCH_NCCL_X", "GLOO_SOCKET_IFNAME", "UCX_TLS"),
@@ -153,12 +154,12 @@ def test_a_name_of_ours_or_a_misspelt_one_is_recognised(name: str) -> None:
     assert looks_like_ours(name)
 
 
-@pytest.mark.parametrize("name", ["PATH", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "MY_NCCL_DEBUG", "FIRST", ""])
+@each_row("name", ["PATH", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "MY_NCCL_DEBUG", "FIRST", ""])
 def test_a_name_of_somebody_else_is_not(name: str) -> None:
     assert not looks_like_ours(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "meant"),
     [
         ("NCCL_DEBGU", "NCCL_DEBUG"),
@@ -175,7 +176,7 @@ def test_a_misspelt_name_resembles_the_one_that_was_meant(name: str, meant: str)
     assert nearest(name) == meant
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         "NCCL_DEBUG",  # known

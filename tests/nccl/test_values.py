@@ -2,7 +2,6 @@
 
 import ctypes
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from ncclprobe.nccl.values import (
     read_level,
     to_int32,
 )
+from tests.each_row import each_row
 
 DEFAULT = -2
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -21,7 +21,7 @@ LIBC.strtoll.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
 LIBC.strtoll.restype = ctypes.c_longlong
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value", "note"),
     [
         ("", DEFAULT, "empty"),
@@ -58,7 +58,7 @@ def test_an_integer_is_read_as_strtoll_reads_it(text: str, value: int, note: Not
     assert read_int(text, DEFAULT) == Reading(value, note)
 
 
-@pytest.mark.parametrize(("version", "value"), [(None, 0), ((2, 31, 2), 0), ((2, 32, 3), DEFAULT)])
+@each_row(("version", "value"), [(None, 0), ((2, 31, 2), 0), ((2, 32, 3), DEFAULT)])
 def test_a_word_is_zero_before_2_32_and_the_default_since(version: tuple[int, int, int] | None, value: int) -> None:
     assert read_int("false", DEFAULT, version) == Reading(value, "word")
     assert read_int("4M", DEFAULT, version) == Reading(4, "tail")
@@ -88,14 +88,12 @@ def test_any_text_is_the_number_that_libc_makes_of_it(text: str) -> None:
     assert read_int(text, DEFAULT).value == c_reading(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "note"), [("1", "plain"), ("", "empty"), ("true", "word"), ("4M", "tail"), ("010", "octal")]
-)
+@each_row(("text", "note"), [("1", "plain"), ("", "empty"), ("true", "word"), ("4M", "tail"), ("010", "octal")])
 def test_how_a_number_was_read_is_noted(text: str, note: str) -> None:
     assert read_int(text, DEFAULT).note == note
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "meant"),
     [
         ("true", True),
@@ -119,13 +117,13 @@ def test_a_word_says_what_a_person_meant(word: str, meant: bool | None) -> None:
 LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_a_level_counts_in_upper_case_only(level: str) -> None:
     assert read_level(level) == level
     assert read_level(level.lower()) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "level"),
     [
         ("0", "LOC"),
@@ -142,12 +140,12 @@ def test_an_old_number_is_still_a_level(text: str, level: str) -> None:
     assert read_level(text) == level
 
 
-@pytest.mark.parametrize("text", ["", "-1", " 2", "NODE", "PIX ", "NET", "٣", "4294967295"])
+@each_row("text", ["", "-1", " 2", "NODE", "PIX ", "NET", "٣", "4294967295"])
 def test_anything_else_is_no_level(text: str) -> None:
     assert read_level(text) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("level", "before", "since"),
     [("PXN", (2, 11, 4), (2, 12, 7)), ("C2C", (2, 25, 1), (2, 26, 2)), ("P2C", (2, 26, 6), (2, 27, 3))],
 )

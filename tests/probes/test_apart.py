@@ -5,6 +5,7 @@ import pytest
 from ncclprobe.model.measurement import Skew
 from ncclprobe.probes.arrival_skew import ROUNDS, WAIT_S, Arrival, arrive, rounds, skew
 from ncclprobe.probes.clock import CpuClock
+from tests.each_row import each_row
 
 TRANSFER_S = 200e-6
 
@@ -67,7 +68,7 @@ def test_without_rounds_nothing_is_known() -> None:
     assert skew({0: [], 1: []}) is None
 
 
-@pytest.mark.parametrize(("call_s", "number"), [(1e-4, ROUNDS), (0.05, 4), (0.1, 0), (10.0, 0), (0.0, ROUNDS)])
+@each_row(("call_s", "number"), [(1e-4, ROUNDS), (0.05, 4), (0.1, 0), (10.0, 0), (0.0, ROUNDS)])
 def test_long_calls_are_not_made_again_for_this(call_s: float, number: int) -> None:
     assert rounds(call_s, budget_s=2.0) == number
 

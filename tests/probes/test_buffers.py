@@ -8,6 +8,7 @@ from ncclprobe.model.errors import HostError, Missing
 from ncclprobe.model.measurement import Place
 from ncclprobe.model.ops import OPS
 from ncclprobe.probes.buffers import Buffers, allocate, footprint, free_bytes
+from tests.each_row import each_row
 
 CPU = torch.device("cpu")
 KiB = 1 << 10
@@ -67,7 +68,7 @@ def test_a_reduce_scatter_in_place_receives_in_its_own_share(buffers: Buffers) -
     assert recv.data_ptr() == send.data_ptr() + 3 * shape.recv_bytes
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("largest", "rotate", "expected"), [(8, 64 * KiB, 64 * KiB), (128 * KiB, 64 * KiB, 128 * KiB), (1000, 0, 1024)]
 )
 def test_the_footprint_is_fixed_unless_one_message_is_larger(largest: int, rotate: int, expected: int) -> None:
@@ -78,7 +79,7 @@ MEMINFO = "MemTotal:       32768 kB\nMemFree:          100 kB\nMemAvailable:   1
 NONE = Missing("not there")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("meminfo", "limit", "current", "stat", "expected"),
     [
         (MEMINFO, NONE, NONE, NONE, 16384 * KiB),
@@ -110,7 +111,7 @@ def test_free_memory_is_the_least_of_what_machine_and_control_group_leave(
 GiB = 1 << 30
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("free", "reserved", "active", "split", "room"),
     [
         (70, 0, 0, 0, 68),  # 2 GiB are NCCL's

@@ -10,6 +10,7 @@ from ncclprobe.model.errors import ProbeError
 from ncclprobe.model.measurement import Mode
 from ncclprobe.probes.clock import CpuClock, CudaClock, clock_of, time_batch
 from ncclprobe.probes.collectives import Call
+from tests.each_row import each_row
 
 
 class SimulatedLink:
@@ -49,7 +50,7 @@ class SimulatedLink:
         return lambda: [call() for call in calls]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mode", "log"), [("queued", ["call", "call", "call", "synchronise"]), ("blocking", ["call", "synchronise"] * 3)]
 )
 def test_queued_calls_are_waited_for_once_and_blocking_ones_each(mode: Mode, log: list[str]) -> None:

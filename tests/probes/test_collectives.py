@@ -9,11 +9,12 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.model.registry import discover
 from ncclprobe.probes import collectives
 from ncclprobe.probes.collectives import Probe
+from tests.each_row import each_row
 
 PROBES = discover("ncclprobe.probes", Probe)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bound", "old", "new"),
     [
         ("_all_gather", "all_gather_into_tensor", "all_gather_single"),
@@ -30,7 +31,7 @@ def test_the_new_name_is_called_where_there_is_one_and_the_old_one_elsewhere(
     assert runpy.run_path(collectives.__file__)[bound] == "the old one"
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=[probe.name for probe in PROBES])
+@each_row("probe", PROBES, ids=[probe.name for probe in PROBES])
 def test_what_a_probe_says_must_be_received_fills_the_receive_buffer_or_nothing(probe: Probe) -> None:
     op = OPS[probe.name]
     shape = op.shape(4096, 4, 4)

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from ncclprobe.model.errors import ProbeError
 from ncclprobe.session.measure import copies
 from ncclprobe.session.measure.affinity import bound
+from tests.each_row import each_row
 
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -54,7 +55,7 @@ def test_torch_and_memcpy_both_copy_and_the_pool_is_as_before() -> None:
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.parametrize(("nbytes", "number"), [(1 << 20, 1), (1_000_003, 3), (2, 5)])
+@each_row(("nbytes", "number"), [(1 << 20, 1), (1_000_003, 3), (2, 5)])
 def test_the_crew_copies_every_byte(nbytes: int, number: int) -> None:
     source = torch.arange(nbytes, dtype=torch.int64).to(torch.uint8)
     target = torch.zeros_like(source)

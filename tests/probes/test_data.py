@@ -4,7 +4,6 @@ import functools
 import itertools
 from collections.abc import Callable
 
-import pytest
 import torch
 
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS
@@ -20,6 +19,7 @@ from ncclprobe.probes.collectives import (
     scatter,
     sendrecv,
 )
+from tests.each_row import each_row
 
 CPU = torch.device("cpu")
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -49,16 +49,16 @@ def reduced(redop: str, buffers: list[torch.Tensor]) -> torch.Tensor:
     return (total.long() // len(buffers)).to(total.dtype)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 300])
-@pytest.mark.parametrize("redop", REDOPS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_row("ranks", [1, 2, 3, 8, 300])
+@each_row("redop", REDOPS)
+@each_row("dtype", DTYPES)
 def test_every_reduction_is_exact_in_every_type_at_any_scale(dtype: str, redop: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), redop, ranks, CPU)
     result = reduced(redop, sent(data, ranks, 3000 if ranks < 100 else PERIOD))
     assert data.wrong(result, [Part(None, 0, len(result))]) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "redop", "ranks"),
     [
         (dtype, redop, ranks)
@@ -76,9 +76,9 @@ def test_a_rank_missing_from_a_reduction_is_noticed(dtype: str, redop: str, rank
         assert data.wrong(reduced(redop, present + padding), [Part(None, 0, 3000)]) > 0
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-@pytest.mark.parametrize("redop", REDOPS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@each_row("ranks", [2, 3, 8])
+@each_row("redop", REDOPS)
+@each_row("dtype", DTYPES)
 def test_a_reduction_shifted_by_one_element_is_noticed(dtype: str, redop: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), redop, ranks, CPU)
     result = reduced(redop, sent(data, ranks, 3000)).roll(1)
@@ -126,9 +126,9 @@ def moved(op: str, buffers: list[torch.Tensor], rank: int, ranks: int) -> torch.
     return shares[ROOT][rank].clone() if op == "scatter" else torch.cat([share[rank] for share in shares])
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-@pytest.mark.parametrize("op", SHARES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@each_row("ranks", [2, 3, 8])
+@each_row("op", SHARES)
+@each_row("dtype", ["float32", "bfloat16", "int8"])
 def test_moved_data_is_right_on_the_rank_it_is_for_and_wrong_elsewhere(dtype: str, op: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), None, ranks, CPU)
     share = 512  # a power of two, as nearly always
@@ -140,7 +140,7 @@ def test_moved_data_is_right_on_the_rank_it_is_for_and_wrong_elsewhere(dtype: st
         assert data.wrong(received[0], parts[1]) > share // 2
 
 
-@pytest.mark.parametrize("op", ["all_gather", "all_to_all", "gather"])
+@each_row("op", ["all_gather", "all_to_all", "gather"])
 def test_swapped_shares_are_wrong(op: str) -> None:
     data = pattern(torch.bfloat16, None, 3, CPU)
     buffers = sent(data, 3, 512 * 3 if OPS[op].sends_all else 512)
@@ -161,7 +161,7 @@ def test_a_rank_holding_its_neighbours_share_of_a_reduction_is_wrong() -> None:
     assert data.wrong(total[2], reduce_scatter.result(1, 4, 512)) > 256
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dtype", "right", "wrong"),
     [("float32", "0x3f800000", "0x40000000"), ("bfloat16", "0x3f80", "0x4000"), ("int8", "0x01", "0x02")],
 )
@@ -197,8 +197,8 @@ def test_an_element_beyond_the_first_block_has_its_own_offset() -> None:
     assert found.offset == count - 1
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8, 300])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@each_row("ranks", [2, 3, 8, 300])
+@each_row("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_an_average_that_is_off_by_more_than_its_roundings_is_wrong(dtype: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), "avg", ranks, CPU)
     eps = torch.finfo(data.total.dtype).eps

@@ -22,6 +22,7 @@ from ncclprobe.localise.slow_ranks import localise
 pytest.importorskip("torch")
 
 from ncclprobe.session.measure.pairs import measure_intra_node
+from tests.each_row import each_row
 
 NBYTES = 1 << 20
 
@@ -41,7 +42,7 @@ class Fleet:
         return [[] if host in alone else [self.seconds(host, self.turns)] * 7 for host in self.hosts]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hosts", "seconds", "turns", "named"),
     [
         ("aabbccdd", lambda host, turn: 1e-3, 1, []),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.probes.nccl_library import LoadedNccl
+from tests.each_row import each_row
 
 NCCL = "int ncclGetVersion(int *version) { *version = %d; return 0; }"
 CALLER = "int ncclGetVersion(int *); int call(int *version) { return ncclGetVersion(version); }"
@@ -70,7 +71,7 @@ def test_nccl_inside_torchs_own_library_is_named_by_it(tmp_path: Path) -> None:
     assert (ask(caller) or [])[:2] == ["2.27.5", str(caller)]
 
 
-@pytest.mark.parametrize("source", ["int other;", "int ncclGetVersion(int *version) { return 3; }"])
+@each_row("source", ["int other;", "int ncclGetVersion(int *version) { return 3; }"])
 def test_a_library_that_does_not_tell_is_no_answer(source: str, tmp_path: Path) -> None:
     assert ask(build(tmp_path / "torch", "libcaller.so", source)) is None
     assert ask() is None

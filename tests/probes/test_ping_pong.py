@@ -20,6 +20,7 @@ from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
 from ncclprobe.model.values import replace
 from ncclprobe.probes import ping_pong
 from ncclprobe.probes.ping_pong import failure_of, message_us, run_ping_pong
+from tests.each_row import each_row
 
 PRINTED = """\
 bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
@@ -124,7 +125,7 @@ def test_of_efa_the_domain_of_reliable_endpoints_is_asked_for(tmp_path: Path) ->
     assert "-p efa -e rdm -d rdmap79s0-rdm -S 64 -I 2 -P " in lead.failures[0].text
 
 
-@pytest.mark.parametrize("role", ["client", "server"])
+@each_row("role", ["client", "server"])
 def test_a_path_on_which_nothing_comes_is_told_by_the_end_that_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
@@ -175,7 +176,7 @@ def test_large_messages_that_are_lost_are_told_of_both_directions(tmp_path: Path
     assert {kind for _, kind in told(other)} == {"peer"}
 
 
-@pytest.mark.parametrize("role", ["client", "server"])
+@each_row("role", ["client", "server"])
 def test_large_messages_that_one_end_loses_are_dead_ways_in_both_directions(tmp_path: Path, role: str) -> None:
     one, other = (Seen(End(f"n{n}"), each) for n, each in enumerate(both_ends(stand_in(tmp_path, LOSES, large=role))))
     tried = Tried(1, one, other, 1, 0)
@@ -184,7 +185,7 @@ def test_large_messages_that_one_end_loses_are_dead_ways_in_both_directions(tmp_
     assert not tried.late()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("what", "role", "lead", "other"),
     [
         (DIES, "client", ("connect", "died"), ("connect", "peer")),
@@ -203,9 +204,7 @@ def test_an_end_whose_program_ends_by_itself_says_so(
     assert [told(each) for each in seen] == [[lead], [other]]
 
 
-@pytest.mark.parametrize(
-    ("what", "other"), [(HANGS, ("open", "hangs")), (DIES, ("open", "died")), (REFUSES, ("open", "refused"))]
-)
+@each_row(("what", "other"), [(HANGS, ("open", "hangs")), (DIES, ("open", "died")), (REFUSES, ("open", "refused"))])
 def test_a_server_that_never_listens_is_told_by_its_own_end(tmp_path: Path, what: str, other: tuple[str, str]) -> None:
     test = replace(QUICK, setup_seconds=0.3 if what == HANGS else 20.0)
     seen = both_ends(stand_in(tmp_path, what, before="server"), test)
@@ -224,7 +223,7 @@ def test_a_program_that_prints_no_row_is_no_measurement(tmp_path: Path) -> None:
     assert "all is well" in lead.failures[0].text
 
 
-@pytest.mark.parametrize("message", [{}, {"port": 1 << 16}, {"port": "22"}, {"us": -1.0}, {"failure": 7}])
+@each_row("message", [{}, {"port": 1 << 16}, {"port": "22"}, {"us": -1.0}, {"failure": 7}])
 def test_another_end_that_talks_nonsense_is_no_partner(tmp_path: Path, message: dict[str, object]) -> None:
     async def meet() -> RailOutcome:
         here, there = channels()
@@ -253,7 +252,7 @@ def test_the_row_of_one_size_is_read() -> None:
     assert message_us("a warning\n" + PRINTED) == 125.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -280,7 +279,7 @@ def test_whatever_is_printed_is_a_time_or_a_failure_in_words(text: str, code: in
     assert len(failure.text) < 400
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "step", "kind", "call"),
     [
         ("fi_getinfo(): util/pingpong.c:1, ret=-61 (No data available)", "open", "refused", "fi_getinfo"),

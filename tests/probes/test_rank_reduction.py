@@ -10,6 +10,7 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.probes.arrival_skew import Arrival
 from ncclprobe.probes.sweep import RankResult, reduce_ranks
 from probes.plans import plan
+from tests.each_row import each_row
 
 
 def tallied(rows: dict[int, RankResult], batches: int = 1, precision: float | None = None) -> Measurement:
@@ -78,14 +79,14 @@ def test_too_few_batches_have_a_mean_and_nothing_else() -> None:
     assert (row.interval_us, row.precision) == (None, None)
 
 
-@pytest.mark.parametrize(("each", "wrong"), [((3, 4), 7), ((None, None), None)])
+@each_row(("each", "wrong"), [((3, 4), 7), ((None, None), None)])
 def test_wrong_elements_are_summed_over_ranks_and_null_when_nobody_looked(
     each: tuple[int | None, ...], wrong: int | None
 ) -> None:
     assert tallied({rank: RankResult([1e-3], 1e-3, wrong=seen) for rank, seen in enumerate(each)}).wrong == wrong
 
 
-@pytest.mark.parametrize(("mode", "issue_us", "bound"), [("queued", 800, True), ("queued", 790, False)])
+@each_row(("mode", "issue_us", "bound"), [("queued", 800, True), ("queued", 790, False)])
 def test_a_row_whose_time_is_handing_over_is_launch_bound(
     mode: str, issue_us: float, bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ pytest.importorskip("torch")
 
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.probes.round_robin import RoundRobin
+from tests.each_row import each_row
 
 HOSTS = ["a", "a", "b", "b", "c", "c", "d", "d"]
 NICS = [Nic(f"mlx5_{rank % 2}", rank % 2) for rank in range(len(HOSTS))]
@@ -132,7 +133,7 @@ def test_a_healthy_fleet_plays_every_pair_once_and_nobody_is_named() -> None:
     assert found.complete
 
 
-@pytest.mark.parametrize("since", [0, 9])
+@each_row("since", [0, 9])
 def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
     found, rows, dropped = played(Fleet(gone={3: since}))
     assert dropped == [3]
@@ -142,7 +143,7 @@ def test_a_rank_that_is_gone_costs_nobody_else_a_pair(since: int) -> None:
     assert (played_pairs == between(without=[3])) is (since == 0)
 
 
-@pytest.mark.parametrize("fit", [True, False])
+@each_row("fit", [True, False])
 def test_a_partner_of_a_rank_that_goes_plays_on_if_its_connections_are_whole(fit: bool) -> None:
     def answer(kind: str, first: int, second: int) -> dict[int, PairTiming]:
         if {first, second} == {0, 2}:
@@ -265,7 +266,7 @@ def test_a_run_that_ends_in_the_middle_says_what_it_has_and_that_it_is_not_all()
     assert found.culprits == ()
 
 
-@pytest.mark.parametrize(("transfers", "GBps"), [(1, 2.0), (4, 1.0 / 0.875)])
+@each_row(("transfers", "GBps"), [(1, 2.0), (4, 1.0 / 0.875)])
 def test_of_a_reply_a_transfer_loses_its_share(transfers: int, GBps: float) -> None:
     """A reply takes half as long as what a transfer of one byte per nanosecond seems to."""
 

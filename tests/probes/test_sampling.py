@@ -2,20 +2,18 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.model import stats
 from ncclprobe.probes.plan import BATCH_S, MOST_BATCHES, MOST_CALLS, Target, calls_per_batch, more_batches
+from tests.each_row import each_row
 
 TARGET = Target(precision=0.02, budget_s=2.0)
 times = st.lists(st.floats(1e-6, 10.0), max_size=MOST_BATCHES)
 
 
-@pytest.mark.parametrize(
-    ("call_s", "calls"), [(BATCH_S / 50, 50), (1.0, 1), (BATCH_S, 1), (1e-8, MOST_CALLS), (0.0, MOST_CALLS)]
-)
+@each_row(("call_s", "calls"), [(BATCH_S / 50, 50), (1.0, 1), (BATCH_S, 1), (1e-8, MOST_CALLS), (0.0, MOST_CALLS)])
 def test_a_batch_lasts_long_enough_and_holds_no_more_calls_than_it_may(call_s: float, calls: int) -> None:
     assert calls_per_batch(call_s, Target(0.02, budget_s=0.5)) == calls
 

@@ -18,6 +18,7 @@ from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
 from probes.plans import KiB, plan
+from tests.each_row import each_row
 
 ROOMY = Replay({("read", "/proc/meminfo"): "MemAvailable: 99999999 kB\n"})
 
@@ -177,7 +178,7 @@ def test_what_the_backend_refuses_is_named_and_the_rest_goes_on(monkeypatch: pyt
     assert isinstance(row, Measurement)
 
 
-@pytest.mark.parametrize(("refused_here", "others"), [(True, False), (False, True)])
+@each_row(("refused_here", "others"), [(True, False), (False, True)])
 def test_a_call_refused_by_some_ranks_only_is_a_lost_measurement_on_all(
     monkeypatch: pytest.MonkeyPatch, refused_here: bool, others: bool
 ) -> None:
@@ -274,7 +275,7 @@ def test_a_size_that_would_take_too_long_is_left_out_and_named(monkeypatch: pyte
     assert row.nbytes == 1 << 20
 
 
-@pytest.mark.parametrize("changes", [{"longest_s": 60.0}, {"longest_s": None}, {"longest_s": 5.0, "precision": None}])
+@each_row("changes", [{"longest_s": 60.0}, {"longest_s": None}, {"longest_s": 5.0, "precision": None}])
 def test_no_size_is_left_out_that_has_time_or_whose_number_of_calls_is_fixed(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:

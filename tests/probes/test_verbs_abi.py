@@ -8,6 +8,7 @@ import pytest
 
 from ncclprobe.model.rails import COMPLETIONS
 from ncclprobe.probes.verbs import abi
+from tests.each_row import each_row
 
 WHOLE: dict[str, type[ctypes.Structure]] = {
     "ibv_device": abi.Device,
@@ -101,12 +102,12 @@ def fields(structure: type[ctypes.Structure]) -> list[str]:
     return [name for name, *_ in structure._fields_ if not name.startswith("_")]
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@each_row("name", WHOLE)
 def test_a_structure_is_as_large_as_the_librarys(compiled: dict[str, int], name: str) -> None:
     assert ctypes.sizeof(WHOLE[name]) == compiled[f"sizeof(struct {name})"]
 
 
-@pytest.mark.parametrize("name", [*WHOLE, *BEGINNING])
+@each_row("name", [*WHOLE, *BEGINNING])
 def test_every_field_lies_where_the_compiler_puts_it(compiled: dict[str, int], name: str) -> None:
     structure = {**WHOLE, **BEGINNING}[name]
     ours = {field: getattr(structure, field).offset for field in fields(structure)}

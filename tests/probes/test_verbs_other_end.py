@@ -19,6 +19,7 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes.verbs import library, pair
 from ncclprobe.probes.verbs.library import Library, VerbsError
 from ncclprobe.probes.verbs.pair import run_rail
+from tests.each_row import each_row
 
 LEFT, RIGHT = (RailPort(device=name, gid_index=3, timeout=6, retry_count=1) for name in ("left", "right"))
 ONE_WAY = replace(QUICK, round_trips=0, directions=("out",))
@@ -29,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_verbs.build(tmp_path_factory.mktemp("verbs"))
 
 
-@pytest.mark.parametrize(("how", "kind"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "hangs")])
+@each_row(("how", "kind"), [(signal.SIGKILL, "died"), (signal.SIGSTOP, "hangs")])
 def test_a_process_that_is_killed_or_stopped_is_told_by_its_own_end(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals, kind: str
 ) -> None:
@@ -79,7 +80,7 @@ def test_an_other_end_that_says_nothing_is_waited_for_until_the_deadline(
     assert outcome.own
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         {"failure": {"step": "open", "kind": "gone", "text": ""}},

@@ -1,11 +1,11 @@
 """What is written on a rail, and what is made of what came."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.model.rails import RailTest
 from ncclprobe.probes.verbs.pattern import REGION_BYTES, complement, judge, slots, tile
+from tests.each_row import each_row
 
 
 def test_all_that_was_written_has_arrived() -> None:
@@ -45,9 +45,9 @@ def test_both_ends_write_other_bytes_and_no_two_messages_the_same() -> None:
     assert len(blocks) == REGION_BYTES // 4096
 
 
-@pytest.mark.parametrize("message_bytes", [8, 4096, 1 << 20, 64 << 20])
-@pytest.mark.parametrize("pairs", [1, 3])
-@pytest.mark.parametrize("messages", [1, 2, 5, 64, 1000])
+@each_row("message_bytes", [8, 4096, 1 << 20, 64 << 20])
+@each_row("pairs", [1, 3])
+@each_row("messages", [1, 2, 5, 64, 1000])
 def test_every_message_of_the_region_is_written(message_bytes: int, pairs: int, messages: int) -> None:
     """By the places in the chains, as the queues post them."""
     test = RailTest(message_bytes=message_bytes, messages=messages, chain=8)

@@ -1,7 +1,5 @@
 """The line that `accept` and `bandwidth` print to be pasted: never more than was measured."""
 
-import pytest
-
 from ncclprobe.checks.run.rows import BAND, ROW
 from ncclprobe.model.findings import Status, Verdict, fail
 from ncclprobe.model.measurement import Fingerprint, SkippedRow
@@ -12,6 +10,7 @@ from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import text
 from ncclprobe.report.text import accepted_line
+from tests.each_row import each_row
 
 H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})
 GLOO = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "gloo"})
@@ -150,7 +149,7 @@ def test_of_one_gpu_its_copies_are_said_and_that_there_is_nothing_between_gpus()
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scope", "said"),
     [
         (Scope(gpus=None, driver=False), "n0: nothing measured: no torch; no GPU: a node for gloo jobs; FAIL (exit 4)"),
@@ -169,7 +168,7 @@ def test_a_node_whose_gpus_are_missing_is_no_node_for_gloo_jobs() -> None:
     assert "no GPU" not in said
 
 
-@pytest.mark.parametrize(("command", "places"), [("accept", (0, -1)), ("bandwidth -n 5", (-1,)), ("pairs", ())])
+@each_row(("command", "places"), [("accept", (0, -1)), ("bandwidth -n 5", (-1,)), ("pairs", ())])
 def test_the_line_is_the_first_and_the_last_of_accept_and_the_last_of_bandwidth(
     command: str, places: tuple[int, ...]
 ) -> None:

@@ -2,21 +2,20 @@
 
 from typing import get_args
 
-import pytest
-
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model.findings import NOTHING_TO_SET, ONCE, Action, Blame, Finding, Status, fail, note, warn
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import Scope
 from ncclprobe.model.values import replace
 from ncclprobe.report import digest, text
+from tests.each_row import each_row
 
 from . import samples
 
 SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("finding", "words"),
     [
         (
@@ -44,8 +43,8 @@ def test_blame_names_the_nodes_that_are_known() -> None:
     assert digest.blamed(replace(finding, blame="node"), ("n0",)).startswith("n0 is at fault ")
 
 
-@pytest.mark.parametrize("blame", get_args(Blame))
-@pytest.mark.parametrize("action", get_args(Action))
+@each_row("blame", get_args(Blame))
+@each_row("action", get_args(Action))
 def test_every_blame_and_action_has_words(blame: Blame, action: Action) -> None:
     words = digest.blamed(replace(SLOW, blame=blame, action=action))
     assert "-" not in words.partition(" (")[0]
@@ -67,7 +66,7 @@ def test_one_finding_of_several_subjects_is_one_problem_with_a_folded_list() -> 
     assert [problem.subject for problem in found] == ["GPU[4-7]", "GPU0"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("remedy", "typed"),
     [
         ("reset it (`nvidia-smi --gpu-reset -i N`), or reboot.", ["nvidia-smi --gpu-reset -i N"]),
@@ -102,7 +101,7 @@ def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     assert digest.conclusion(rails).startswith("Not known to be ready for NCCL over rails")
 
 
-@pytest.mark.parametrize("rows", ["measurements", "pairs", "copies", "affinity", "groups", "steps", "ladder"])
+@each_row("rows", ["measurements", "pairs", "copies", "affinity", "groups", "steps", "ladder"])
 def test_what_was_measured_on_gpus_is_of_no_machine_without_one_whatever_nvml_says(rows: str) -> None:
     report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
     blind, row = replace(report, scope=Scope(driver=False)), {rows: (ROW,)}
@@ -119,7 +118,7 @@ def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:
     assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
 
 
-@pytest.mark.parametrize("before", ["", "the ranks had not met when the run ended: "])
+@each_row("before", ["", "the ranks had not met when the run ended: "])
 def test_a_run_that_a_signal_ended_begins_with_interrupted(before: str) -> None:
     why = f"{before}ended by SIGTERM in phase 'pairs'"
     unmeasured = samples.verdict(Status.UNKNOWN, id="run.data", why="no row was measured", required=True)

@@ -22,6 +22,7 @@ from ncclprobe.report import causes, delivery, html, markdown
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
 from ncclprobe.session.ranks.rank_files import FOLDER
+from tests.each_row import each_row
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, hostile
 
@@ -49,7 +50,7 @@ def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_pa
     assert all("Ranks by what they do" not in form.render(SICK) for form in (markdown, html))
 
 
-@pytest.mark.parametrize("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
+@each_row("made", [HEALTHY, INCONCLUSIVE, SICK], ids=["healthy", "inconclusive", "sick"])
 def test_a_saved_report_is_rendered_in_every_format_with_its_own_exit_code(tmp_path: Path, made: Report) -> None:
     source = tmp_path / "saved.json"
     as_json.write(made, str(source))
@@ -89,7 +90,7 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "good").read_text()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "words"),
     [
         (["--json", "-", "--junit", "-"], "--json and --junit: standard output takes one of them"),
@@ -101,7 +102,7 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
         (["--nodes-out", "/etc/passwd"], "is no folder"),
     ],
 )
-@pytest.mark.parametrize("parse", [report.main, bandwidth.parse], ids=["report", "bandwidth"])
+@each_row("parse", [report.main, bandwidth.parse], ids=["report", "bandwidth"])
 def test_what_cannot_be_written_is_refused_in_one_line(
     argv: list[str], words: str, parse: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +112,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["--json", "--junit", "--nodes-out"])
+@each_row("option", ["--json", "--junit", "--nodes-out"])
 def test_a_path_that_is_none_is_refused_in_one_line(tmp_path: Path, option: str) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for path, why in (("x" * 300, "File name too long"), ("loop/x", "cannot be")):
@@ -127,7 +128,7 @@ def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
             bandwidth.parse(["--json", str(tmp_path / "loop")])
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@each_row("make", [os.mkfifo, os.mkdir])
 def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
@@ -149,7 +150,7 @@ def test_what_nccl_tests_writes_has_a_file_of_its_own(saved: str, argv: list[str
         report.main([saved, *argv])
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(0, 0), (2, 0), (10**18, 1), (4, 10**18), (-2, -1)])
+@each_row(("ranks", "nodes"), [(0, 0), (2, 0), (10**18, 1), (4, 10**18), (-2, -1)])
 def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: Path, ranks: int, nodes: int) -> None:
     row = replace(ROW, ranks=ranks, nodes=nodes)
     as_json.write(replace(HEALTHY, measurements=(row,)), str(tmp_path / "saved.json"))

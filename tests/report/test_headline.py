@@ -19,6 +19,7 @@ from ncclprobe.report.digest import Problem, blame_of, headline, verdict_line
 from ncclprobe.report.text import quiet, render
 from report import samples
 from tests.checks import cases
+from tests.each_row import each_row
 
 V29, V27 = nccl(2, 29, 7), nccl(2, 27, 3)
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
@@ -47,7 +48,7 @@ def test_a_run_that_fails_or_had_to_be_judged_says_so_first() -> None:
     assert text.endswith("(exit 3)")
 
 
-@pytest.mark.parametrize("rows", [(), (PASSED, UNJUDGED), (replace(UNJUDGED, status="inconclusive"),)])
+@each_row("rows", [(), (PASSED, UNJUDGED), (replace(UNJUDGED, status="inconclusive"),)])
 def test_a_run_without_rows_or_with_one_that_something_judges_keeps_its_verdict(rows: tuple[Measurement, ...]) -> None:
     assert line(*rows).startswith("PASS  ")
 
@@ -61,7 +62,7 @@ def test_every_format_has_the_headline(name: str, needs: str) -> None:
     assert "2 rows measured, none judged" in text
 
 
-@pytest.mark.parametrize("command", ["pairs", "copies", "accept --level 1"])
+@each_row("command", ["pairs", "copies", "accept --level 1"])
 def test_pairs_and_copies_that_nothing_judged_are_no_pass_in_any_format(command: str) -> None:
     report = replace(samples.HEALTHY, command=f"ncclprobe {command}", judged=Judged(0, 8))
     said = "8 numbers measured, none judged"
@@ -90,7 +91,7 @@ def test_a_row_that_fails_grossly_says_so_in_every_format() -> None:
     assert "| 33 | 100 |" in markdown.render(report)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "told"),
     [
         ("is lost, as NVML says (nvmlDeviceGetMemoryInfo: GPU is lost)", "GPU6 is lost, as NVML says"),
@@ -112,7 +113,7 @@ def test_a_headline_is_the_first_sentence_that_says_something(message: str, told
     assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,))) == told
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("versions", "told"),
     [
         ({"n0": V29, "n1": V27}, "NCCL 2.29.7 on n0, NCCL 2.27.3 on n1"),
@@ -127,7 +128,7 @@ def test_a_comparison_says_in_its_headline_what_differs_and_how(versions: dict[s
     assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=nodes)) == told
 
 
-@pytest.mark.parametrize("check", cases.checks(), ids=lambda check: check.id)
+@each_row("check", cases.checks(), ids=lambda check: check.id)
 def test_no_headline_is_a_number_of_nodes_alone(check: Check) -> None:
     """Of every bad example: a comparison's headline has its values, and every headline more than its subject."""
     for example in check.bad:
@@ -146,7 +147,7 @@ def test_a_comparison_that_names_a_node_has_it_in_the_headline_once() -> None:
     assert text == "n1 NCCL_ALGO: differs; n1 rail 2 (eth1) is slow"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("subjects", "said"),
     [
         (("n2 rail 5 (mlx5_5:1)",), "The link mlx5_5:1 of n2 is at fault"),

@@ -17,6 +17,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
+from tests.each_row import each_row
 
 from .samples import HEALTHY, SICK, fleet, hostile
 
@@ -34,7 +35,7 @@ def refusal(path: Path, data: bytes) -> str:
     return said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "words"),
     [
         (WHOLE[: len(WHOLE) // 2], "not a whole ncclprobe.report/1 report"),
@@ -64,7 +65,7 @@ def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(tmp_path:
     assert words in refusal(tmp_path / "r.json", text.encode())
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"\x00" * 64], ids=["utf-16", "png", "zeros"])
+@each_row("data", [b"\xff\xfe{\x00}\x00", b"\x89PNG\r\n", b"\x00" * 64], ids=["utf-16", "png", "zeros"])
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     refusal(tmp_path / "r.json", data)
 
@@ -102,7 +103,7 @@ def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
 FORMATS = [f"--{name}" for name in delivery.FORMATS if name not in ("json", "html")]
 
 
-@pytest.mark.parametrize("option", [*FORMATS, "--json"])
+@each_row("option", [*FORMATS, "--json"])
 def test_a_hostile_report_is_shown_as_text_in_every_format(tmp_path: Path, option: str) -> None:
     source = hostile()
     cleaned = as_json.render(hostile(source.command.replace("\ud800", "")))
@@ -129,7 +130,7 @@ def _report(path: Path, *argv: str, memory: int = 0) -> "subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=limit if memory else None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {"interval_us": [0.0, 5.0]},

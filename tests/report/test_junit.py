@@ -11,6 +11,7 @@ from ncclprobe.model.findings import Status, warn
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import junit
+from tests.each_row import each_row
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, SLOW, fleet, hostile, report, reports, verdict
 
@@ -72,7 +73,7 @@ def test_copies_are_tests_too() -> None:
     }
 
 
-@pytest.mark.parametrize("made", [HEALTHY, SICK, INCONCLUSIVE], ids=["healthy", "sick", "inconclusive"])
+@each_row("made", [HEALTHY, SICK, INCONCLUSIVE], ids=["healthy", "sick", "inconclusive"])
 def test_the_page_is_green_where_the_exit_code_is_0(made: Report) -> None:
     xml = JUnitXml.fromstring(junit.render(made).encode())
     assert (xml.failures + xml.errors == 0) is (made.exit_code == 0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.model.findings import ExitCode
+from tests.each_row import each_row
 
 yaml = pytest.importorskip("yaml")
 
@@ -53,7 +54,7 @@ def test_pods_that_meet_have_a_secret_and_the_one_in_the_manifest_is_refused() -
     assert len(secret["stringData"][place["key"]]) < token.LEAST_CHARACTERS
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+@each_row("path", MANIFESTS, ids=lambda path: path.stem)
 def test_every_exit_code_but_0_is_mapped_by_the_policy_and_wrong_usage_is_not_tried_again(path: Path) -> None:
     for job in jobs(path):
         rules = job["spec"]["podFailurePolicy"]["rules"]
@@ -79,8 +80,8 @@ def told(folder: Path, script: str, code: int, **variables: str) -> "subprocess.
     return subprocess.run(["bash", "-e", "-c", script], env=env, cwd=folder, capture_output=True, text=True, timeout=30)
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
+@each_row("path", MANIFESTS, ids=lambda path: path.stem)
+@each_row("code", [0, 1, 2, 3, 4])
 def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, code: int) -> None:
     for script in scripts(path):
         left = told(tmp_path, script, code, NCCLPROBE_STRICT="1").returncode
@@ -91,7 +92,7 @@ def test_a_container_leaves_with_ncclprobes_code(tmp_path: Path, path: Path, cod
             assert done.returncode == (0 if code == 3 else code)
 
 
-@pytest.mark.parametrize("path", [*MANIFESTS, DEPLOY / "github_actions.yaml"], ids=lambda path: path.stem)
+@each_row("path", [*MANIFESTS, DEPLOY / "github_actions.yaml"], ids=lambda path: path.stem)
 def test_the_commands_of_launch_files_are_ones_that_ncclprobe_takes(path: Path) -> None:
     import argparse
 
@@ -112,7 +113,7 @@ def github_step(name: str) -> str:
     return str(found)
 
 
-@pytest.mark.parametrize(("code", "strict", "left"), [(0, "", 0), (3, "", 0), (3, "true", 3), (4, "", 4), (1, "", 1)])
+@each_row(("code", "strict", "left"), [(0, "", 0), (3, "", 0), (3, "true", 3), (4, "", 4), (1, "", 1)])
 def test_github_sees_an_inconclusive_run_as_a_warning(tmp_path: Path, code: int, strict: str, left: int) -> None:
     done = told(tmp_path, github_step("Look"), code, BACKEND="gloo", STRICT=strict)
     assert done.returncode == left

@@ -1,6 +1,5 @@
 """Markdown and annotations: failures first, passes folded, bounded, and nothing of a machine's is markup."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -9,6 +8,7 @@ from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import markdown
+from tests.each_row import each_row
 
 from .samples import HEALTHY, INCONCLUSIVE, SICK, fleet, hostile, report, reports, texts, verdict
 
@@ -32,7 +32,7 @@ def test_a_healthy_report_names_no_problem() -> None:
     assert markdown.annotations(HEALTHY) == []
 
 
-@pytest.mark.parametrize("many", ["findings", "titles", "gaps", "notes", "wide"])
+@each_row("many", ["findings", "titles", "gaps", "notes", "wide"])
 def test_no_report_makes_more_than_the_limit(many: str) -> None:
     ids = {
         "findings": fleet(5_000, 1, 1),
@@ -78,7 +78,7 @@ def test_failures_are_errors_warnings_and_gaps_are_warnings() -> None:
     assert markdown.annotations(INCONCLUSIVE)[0].startswith("::warning title=ncclprobe verdict::UNKNOWN")
 
 
-@pytest.mark.parametrize("made", [fleet(500, 1, 1), hostile()], ids=["fleet", "hostile"])
+@each_row("made", [fleet(500, 1, 1), hostile()], ids=["fleet", "hostile"])
 def test_annotations_are_few_and_of_one_line(made: Report) -> None:
     said = markdown.annotations(made)
     assert sum(line.startswith("::error ") for line in said) <= markdown.MOST_ANNOTATIONS
@@ -97,7 +97,7 @@ def test_whatever_a_report_says_it_is_rendered(made: Report) -> None:
     assert markdown.render(made).startswith("## ")
 
 
-@pytest.mark.parametrize("number", ["0.82", "3. of 4", "12) of 14", "1e-05"])
+@each_row("number", ["0.82", "3. of 4", "12) of 14", "1e-05"])
 def test_a_number_at_the_beginning_is_shown_as_it_stands_and_makes_no_list(number: str) -> None:
     page = GFM.render(markdown.text(number))
     assert page.strip() == f"<p>{number}</p>"

@@ -1,11 +1,10 @@
 """Lists of nodes: who is bad, who is only doubted, and that nobody is bad by anybody else's fault."""
 
-import pytest
-
 from ncclprobe.model.findings import ONCE, Certainty, Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import nodes
+from tests.each_row import each_row
 
 from .samples import HEALTHY, INCONCLUSIVE, LOST_LANES, SICK, fleet, hostile, report, verdict
 
@@ -18,12 +17,12 @@ def kind(*findings: Finding, id: str = "pci.width", node: str | None = "n0") -> 
     return next(name for name, names in nodes.sort(made).items() if "n0" in names)
 
 
-@pytest.mark.parametrize("blame", ["node", "link"])
+@each_row("blame", ["node", "link"])
 def test_a_fault_of_its_own_that_is_settled_makes_a_node_bad(blame: str) -> None:
     assert kind(replace(LOST_LANES, blame=blame)) == "bad"  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("finding", "expected"),
     [
         (replace(LOST_LANES, blame="job"), "good"),
@@ -63,7 +62,7 @@ def test_a_slow_node_that_was_measured_again_is_bad_and_the_one_that_reported_it
     assert nodes.sort(made)["good"] == ("n0",)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "blind",
     [
         verdict(Status.UNKNOWN, why="permission denied", required=True),
@@ -87,9 +86,7 @@ def test_every_node_stands_in_one_list() -> None:
     assert nodes.sort(SICK) == {"good": (), "bad": ("n0",), "unsure": ("n1", "n2"), "missing": ("n3", "n4")}
 
 
-@pytest.mark.parametrize(
-    "made", [HEALTHY, SICK, fleet(2048, 2), hostile()], ids=["healthy", "sick", "fleet", "hostile"]
-)
+@each_row("made", [HEALTHY, SICK, fleet(2048, 2), hostile()], ids=["healthy", "sick", "fleet", "hostile"])
 def test_the_lists_are_folded_on_a_line_each_or_empty(made: Report) -> None:
     texts = nodes.lists(made).texts
     assert set(texts) == set(nodes.NAMES)
@@ -100,7 +97,7 @@ def test_numbers_are_folded_with_their_zeros() -> None:
     assert nodes.lists(fleet(40, 2)).texts["bad"] == "gpu-[00000,00010,00020,00030]\n"
 
 
-@pytest.mark.parametrize("name", ["@all", "n0#2", "a,b", "n[0-9]", "a b", "-w", "$(x)", "n0\n"])
+@each_row("name", ["@all", "n0#2", "a,b", "n[0-9]", "a b", "-w", "$(x)", "n0\n"])
 def test_a_name_that_no_host_has_stands_in_no_list_and_is_told(name: str) -> None:
     found = nodes.lists(report(verdict(Status.PASS, node=name), verdict(Status.PASS, node="n1"), status=Status.PASS))
     assert found.texts["good"] == "n1\n"

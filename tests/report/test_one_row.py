@@ -21,6 +21,7 @@ from ncclprobe.report import html, junit, markdown, prometheus, rows
 from ncclprobe.report import json as as_json
 from ncclprobe.report import text as as_text
 from ncclprobe.session.measure.recorder import Publisher
+from tests.each_row import each_row
 
 from .samples import SICK
 
@@ -162,8 +163,8 @@ def _same_number(shown: str, meant: float) -> bool:
     return float(shown.replace(",", "")) == pytest.approx(meant, rel=2e-3)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
+@each_row("name", FORMATS)
+@each_row("report", REPORTS.values(), ids=REPORTS)
 def test_a_row_is_the_same_in_every_format(report: Report, name: str) -> None:
     found = {(each.op, each.nbytes, each.place): each for each in FORMATS[name](report)}
     assert len(found) == len(report.measurements), "a row is missing, or there are two of one name"

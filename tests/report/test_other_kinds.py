@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import main
+from tests.each_row import each_row
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl"
 KINDS = {
@@ -15,7 +16,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("text", KINDS, ids=["capture", "log", "list", "object"])
+@each_row("text", KINDS, ids=["capture", "log", "list", "object"])
 def test_what_is_no_report_is_called_what_it_is(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x").write_text(text)
     assert main(["report", str(tmp_path / "x")]) == 2
@@ -23,9 +24,7 @@ def test_what_is_no_report_is_called_what_it_is(text: str, tmp_path: Path, capsy
     assert KINDS[text] in line
 
 
-@pytest.mark.parametrize(
-    "argv", [["baseline"], ["compare", str(CAPTURE)], ["expect", "--machine", "dgx-h100", "--judge"]]
-)
+@each_row("argv", [["baseline"], ["compare", str(CAPTURE)], ["expect", "--machine", "dgx-h100", "--judge"]])
 def test_a_capture_given_as_a_run_is_called_a_capture(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*argv, str(CAPTURE)]) == 2
     assert "a capture; `ncclprobe doctor" in capsys.readouterr().err

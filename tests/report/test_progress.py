@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ncclprobe.report.progress import CLEAR, Progress, Waiting
+from tests.each_row import each_row
 
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -68,7 +69,7 @@ def test_a_log_gets_a_line_for_each_part_and_none_for_phases(capsys: pytest.Capt
     assert re.fullmatch(r"ncclprobe: collectives, 1 row: \d+\.\d s\n", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@each_row("wanted", [True, False])
 def test_waiting_is_drawn_on_a_terminal_alone_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
     terminal = _terminal(monkeypatch)
     with Waiting("starting 2 ranks", wanted=wanted) as waiting:

@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Area, Report
 from ncclprobe.model.values import replace
 from ncclprobe.report import prometheus
+from tests.each_row import each_row
 
 from .samples import HEALTHY, ROW, SICK, fleet, hostile, report, reports, verdict
 
@@ -45,7 +46,7 @@ def test_the_way_of_the_bytes_is_there_where_it_was_looked_at() -> None:
     assert (sample.labels["transport"], sample.value) == (told[:128], 1)
 
 
-@pytest.mark.parametrize(("worst", "series"), [("fail", 1), ("warn", 0), ("unjudged", 0)])
+@each_row(("worst", "series"), [("fail", 1), ("warn", 0), ("unjudged", 0)])
 def test_only_a_row_that_may_fail_has_a_bandwidth_below_which_it_fails(worst: Any, series: int) -> None:
     (row,) = SICK.measurements[:1]
     assert row.expectation
@@ -64,12 +65,12 @@ def test_the_files_of_two_commands_have_no_series_in_common() -> None:
     assert value(read(SICK), "exit_code", command="doctor") == 4
 
 
-@pytest.mark.parametrize("line", ["", "x", "x --json", "x " + 200 * "y", 'x doctor"', "x \u212a"])
+@each_row("line", ["", "x", "x --json", "x " + 200 * "y", 'x doctor"', "x \u212a"])
 def test_a_line_that_names_no_command_gives_none(line: str) -> None:
     assert value(read(replace(SICK, command=line)), "exit_code", command="") == 4
 
 
-@pytest.mark.parametrize("made", [HEALTHY, SICK, hostile()], ids=["healthy", "sick", "hostile"])
+@each_row("made", [HEALTHY, SICK, hostile()], ids=["healthy", "sick", "hostile"])
 def test_every_metric_has_help_and_type_and_no_sample_a_time_stamp(made: Report) -> None:
     for name, family in read(made).items():
         assert family.documentation, name

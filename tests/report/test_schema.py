@@ -14,6 +14,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.recorder import Recorder
+from tests.each_row import each_row
 
 from .samples import HEALTHY, INCONCLUSIVE, ROW, SICK, fleet
 
@@ -34,12 +35,12 @@ def test_what_is_shown_is_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == as_json.SCHEMA_FILE.read_text()
 
 
-@pytest.mark.parametrize("made", [HEALTHY, SICK, INCONCLUSIVE, fleet(3, 4)], ids=["healthy", "sick", "cut", "fleet"])
+@each_row("made", [HEALTHY, SICK, INCONCLUSIVE, fleet(3, 4)], ids=["healthy", "sick", "cut", "fleet"])
 def test_reports_are_valid(made: Report) -> None:
     VALIDATOR.validate(json.loads(as_json.render(made)))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@each_row("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_are_valid(path: Path) -> None:
     VALIDATOR.validate(json.loads(path.read_text()))
 
@@ -56,7 +57,7 @@ def test_what_is_written_while_a_sweep_still_runs_is_valid(tmp_path: Path) -> No
     assert as_json.read(str(path)).exit_code == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         {"schema": "ncclprobe.report/2"},

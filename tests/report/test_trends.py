@@ -13,6 +13,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from ncclprobe.report import trends
 from ncclprobe.report.trends import Since
+from tests.each_row import each_row
 
 from . import samples
 from .html import made
@@ -56,7 +57,7 @@ def test_a_report_that_lacks_the_node_or_the_check_neither_shows_nor_ends_a_faul
     assert found == {("ib.state", "n1"): Since("2026-11-01 10:00 UTC", True)}
 
 
-@pytest.mark.parametrize("status", [Status.SKIP, Status.UNKNOWN, None])
+@each_row("status", [Status.SKIP, Status.UNKNOWN, None])
 def test_a_report_in_which_the_check_did_not_look_is_no_good_report(status: Status | None) -> None:
     early = day(1)
     checks = tuple(replace(each, status=status) for each in early.checks) if status else ()
@@ -95,7 +96,7 @@ def test_a_report_given_twice_counts_once(tmp_path: Path, capsys: pytest.Capture
     assert said.err == "ncclprobe: 2.json is the same report as 0.json: it counts once\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("times", "names"),
     [
         (("01T10:00:00", "02T10:00:00"), ["11-01", "11-02"]),
@@ -159,7 +160,7 @@ def test_a_page_of_one_report_has_no_trends() -> None:
     assert "Over time" not in render(made.sweep())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "why"),
     [({"started": "yesterday"}, "is no time"), ({"files": ("1 log",)}, "explains a job that failed")],
 )

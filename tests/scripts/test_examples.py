@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import main
+from tests.each_row import each_row
 
 REPORTS = Path(__file__).parents[2] / "reports"
 PAGES = {name: (REPORTS / name).read_text(encoding="utf-8") for name in ("expect.md", "screens.md")}
@@ -22,7 +23,7 @@ BLOCK = re.compile(r"```\n\$ ncclprobe ([^\n]*)\n(.*?)```\n", re.DOTALL)
 BLOCKS = [block for page in PAGES.values() for block in BLOCK.findall(page)]
 
 
-@pytest.mark.parametrize(("argv", "said"), BLOCKS, ids=[argv for argv, _ in BLOCKS])
+@each_row(("argv", "said"), BLOCKS, ids=[argv for argv, _ in BLOCKS])
 def test_pages_of_what_commands_say_are_as_they_say_it(
     argv: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,7 +39,7 @@ def test_the_pages_have_commands() -> None:
     assert all(len(BLOCK.findall(page)) > 5 for page in PAGES.values())
 
 
-@pytest.mark.parametrize(("name", "suffix"), RENDERED)
+@each_row(("name", "suffix"), RENDERED)
 def test_another_form_of_a_kept_report_is_what_report_makes_of_it(
     name: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

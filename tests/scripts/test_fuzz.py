@@ -16,6 +16,7 @@ from fuzz_mutations import spoilt, spoilt_bytes
 
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
+from tests.each_row import each_row
 
 READERS = fuzz_readers.readers()
 SLOW = {"report", "run.jsonl", "redacted capture", "explain FILE"}  # tens of milliseconds for each
@@ -29,7 +30,7 @@ STRICT = {
 """Of whose inputs less than half may be read."""
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+@each_row("reader", READERS, ids=lambda reader: reader.name)
 def test_spoilt_input_ends_in_a_value_or_a_refusal(reader: fuzz_readers.Reader) -> None:
     found = fuzz.tried(reader, 7, range(8 if reader.name in SLOW else 50))
     assert found.defects == []

@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.each_row import each_row
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PYTHON_PATH = {**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}"}
 
@@ -49,7 +51,7 @@ def test_estimates_are_asked_with_the_sizes_that_nccl_tests_prints(nccl: Path) -
     library.abort(comm)
 
 
-@pytest.mark.parametrize(("network", "strange"), [("Socket lo", 0), ("Socket", 0), ("P2P CUMEM", 1), (None, 1)])
+@each_row(("network", "strange"), [("Socket lo", 0), ("Socket", 0), ("P2P CUMEM", 1), (None, 1)])
 def test_ranks_of_one_gpu_have_sockets_over_whatever_interface(network: str | None, strange: int) -> None:
     row = {"op": "all_reduce", "place": "in", "wrong": 0, "transport": {"network": network}}
     said = [line for line in stages("running")._wrong_rows([row], False) if "transport detection" in line]

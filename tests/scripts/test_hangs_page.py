@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import hangs
 import hangs_page
+
+from tests.each_row import each_row
 
 
 def row(way: str, mode: str, verdict: str = "right", said: str = "STUCK: stuck outside [1]: sleeps") -> dict[str, Any]:
@@ -40,7 +40,7 @@ def report(word: str, *classes: tuple[str, list[int]], doing: str = "sleeps") ->
     return {"standing": {"word": word, "message": ""}, "classes": rows}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("way", "found", "verdict"),
     [
         ("sleep", report("STUCK", ("stuck outside", [1]), ("waiting", [0, 2])), "right"),

@@ -10,6 +10,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from parameters import Digest, Image, Read, print_changes, reads
 
+from tests.each_row import each_row
+
 NAMES = {
     0x100: b"NCCL_IB_PKEY",
     0x200: b"NCCL_ALGO",
@@ -42,7 +44,7 @@ PARAMETER = """
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("instruction", "default"),
     [
         ("xor    %esi,%esi", 0),

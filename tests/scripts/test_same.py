@@ -9,6 +9,8 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import same
 
+from tests.each_row import each_row
+
 PAGE = "<html><style>b {}</style><h1>FAIL</h1><script>1</script><p>mlx5_3:1  is DOWN</p></html>"
 
 
@@ -18,7 +20,7 @@ def _said(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "base", "here"),
     [
         ("stdout", "1 check fails (0.41 s)\n", "1 check fails (0.3 s)\n"),

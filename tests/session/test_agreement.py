@@ -22,6 +22,7 @@ from ncclprobe.probes.nccl_library import LoadedNccl
 from ncclprobe.session.measure import joining
 from ncclprobe.session.ranks import identity
 from ncclprobe.session.ranks.identity import RankInfo, RunConfig, agree_on
+from tests.each_row import each_row
 
 INFO = RankInfo("n0", 7, {"torch": "2.13.0", "nccl": "2.28.9"}, "nccl", "GPU-0", usable=8)
 INFOS = (INFO, replace(INFO, gpu="GPU-1"), replace(INFO, host="n1"))
@@ -51,7 +52,7 @@ def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said(
     assert agree_on([replace(each, host_id="a") for each in INFOS[:2]], nnodes=1) == RunConfig("nccl", 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "words"),
     [
         ({"backend": "gloo"}, "rank 0 on n0 would measure nccl and rank 1 on n0 gloo"),
@@ -79,7 +80,7 @@ def test_cards_and_terms_travel_as_json() -> None:
     assert RunConfig(**json.loads(json.dumps(asdict(config)))) == config
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("usable", "backend", "apart"),
     [((2, 2), "nccl", False), ((1, 1), "nccl", True), ((2, 1), "nccl", True), ((0, 0), "gloo", False)],
 )
@@ -191,7 +192,7 @@ def test_torch_counts_gpus_that_cuda_does_not_show_where_mig_splits_them(monkeyp
     assert joining.usable_gpus() == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "ranks", "why", "severity"),
     [
         ("NCCL_P2P_DISABLE", (1,), "ranks were lost", "fail"),

@@ -25,6 +25,7 @@ from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks.identity import RankIdentity, RunConfig
 from ncclprobe.session.ranks.store import Exchange
+from tests.each_row import each_row
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 SEAT = RankIdentity("torchrun", 0, 8, 0, 8, 1, "127.0.0.1", 29500)
@@ -84,7 +85,7 @@ def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is expected" in found.note
 
 
-@pytest.mark.parametrize(("hosts", "GBps"), [(HERE, (300, 400)), (("a",) * 4 + ("b",) * 4, (20, 50))])
+@each_row(("hosts", "GBps"), [(HERE, (300, 400)), (("a",) * 4 + ("b",) * 4, (20, 50))])
 def test_pairs_are_expected_by_the_nvlinks_of_a_gpu_or_by_one_nic(
     monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], GBps: tuple[float, float]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from ncclprobe.facts.environment import MEASURING
 from ncclprobe.session.ranks import group
 from ncclprobe.session.ranks.identity import Backend
+from tests.each_row import each_row
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -66,7 +67,7 @@ OVER = entry("nccl:broadcast", 6, "completed", retired=True)
 STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is {} and not over"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entries", "words"),
     [
         ([], ""),
@@ -95,7 +96,7 @@ RECORD = {"version": "2.10", "pg_config": {}, "entries": [OVER, entry("nccl:all_
 EMPTY = b'{"version": "2.10", "pg_config": {}}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("torch", "backend", "words"),
     [
         ({"_dump_nccl_trace": lambda: pickle.dumps(RECORD)}, "nccl", STUCK.format("scheduled")),  # 2.4
@@ -137,7 +138,7 @@ def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatc
     never.set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("group_has", "backend_has", "way"),
     [
         (("abort",), ("abort", "_shutdown"), "group.abort"),  # 2025
@@ -171,9 +172,7 @@ def test_a_group_made_unwatched_has_no_thread_that_ends_the_process_and_others_h
     assert dict(os.environ) == before
 
 
-@pytest.mark.parametrize(
-    ("torch_version", "kept"), [("2.6.0+cu124", "0"), ("2.5.1", "0"), ("2.7.1", None), ("2.4.1", None)]
-)
+@each_row(("torch_version", "kept"), [("2.6.0+cu124", "0"), ("2.5.1", "0"), ("2.7.1", None), ("2.4.1", None)])
 def test_no_call_of_a_thread_that_has_ended_ends_the_process_with_the_releases_whose_events_end_with_it(
     monkeypatch: pytest.MonkeyPatch, torch_version: str, kept: str | None
 ) -> None:
@@ -200,7 +199,7 @@ def test_the_recorder_of_this_torch_can_be_read() -> None:
 _FAILED = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\nLast error:\n{}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("last", "free", "begins", "tells"),
     [
         ("Failed to CUDA calloc async 40 bytes", 3 << 20, "out of memory: ", "of the 80 GiB of GPU 1 3 MiB are free"),

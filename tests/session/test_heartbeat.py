@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 
-import pytest
-
 from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.model.values import replace
 from ncclprobe.session.watchdog.heartbeat import DONE, OUT_OF_TIME_PERIODS, SILENT_PERIODS, FailureDetector, Heartbeat
+from tests.each_row import each_row
 
 PATIENCE = 30
 
@@ -192,7 +191,7 @@ def test_where_nobody_is_behind_nobody_is_blamed() -> None:
     assert (attendance.lost, attendance.stalled) == ((), "timing")
 
 
-@pytest.mark.parametrize(("age", "stood_still"), [(OUT_OF_TIME_PERIODS - 1, False), (OUT_OF_TIME_PERIODS, True)])
+@each_row(("age", "stood_still"), [(OUT_OF_TIME_PERIODS - 1, False), (OUT_OF_TIME_PERIODS, True)])
 def test_when_time_runs_out_only_an_old_phase_stood_still(age: int, stood_still: bool) -> None:
     ranks = Ranks(2)
     ranks.go_on(age, standing=[0, 1])
@@ -219,7 +218,7 @@ def test_who_took_long_to_prepare_waits_as_much_longer_for_the_others() -> None:
     assert detector.arrivals(out_of_time=False) is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("came", "late"),
     [((1, 1, 2, 17), ((3, 16.0),)), ((1, 1, 1, 15), ()), ((1, 20), ((1, 19.0),)), ((1, 30, 30, 30), ())],
 )
@@ -268,7 +267,7 @@ def test_a_rank_zero_that_was_stopped_itself_accuses_nobody() -> None:
     assert ranks.detector.attendance() is None
 
 
-@pytest.mark.parametrize("last_beats", [0, 1])
+@each_row("last_beats", [0, 1])
 def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats: int) -> None:
     """What one of them sent last may have lain in the wire meanwhile."""
     ranks = Ranks(3)

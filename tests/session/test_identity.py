@@ -11,6 +11,7 @@ from ncclprobe.model.errors import ProbeError, UsageError
 from ncclprobe.session.measure.rank import devices as counted
 from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
 from ncclprobe.session.ranks.store import Exchange, key
+from tests.each_row import each_row
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
@@ -67,7 +68,7 @@ def test_without_a_launcher_there_is_no_rank() -> None:
     assert identify(detect({}), {}) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "words"),
     [
         ({"RANK": "0"}, "WORLD_SIZE is not set"),
@@ -84,7 +85,7 @@ def test_a_half_set_environment_is_refused_with_the_remedy(variables: dict[str, 
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "kind", "local_ranks", "devices", "chosen"),
     [
         (None, "torchrun", 8, Devices(8, 8), "nccl"),
@@ -111,7 +112,7 @@ def test_gloo_where_no_gpu_is_says_so() -> None:
     assert "says nothing about NCCL" in remark
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "local_ranks", "devices", "words"),
     [
         (None, 2, Devices(8, 0, "2.13.0+cpu"), "torch 2.13.0+cpu can use none"),
@@ -129,7 +130,7 @@ def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devi
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("devices", "shown"),
     [
         (Devices(8), 8),

@@ -16,6 +16,7 @@ from ncclprobe.session.measure import in_group
 from ncclprobe.session.measure.in_group import Members
 from ncclprobe.session.ranks import group as groups
 from ncclprobe.session.ranks.identity import RunConfig
+from tests.each_row import each_row
 
 dist = pytest.importorskip("torch.distributed")
 
@@ -61,7 +62,7 @@ def test_what_never_comes_back_is_left_behind_at_the_deadline_and_named(monkeypa
     never.set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("raised", "kind", "words"),
     [
         (
@@ -157,7 +158,7 @@ def test_nothing_is_measured_in_a_group_that_torch_could_not_abort(monkeypatch: 
         pytest.fail("a call was made that nothing could end")
 
 
-@pytest.mark.parametrize("apart", [True, False])
+@each_row("apart", [True, False])
 def test_ranks_that_see_a_gpu_each_tell_of_it_before_anything_is_expected(
     apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

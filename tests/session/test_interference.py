@@ -25,6 +25,7 @@ from ncclprobe.session.measure.joining import (
     parse,
 )
 from ncclprobe.session.measure.recorder import Recorder
+from tests.each_row import each_row
 
 BEFORE = Reading(1000.0, 500.0, 0.0, 10.0)
 
@@ -37,7 +38,7 @@ def test_the_kernels_counters_are_seconds() -> None:
     assert parse("cpu  100 0 200 700 0 0 0 50 0 0\ncpu0 1\n", 1.0) == Reading(10.5, 3.0, 0.5, 1.0)
 
 
-@pytest.mark.parametrize("text", ["", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a b c d e f g h i"])
+@each_row("text", ["", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8 9", "cpu a b c d e f g h i"])
 def test_what_are_no_counters_says_nothing(text: str) -> None:
     assert parse(text, 1.0) is None
 
@@ -78,7 +79,7 @@ def test_what_fails_is_judged_anew_once_it_was_repeated_and_explained() -> None:
     assert "GPU3 of n0" in rows_of(record.facts())[0].inconclusive_why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("by_batch", "said"),
     [
         ((100.0, 101.0, 60_000.0, 99.0, 100.0), ["batch 3 of 5 took 1.2 s longer than is usual of this row"]),
@@ -99,7 +100,7 @@ def test_a_row_in_which_something_stood_still_says_so_though_its_median_does_not
     assert all(words in note for note, words in zip(told, said, strict=True))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("backend", "variables", "names"),
     [
         ("gloo", {"TORCH_DISTRIBUTED_DEBUG": "detail"}, ["TORCH_DISTRIBUTED_DEBUG"]),
@@ -132,7 +133,7 @@ def test_a_setting_that_changes_what_is_timed_is_known_by_its_backend(
 DEBUG = "# of the site\nNCCL_DEBUG=TRACE\n"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("variables", "files", "found"),
     [
         ({}, {"/etc/nccl.conf": DEBUG}, {"NCCL_DEBUG": "TRACE (/etc/nccl.conf:2)"}),
@@ -193,7 +194,7 @@ def test_what_merely_slows_a_run_down_excuses_no_row_that_passes() -> None:
 _COOL = Heat(100.0, {0: 7.0, 1: 3.0})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("heat", "throttle", "found"),
     [
         (Heat(160.0, {0: 7.0, 1: 3.0}), ("gpu-idle",), []),

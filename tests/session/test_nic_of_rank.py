@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.engine import collect
 from ncclprobe.host.capture import load
 from ncclprobe.localise.pairs.rounds import Nic
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.session.measure import rank_nics
+from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -30,7 +29,7 @@ def test_each_gpu_of_an_hgx_has_the_nic_of_its_own_switch() -> None:
     assert of_ranks("hgx-h100") == [Nic(f"mlx5_{number}", number) for number in range(8)]
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "aws-p4d", "hgx-h200"])
+@each_row("name", ["dgx-a100", "aws-p4d", "hgx-h200"])
 def test_no_rank_has_a_nic_that_nccl_does_not_take_and_near_ones_are_taken_in_turn(name: str) -> None:
     found, node = of_ranks(name), looked_at(name)
     assert all(nic is None or node["nics"][nic.index] == nic.name for nic in found)

@@ -17,6 +17,7 @@ from ncclprobe.session.measure.rank import Rank
 from ncclprobe.session.ranks import group
 from ncclprobe.session.ranks.identity import Backend, RankIdentity, RunConfig
 from ncclprobe.session.watchdog.ending import Ending
+from tests.each_row import each_row
 
 STUCK = "nccl:all_reduce, call 7 of its group, sizes [[4]], is started and not over"
 
@@ -29,7 +30,7 @@ def rank(number: int, *argv: str) -> Rank:
     return Rank(options, question, identity, Replay({}, node="n0"), (), "nccl")
 
 
-@pytest.mark.parametrize("apart", [True, False])
+@each_row("apart", [True, False])
 def test_ranks_that_see_a_gpu_each_tell_of_it_before_anything_is_expected(
     apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +62,7 @@ def test_ranks_that_see_a_gpu_each_tell_of_it_before_anything_is_expected(
     assert told == [(None, own._hostname)] * apart
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lost", "backend", "noted"),
     [
         ((1,), "nccl", True),

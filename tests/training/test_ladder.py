@@ -8,6 +8,7 @@ from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.training import Rung, climbed, plan
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 ALONE = LadderRow(
     rung="rank", ranks=1, groups=16, slowest=(3,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,
@@ -26,7 +27,7 @@ def band(ranks: int = 8, **more: Any) -> Band:
     return Band("all_reduce", 1 << 30, 1 << 30, known, Conditions(ranks, 1, "float32", "sum", "in", "queued", "nccl"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hosts", "pairs", "rungs"),
     [
         ("aaaabbbb", False, [("rank", 1, 8), ("node", 4, 2), ("job", 8, 1)]),
@@ -74,7 +75,7 @@ def test_without_the_lowest_rung_nothing_is_compared() -> None:
     assert climbed((NODE, JOB), ()) == (NODE, JOB)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "more", "status"),
     [
         ({}, {}, "pass"),

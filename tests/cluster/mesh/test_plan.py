@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ncclprobe.cluster.mesh.listeners import parse_listeners
 from ncclprobe.cluster.mesh.plan import Call, NodePlan, plan_mesh, steps
 from ncclprobe.facts.reach import MeshListener
+from tests.each_row import each_row
 
 
 def listeners(node: int, *roles: str) -> list[MeshListener]:
@@ -37,7 +38,7 @@ def test_beyond_the_limit_only_neighbours_of_rings_and_trees_are_called() -> Non
     assert away == {1 << k for k in range(11)} | {2048 - (1 << k) for k in range(11)}
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 4, 64, 65, 100])
+@each_row("nodes", [2, 3, 4, 64, 65, 100])
 def test_streams_go_to_neighbours_that_are_called_as_well(nodes: int) -> None:
     plans = plan_mesh({node: listeners(node, "nccl0") for node in range(nodes)})
     first = Counter(plan.rates[0].to for plan in plans.values())
@@ -63,9 +64,7 @@ def test_only_nccls_interfaces_are_called_by_another_family() -> None:
     assert [call.role for call in plan_mesh({0: four, 1: six})[0].calls] == ["nccl0"]
 
 
-@pytest.mark.parametrize(
-    "address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "::ffff:127.0.0.1", "n1"]
-)
+@each_row("address", ["127.0.0.1", "::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "::ffff:127.0.0.1", "n1"])
 def test_no_node_is_sent_to_an_address_that_another_node_cannot_have(address: str) -> None:
     with pytest.raises(ValueError, match="address"):
         NodePlan(0, {}, (Call(1, "nccl0", address, 4000),)).check()
@@ -75,7 +74,7 @@ def test_no_node_is_sent_to_an_address_that_another_node_cannot_have(address: st
     )
 
 
-@pytest.mark.parametrize("nodes", [2, 64, 65, 4096, 1 << 20])
+@each_row("nodes", [2, 64, 65, 4096, 1 << 20])
 def test_a_plan_of_any_number_of_nodes_is_taken(nodes: int) -> None:
     calls = tuple(Call(step, f"nccl{role}", "10.0.0.2", 4000) for step in steps(nodes, 64) for role in range(21))
     NodePlan(0, {}, calls, calls).check()
@@ -88,8 +87,8 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("where", ["calls", "rates"])
+@each_row("lie", LIES)
+@each_row("where", ["calls", "rates"])
 def test_a_plan_of_a_lying_node_with_30000_calls_is_none(lie: str, where: str) -> None:
     with pytest.raises(ValueError, match="30000 calls"):
         NodePlan(0, **{where: tuple(LIES[lie])}).check()

@@ -16,6 +16,7 @@ from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
 from ncclprobe.facts.reach import MeshListener, Paths
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
+from tests.each_row import each_row
 
 TOKEN = b"the token of this run"
 
@@ -55,7 +56,7 @@ def outcomes(seen: Paths) -> dict[int, tuple[str, int]]:
     return {row.to: (row.outcome, row.tries) for row in seen.rows}
 
 
-@pytest.mark.parametrize(("nodes", "roles"), [(2, 1), (3, 2), (8, 1)])
+@each_row(("nodes", "roles"), [(2, 1), (3, 2), (8, 1)])
 def test_healthy_nodes_see_one_another_at_the_first_try(nodes: int, roles: int) -> None:
     async def run() -> list[Paths]:
         async with mesh(nodes, roles) as opened:
@@ -109,7 +110,7 @@ async def beside(text: bytes, seconds: float = 20.0) -> Paths:
     return seen
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "outcome"),
     [(b"SSH-2.0-OpenSSH_9.2\r\n", "foreign"), (b"\xff" * 100_000, "foreign"), (b"", "silent")],
 )
@@ -218,7 +219,7 @@ def test_a_door_takes_one_stream_at_a_time() -> None:
 GREETING = b"ncclprobe/2 token " + b"a" * 32 + b"\n"
 
 
-@pytest.mark.parametrize("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
+@each_row("text", [b"", b"GET / HTTP/1.0\r\n\r\n", GREETING + b"\xff" * 500])
 def test_callers_that_say_nothing_or_nonsense_keep_nobody_out(text: bytes) -> None:
     async def run() -> list[Paths]:
         async with mesh(2) as opened:

@@ -25,6 +25,7 @@ from ncclprobe.cluster.rendezvous.reach import Worker
 from ncclprobe.facts.reach import Gathering
 from ncclprobe.model import bounds
 from ncclprobe.wire import WireError
+from tests.each_row import each_row
 
 Peer = Callable[[int], Awaitable[None]]
 
@@ -187,7 +188,7 @@ async def sends_without_end(port: int) -> None:
     task.close()
 
 
-@pytest.mark.parametrize(("greets", "rank"), [(False, None), (True, 1)])
+@each_row(("greets", "rank"), [(False, None), (True, 1)])
 def test_who_is_still_connected_and_has_not_come_is_told(greets: bool, rank: int | None, tmp_path: Path) -> None:
     async def scene(coordinator: Coordinator, port: int) -> Gathering:
         if greets:
@@ -211,7 +212,7 @@ async def refusal_of(task: wire.Wire) -> None:
     task.close()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("peer", "kind", "rank"),
     [
         (babbles, "foreign", None),

@@ -24,6 +24,7 @@ from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.reach import addresses_of, find, source_towards
 from ncclprobe.facts.reach import Reach
 from ncclprobe.wire import Wire
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,7 +44,7 @@ async def reached_by(target: str, port: int, patience_s: float = 0.6, **details:
     return await find(target, port, TOKEN, soon(patience_s), **details)
 
 
-@pytest.mark.parametrize("target", ["127.0.0.1", "::1"])
+@each_row("target", ["127.0.0.1", "::1"])
 def test_a_hub_that_is_there_is_found_and_the_way_is_told(target: str, tmp_path: Path) -> None:
     async def run() -> tuple[Reach, int]:
         async with Coordinator(TOKEN, 2, tmp_path, soon(30)) as coordinator:
@@ -145,7 +146,7 @@ def test_an_address_without_a_route_or_a_connection_ends_at_its_layer() -> None:
     assert reached("fe80::1", 29500).outcome in ("address", "route")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "stay_s", "outcome", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0.0, "foreign", "HTTP/1.1 400"),

@@ -7,13 +7,14 @@ import pytest
 from rendezvous_lab import soon
 
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
+from tests.each_row import each_row
 
 
 def test_what_work_returns_arrives() -> None:
     assert asyncio.run(run_in_thread(lambda: 7, soon())) == 7
 
 
-@pytest.mark.parametrize("error", [OSError(2, "not there"), KeyError("a bug of ours"), AssertionError()])
+@each_row("error", [OSError(2, "not there"), KeyError("a bug of ours"), AssertionError()])
 def test_what_work_raises_is_raised_where_it_is_waited_for(error: Exception) -> None:
     def work() -> None:
         raise error

@@ -9,6 +9,7 @@ from ncclprobe.cluster.rendezvous import token
 from ncclprobe.cluster.rendezvous.token import find_token, is_shared
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.errors import UsageError
+from tests.each_row import each_row
 
 SECRET = "correct horse battery"
 LAUNCH = Launch("openmpi", 0, 16, 0, 8, 2, 0, "node0", 29500, run_id="job 7")
@@ -140,7 +141,7 @@ MOUNTS = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("home", "shared"),
     [("/home/ada", True), ("/home", True), ("/root", False), ("/home/local disk/ada", False), ("/homes/ada", False)],
 )

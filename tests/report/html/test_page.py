@@ -7,7 +7,6 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
 from ncclprobe import DOCS
@@ -17,6 +16,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report.html import findings, fleet, render, tables
 from ncclprobe.report.html.legible import typed
 from ncclprobe.report.html.page import HERE
+from tests.each_row import each_row
 
 from .. import samples
 from . import made
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 FLEET = made.fleet(40, (made.MARKUP,))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "report",
     [made.EMPTY, FLEET, made.sweep(), made.moved(), samples.hostile(), samples.hostile(made.MARKUP), samples.SICK],
     ids=["empty", "fleet", "sweep", "pairs", "hostile", "markup", "sick"],
@@ -95,12 +95,12 @@ def test_the_policy_of_the_page_lets_its_own_scripts_run_and_nothing_be_fetched(
     assert "unsafe-inline" not in policy.partition("script-src")[2].partition(";")[0]
 
 
-@pytest.mark.parametrize("report", [FLEET, made.sweep(), made.pairs(), made.pairs(64), made.moved()])
+@each_row("report", [FLEET, made.sweep(), made.pairs(), made.pairs(64), made.moved()])
 def test_a_page_with_plots_is_below_300_kB(report: Report) -> None:
     assert len(render(report).encode()) < 300_000
 
 
-@pytest.mark.parametrize("busbw_GBps", [5e-324, 1e308])
+@each_row("busbw_GBps", [5e-324, 1e308])
 def test_an_axis_holds_any_number_that_a_float_can_be(busbw_GBps: float) -> None:
     row = replace(samples.ROW, busbw_GBps=busbw_GBps, expectation=None)
     assert Page(render(replace(samples.HEALTHY, measurements=(row, replace(row, nbytes=2 * row.nbytes))))).data()
@@ -145,9 +145,7 @@ def test_numbers_that_nobody_judged_are_no_success() -> None:
     assert "1 row of the sweep not judged" in words
 
 
-@pytest.mark.parametrize(
-    ("confidence", "label"), [("named", "CAUSE"), ("narrowed", "CAUSE  one of"), ("unknown", "UNKNOWN")]
-)
+@each_row(("confidence", "label"), [("named", "CAUSE"), ("narrowed", "CAUSE  one of"), ("unknown", "UNKNOWN")])
 def test_a_cause_is_labelled_as_at_the_terminal(confidence: Any, label: str) -> None:
     report = made.causes()
     page = render(replace(report, causes=(replace(report.causes[0], confidence=confidence),)))
@@ -289,7 +287,7 @@ def test_only_differences_are_highlighted() -> None:
     assert differing == ["driver", "NCCL_DEBUG"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("type `a <b>`, then `c`.", "type <code>a &lt;b&gt;</code>, then <code>c</code>."),

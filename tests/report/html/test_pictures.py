@@ -2,12 +2,11 @@
 
 import re
 
-import pytest
-
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import matrix, render
 from ncclprobe.report.html.fleet import all_to_all, nvlinked, place
 from ncclprobe.report.html.page import HERE
+from tests.each_row import each_row
 
 from .. import samples
 from . import made
@@ -52,7 +51,7 @@ def test_a_fast_transport_within_nodes_does_not_pale_the_slow_one_between_them()
     assert picture.count('class="unmeasured"') == 8
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("end", "cause", "expected"),
     [
         ("n3", ("n3", None), True),
@@ -139,7 +138,7 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@each_row("theme", ["light", "dark"])
 def test_every_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
     of = _themes()[theme]
     inks = ["ink", "muted", "link", "fail", "warn", "unknown", "pass", "note", "skip"]

@@ -1,11 +1,11 @@
-"""`tests.tables`: no row is left out, and a table that fails names each row that does."""
+"""`tests.each_row`: no row is left out, and a table that fails names each row that does."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.tables import each_row
+from tests.each_row import each_row
 
 
 def test_all_rows_that_fail_are_named_in_one_assertion() -> None:

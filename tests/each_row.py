@@ -58,8 +58,10 @@ def each_row(
 
 @contextlib.contextmanager
 def _own(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
-    """Yield the fixtures of one row: a folder of its own, and a `monkeypatch` that is undone after it."""
+    """Yield the fixtures of one row: a folder of its own, output of its own, and a `monkeypatch` undone after it."""
     own = dict(fixtures)
+    for capture in own.keys() & {"capsys", "capfd"}:
+        own[capture].readouterr()
     if "tmp_path" in own:
         own["tmp_path"] = own["tmp_path"] / str(number)
         own["tmp_path"].mkdir()
