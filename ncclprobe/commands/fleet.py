@@ -13,6 +13,7 @@ from ncclprobe.commands.run_files import printable_lines
 from ncclprobe.fleet import store
 from ncclprobe.fleet.standing import aged
 from ncclprobe.fleet.told import by, refuse, told
+from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
@@ -29,7 +30,7 @@ Keep reports of many nodes and days in one file, and say which nodes are not as 
 or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …     add reports, each of which counts once
+  ncclprobe fleet add FILE …     add reports, or all of a folder; each counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
   ncclprobe fleet job PATH …     say for whom a job waited (NCCL Inspector)
@@ -83,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     """Add each report; one that cannot be read keeps no other from being added."""
+    names = [str(path) for name in names for path in (_reports(Path(name)) if Path(name).is_dir() else [name])]
     if len(names) > bounds.FLEET_REPORTS:
         raise UsageError(f"{len(names)} reports; give {bounds.FLEET_REPORTS} at most")
     read, refused = _read(names, time.time(), options.trust)
@@ -121,6 +123,7 @@ def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read],
     refused = []
     for name in names:
         try:
+            files.refuse_links(Path(name))
             report, digest = as_json.read_with_digest(name)
             if not trust and (owner := Path(name).stat().st_uid) not in (0, os.geteuid()):
                 raise UsageError(f"{name}: uid {owner} wrote it, neither you nor root: --trust adds it all the same")
@@ -132,6 +135,11 @@ def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read],
         except UsageError as error:
             refused.append(str(error))
     return found, refused
+
+
+def _reports(folder: Path) -> list[Path]:
+    """Return the reports of a folder in which several users leave them."""
+    return sorted(path for path in folder.glob("*.json") if path.is_file())
 
 
 def _all(options: argparse.Namespace) -> int:

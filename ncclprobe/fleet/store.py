@@ -15,7 +15,6 @@ import errno
 import fcntl
 import math
 import sqlite3
-import stat
 import sys
 import time
 from bisect import bisect_right
@@ -29,8 +28,8 @@ import msgspec
 
 from ncclprobe.fleet import drift as drifts
 from ncclprobe.fleet import standing as standings
+from ncclprobe.fleet.place import guarded
 from ncclprobe.fleet.schema import read, recognise, text_of, transaction, value
-from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.fleet import (
@@ -67,20 +66,10 @@ _AT_A_TIME = 10_000
 def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["Store"]:
     """Open the store at `path`, for `patience_s` at most, in which it also waits for other writers.
 
-    Raises UsageError for what is no store of ours, is damaged, locked or not there.
+    Raises UsageError for a file that is not a store of ours, is damaged, locked, not there, or that others may change.
     """
-    files.refuse_links(path)
-    try:
-        found = path.stat()
-    except (OSError, ValueError) as error:
-        if not (create and isinstance(error, FileNotFoundError)):
-            hint = "; `ncclprobe fleet add REPORT` makes one" if isinstance(error, FileNotFoundError) else ""
-            raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}{hint}") from None
-    else:
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{path}: cannot be read: not a regular file")
-    with _explained(path, patience_s):
-        uri = f"{path.resolve().as_uri()}?mode={'rwc' if create else 'rw'}"
+    with _explained(path, patience_s), guarded(path, create=create) as place:
+        uri = f"{place.as_uri()}?mode=rw"
         wait_s = min(patience_s, _LONGEST_S)
         with contextlib.closing(sqlite3.connect(uri, timeout=wait_s, isolation_level=None, uri=True)) as connection:
             store = Store(connection, patience_s)

@@ -53,13 +53,13 @@ def trusted_folder(path: Path) -> Path:
     return folder
 
 
-def refuse_foreign(path: Path, found: os.stat_result) -> None:
-    """Raise UsageError where a user who is neither root nor this one may change what is at `path`."""
+def refuse_foreign(path: Path, found: os.stat_result, hint: str = "") -> None:
+    """Raise UsageError if a user who is neither root nor this one may change `path`; `hint` ends its line."""
     if found.st_uid not in (0, os.geteuid()):
-        raise UsageError(f"{path}: not trusted, because uid {found.st_uid} owns it")
+        raise UsageError(f"{path}: not trusted, because uid {found.st_uid} owns it{hint}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise UsageError(f"{path}: not trusted, because its mode {mode} lets other users write it")
+        raise UsageError(f"{path}: not trusted, because its mode {mode} lets other users write it{hint}")
 
 
 def read_start(path: Path, *, limit: int) -> str:
@@ -129,7 +129,7 @@ def refuse_links(path: Path) -> None:
     for part in (whole, *whole.parents) if os.geteuid() == 0 else (whole,):
         if part.is_symlink() and part.lstat().st_uid not in (0, os.geteuid()):
             where = "" if part == whole else f"{part} is "
-            raise UsageError(f"{path}: cannot be written: {where}a link that another user made; choose another path")
+            raise UsageError(f"{path}: not followed: {where}a link that another user made; choose another path")
 
 
 def _write_into(target: Path, text: str) -> None:
