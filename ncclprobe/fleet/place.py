@@ -20,7 +20,7 @@ BESIDE = ("-journal", "-wal", "-shm")
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 """How a journal ends that names a super-journal: https://www.sqlite.org/fileformat2.html, section 3."""
 _VERSIONS_AT = 18
-"""Where a store's first page has its write and read version, a byte each: 2 is write-ahead logging, which this store never uses."""
+"""The write and read version in the first page of a store: 2 is write-ahead logging, which no store of ours uses."""
 _SPOOL = (
     "; keep it where only its owner writes, and let others leave reports for `ncclprobe fleet add` (docs/history.md)"
 )
