@@ -132,7 +132,7 @@ def _by_model(rows: Sequence[Row], named: Mapping[str, str]) -> Iterator[Sample]
             time_us = without[source].time_us(_point(row, source, found))
             expected = replace(expected, value=found.bus_bytes / time_us / 1e3)
         if expected:
-            path, by_time = evidence.path_of(row.system, row.shape, row.op), bool(found and found.latency_decides)
+            path, by_time = evidence.deciding(row.system, row.shape, row.op), bool(found and found.latency_decides)
             yield Sample(row, source, expected.basis, path, nbytes, expected, measured(row, nbytes), by_time)
 
 
@@ -169,7 +169,7 @@ def _machine(row: Row) -> object:
 
 def _sample(row: Row, source: str, best: float) -> Sample:
     nbytes = row.nbytes or LARGE
-    path = evidence.path_of(row.system, row.shape, row.op)
+    path = evidence.deciding(row.system, row.shape, row.op)
     expected = Expectation(best, 0.0, "GB/s", "published", "another source", "another source")
     found = _predicted(row)
     by_time = bool(found and found.latency_decides)

@@ -317,7 +317,7 @@ def _assumed_links(product: GpuProduct, count: int) -> Iterator[str]:
 
 def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     """The GPU that is meant, by the words of its name or of an alias. Raises UsageError with those that may be."""
-    found = _called(text)
+    found = _meant(text)
     if not found:
         _refuse_others(text, flag)
         raise UsageError(f"{flag}: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
@@ -326,6 +326,7 @@ def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     return found[0]
 
 
+_MOBILE = frozenset(("laptop", "mobile", "notebook", "max", "maxq"))
 _OTHERS = re.compile(r"amd|instinct|radeon|mi\d{2,3}[a-z]?|gaudi\d?|intel|arc|max|ponte")
 
 
@@ -340,13 +341,13 @@ def same_gpu(said: str, gpu: str) -> bool:
     models = {next((word for word in _words(name) if not word.isalpha()), "") for name in (said, gpu)}
     if "" not in models and len(models) > 1:
         return False
-    own, known = gpus.table().get(gpu), _called(said)
+    own, known = gpus.table().get(gpu), _meant(said)
     return own is None or not known or any(_links(each) == _links(own) for each in known)
 
 
 def capability_of(said: str) -> int | None:
     """The compute capability of a GPU that calls itself `said`; None where it is not known."""
-    return next((gpu.compute_capability for gpu in _called(said)), None)
+    return next((gpu.compute_capability for gpu in _meant(said)), None)
 
 
 def _called(text: str) -> Sequence[GpuProduct]:
@@ -355,6 +356,29 @@ def _called(text: str) -> Sequence[GpuProduct]:
     if wanted and not found:
         found = [gpu for gpu in gpus.products() if any(_has(name, wanted) for name in (gpu.name, *gpu.aliases))]
     return found
+
+
+def _meant(text: str) -> Sequence[GpuProduct]:
+    """The GPUs of this name, or of as much of it as names a model that is known."""
+    tried = [_called(text)]
+    words = _words(text)
+    while not _one(tried[-1]) and (words := _without_variant(words)):
+        tried.append(_called(" ".join(words)))
+    return next((found for found in tried if _one(found)), next(filter(None, tried), ()))
+
+
+def _one(found: Sequence[GpuProduct]) -> bool:
+    """Whether all that was found have the same links."""
+    return len({_links(gpu) for gpu in found}) == 1
+
+
+def _without_variant(words: Sequence[str]) -> Sequence[str]:
+    """`words` of a name without the last, which says a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; empty: none is.
+
+    The model stays, and a mobile GPU is no variant of the card whose name it has.
+    """
+    model = next((at for at, word in enumerate(words) if not word.isalpha()), len(words))
+    return words[:-1] if model < len(words) - 1 and not _MOBILE & set(words) else ()
 
 
 def machine_called(name: str) -> MachineType:
@@ -401,5 +425,6 @@ def _has(name: str, wanted: Sequence[str]) -> bool:
 
 
 def _words(name: str, between: str = " ") -> Sequence[str]:
-    """The words of a name without what every name has: rtx, 4090 of NVIDIA GeForce RTX 4090."""
-    return re.sub(r"[^a-z0-9]+", between, re.sub(r"nvidia|geforce|tesla", "", name.lower())).split()
+    """The words of a name, or of a line of nvidia-smi -L, without what all have: rtx, 4090 of GeForce RTX 4090."""
+    bare = re.sub(r"^gpu \d{1,3}: |\(uuid: [\w-]{1,60}\)", "", name.strip().lower())
+    return re.sub(r"[^a-z0-9]+", between, re.sub(r"nvidia|geforce|tesla", "", bare)).split()

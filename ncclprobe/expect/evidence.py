@@ -115,12 +115,33 @@ def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
     return f"{found} pairs" if op in DIRECT_OPS else found
 
 
+def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
+    """The class of path whose error a number has: :func:`path_of`, or that of the link inside a node if it decides.
+
+    A network is judged by what is known of its NICs, and of GPUs since Ampere: of older hosts another share is reached.
+    """
+    own, most = path_of(system, shape, op), max(shape.gpus)
+    base = own.split()[0]
+    if base not in _RDMA or not system.nics:
+        return own
+    node = Shape((most,))
+    if most > 1 and not system.joins(most):
+        inside = rank_links(system, node, _COUNTED).inside_GBps * (1.0 if system.p2p else _THROUGH_HOST)
+        if inside < _LESS * network.domains(system, shape).line_GBps:
+            return path_of(system, node, op)
+    if base in ("ib", "roce") and system.compute_capability < 80:
+        return own.replace(base, f"{base} volta", 1)
+    return own
+
+
 def pooled(path: str) -> str | None:
     """The class that stands in for `path` where that alone is known too little; None: there is none."""
     base, _, rest = path.partition(" ")
     return f"{_POOLED[base]} {rest}".strip() if base in _POOLED else None
 
 
+_THROUGH_HOST, _LESS = 0.6, 0.8
+"""What is reached of a path through host memory; and a node that carries less than this share of its NICs decides."""
 _RDMA: tuple[PathClass, ...] = ("ib", "roce", "efa", "slingshot", "opa")
 
 
@@ -171,7 +192,7 @@ def weighed(
 
     `by_time`: latency decides this row, so that it warns at most. `cells`: in place of those that ncclprobe comes with.
     """
-    own, known_cells = path_of(system, shape, op), table() if cells is None else cells
+    own, known_cells = deciding(system, shape, op), table() if cells is None else cells
     tried = [(path, known_cells.get((found.basis, path, decade(nbytes)))) for path in (own, pooled(own)) if path]
     path, cell = next((each for each in tried if each[1] and each[1].mark is not None), tried[0])
     where = f"{_words(path)} at {size(nbytes)}"

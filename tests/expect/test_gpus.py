@@ -4,8 +4,10 @@ import pytest
 import zoo
 from conftest import fact_rows
 
+from ncclprobe.expect import composed
 from ncclprobe.expect.recognise import nccl_link_GBps
 from ncclprobe.expect.tables import gpus
+from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
 
 every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
@@ -59,3 +61,43 @@ def test_no_gpu_of_the_collected_facts_is_missing() -> None:
     for row in rows:
         known = gpus.table()[row["nvml_name"]]
         assert known.memory_GBps == (float(row["mem_bw_GBps"]) if row["mem_bw_GBps"] else None)
+
+
+PRINTED = {
+    "NVIDIA A100-SXM4-80GB": "NVIDIA A100-SXM4-80GB",
+    "NVIDIA A100 80GB PCIe LC": "NVIDIA A100 80GB PCIe",
+    "NVIDIA H20-3e": "NVIDIA H20",
+    "NVIDIA H200 141GB HBM3e": "NVIDIA H200",
+    "NVIDIA B200 192GB": "NVIDIA B200",
+    "NVIDIA L40S 48GB": "NVIDIA L40S",
+    "GPU 3: NVIDIA H200 (UUID: GPU-8a0e4d1c-0000-1111-2222-333344445555)": "NVIDIA H200",
+    "NVIDIA A10-24Q": "NVIDIA A10",
+}
+"""Names as nvidia-smi -L prints them, with what vendors and virtual machines add, and whose links they have."""
+
+
+def test_every_name_that_nvidia_smi_prints_is_taken_for_a_gpu_of_its_links() -> None:
+    bad = []
+    for product in gpus.products():
+        for text in (product.name, f"GPU 0: {product.name} (UUID: GPU-1-2)"):
+            if product.wiring or product.pcie_generation:
+                try:
+                    composed.product_called(text)
+                except UsageError as error:
+                    bad.append((text, str(error)))
+    for text, name in PRINTED.items():
+        found, meant = composed.product_called(text), gpus.table()[name]
+        if (found.nvlinks, found.wiring, found.compute_capability) != (
+            meant.nvlinks,
+            meant.wiring,
+            meant.compute_capability,
+        ):
+            bad.append((text, found.name))
+    assert len(gpus.products()) > 40
+    assert bad == []
+
+
+@pytest.mark.parametrize("name", ["NVIDIA RTX 9999", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA Graphics Device"])
+def test_another_model_is_not_a_variant(name: str) -> None:
+    with pytest.raises(UsageError):
+        composed.product_called(name)

@@ -262,3 +262,15 @@ def test_a_run_that_failed_before_its_first_row_is_refused_with_its_own_line(
         UsageError, match=r"failed before its first row: .*Test CUDA failure common.cu:1048 'system not yet"
     ):
         judged(tmp_path, capsys, "\n".join([*head, *said]))
+
+
+def test_a_board_of_h800_is_held_to_what_its_switches_reach_and_a_host_path_to_what_is_known_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rates, word in (((200, 205, 210, 213, 215), "pass"), ((155, 160, 162, 162, 162), "fail")):
+        told = judged(tmp_path, capsys, text(rates, 8, "NVIDIA H800"))
+        assert told["rows"][-1]["status"] == word, rates
+    box = "2 x L40S, 2 sockets, no P2P, 2 NICs x 200 Gb/s roce"
+    told = judged(tmp_path, capsys, text((9.2, 9.4, 9.5, 9.6, 9.6), 4, L40S, each=2), "--machine", box)
+    assert statuses(told) == {"unjudged"}
+    assert "through host memory in a node" in told["rows"][-1]["why"]
