@@ -78,8 +78,8 @@ def foreign(gpu: str) -> str:
         return f"not judged: {gpu} is not a GPU of NVIDIA, and only NCCL is modelled here"
     try:
         composed.product_called(gpu)
-    except UsageError:
-        return f"not judged: nothing is known of {gpu}: describe the machine with --machine"
+    except UsageError as error:
+        return f"not judged: {str(error).removeprefix('--machine: ')}: describe the machine with --machine"
     return ""
 
 

